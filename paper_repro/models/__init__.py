@@ -1,6 +1,8 @@
 """Architectures, one file per family; the only place with layers.
 
-``from paper_repro.models import NGPT`` and the others below; each is imported when it is first asked for.
+``from paper_repro.models import NGPT`` and the others below; each is imported when it is first asked for.  A
+constructor raises a ValueError with the argument's name for a value out of range, an unknown word, and an option that
+the others leave without effect.
 """
 
 import importlib

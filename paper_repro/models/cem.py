@@ -25,66 +25,36 @@ except ImportError:  # the same, slower
 
 PRECONDITIONERS = ("none", "diagonal", "diagonal_low_rank")
 STARTS = ("raw", "normed")
-PRECONDITIONER_DIAGONAL = 1.0
-PRECONDITIONER_STD = 0.02
 
 
 class Preconditioner(nn.Module):
     """The preconditioner of a step is P = diag(softplus(sqrt(D) p)) + U V^T + V U^T (CEM, equation 13, appendix D.4).
 
-    ``diagonal`` is p, (D,); ``left`` is U and ``right`` is V, (D, r), at first N(0, init_std) and zero; with rank 0
-    there is a diagonal only.  The paper's P > 0 holds only while U V^T + V U^T is small against the diagonal: nothing
-    enforces it.
+    ``diagonal`` is p, (D,); ``left`` is U and ``right`` is V, (D, r), at first N(0, init_std) and zero.  The paper's
+    P > 0 holds only while U V^T + V U^T is small against the diagonal: nothing enforces it.
 
     Args:
-        width, rank: D, r.
-        stack: leading dimensions of all three, for one P each, such as (K,) for K heads.
-        diagonal_init: of d = sqrt(D) p.  At the paper's 1 (p = 1/sqrt(D)) P starts at softplus(1) = 1.313; at
-            log(e - 1) = 0.5413 it starts at the identity.
-        init_std: of U; the paper's is 0.02.
-
-    Raises:
-        ValueError: ``width`` < 1, ``rank`` outside 0 ... width, or an ``init_std`` that is not positive.
+        kind: "none" (P = I), "diagonal" or "diagonal_low_rank".
+        width, rank: D, and r of the last kind.
+        default_rank: r if ``rank`` is None.
+        stack: leading dimensions of p, U and V, for one P each, such as (K,) for K heads.
+        diagonal_init: of d = sqrt(D) p.  At the paper's 1 (p = 1/sqrt(D)), the default, P starts at softplus(1) =
+            1.313; at log(e - 1) = 0.5413 it starts at the identity.
+        init_std: of U; the paper's 0.02 if None.
     """
 
     def __init__(
         self,
-        width: int,
-        rank: int,
-        stack: tuple[int, ...] = (),
-        diagonal_init: float = PRECONDITIONER_DIAGONAL,
-        init_std: float = PRECONDITIONER_STD,
-    ) -> None:
-        super().__init__()
-        self.width = at_least("width", width)
-        if at_least("rank", rank, 0) > width:
-            raise ValueError(f"rank must lie between 0 (diagonal only) and the width {width}, got {rank}")
-        self.rank = rank
-        self.diagonal = nn.Parameter(torch.full((*stack, width), diagonal_init / math.sqrt(width)))
-        positive("init_std", init_std)
-        if rank:
-            self.left = nn.Parameter(torch.randn(*stack, width, rank) * init_std)
-            self.right = nn.Parameter(torch.zeros(*stack, width, rank))
-
-    @classmethod
-    def of(
-        cls,
         kind: str,
         width: int,
         rank: int | None,
         default_rank: int,
-        stack: tuple[int, ...] = (),
-        diagonal_init: float | None = None,
-        init_std: float | None = None,
-    ) -> "Preconditioner | None":
-        """Build the preconditioner that a config names: "none" (P = I), "diagonal" or "diagonal_low_rank".
-
-        A rank, ``diagonal_init`` or ``init_std`` of None takes the default.
-
-        Raises:
-            ValueError: an unknown word, a value that has no effect, or one out of range.
-        """
-        one_of("preconditioner", kind, PRECONDITIONERS)
+        stack: tuple[int, ...],
+        diagonal_init: float | None,
+        init_std: float | None,
+    ) -> None:
+        super().__init__()
+        self.kind, self.width, self.rank = one_of("preconditioner", kind, PRECONDITIONERS), width, 0
         low_rank = kind == "diagonal_low_rank"
         for name, value, read in (
             ("rank", rank, low_rank),
@@ -93,18 +63,21 @@ class Preconditioner(nn.Module):
         ):
             if value is not None and not read:
                 raise ValueError(f"{name}={value} has no effect with preconditioner={kind!r}: leave it out")
-        if kind == "none":
-            return None
-        return cls(
-            width,
-            at_least("rank", default_rank if rank is None else rank) if low_rank else 0,
-            stack,
-            PRECONDITIONER_DIAGONAL if diagonal_init is None else float(diagonal_init),
-            PRECONDITIONER_STD if init_std is None else positive("preconditioner_std", init_std),
-        )
+        if kind != "none":
+            diagonal = 1.0 if diagonal_init is None else float(diagonal_init)
+            self.diagonal = nn.Parameter(torch.full((*stack, width), diagonal / math.sqrt(width)))
+        if low_rank:
+            self.rank = at_least("rank", default_rank if rank is None else rank)
+            if self.rank > width:
+                raise ValueError(f"rank must lie between 0 (diagonal only) and the width {width}, got {self.rank}")
+            std = 0.02 if init_std is None else positive("preconditioner_std", init_std)
+            self.left = nn.Parameter(torch.randn(*stack, width, self.rank) * std)
+            self.right = nn.Parameter(torch.zeros(*stack, width, self.rank))
 
     def fold(self, matrix: Tensor) -> Tensor:
         """Return matrix P, (..., *stack, m, D) as ``matrix``: m r D multiply-adds once, not for every token."""
+        if self.kind == "none":
+            return matrix
         diagonal = functional.softplus(math.sqrt(self.width) * self.diagonal).unsqueeze(-2)  # (*stack, 1, D)
         folded = matrix * diagonal  # (..., *stack, m, D)
         if self.rank:
@@ -130,24 +103,14 @@ class CEMPart(nn.Module):
     Algorithm 1 read literally, which loses the residual stream).
 
     Args:
-        width: D.
-        num_steps: S.
-        step_size: eta.
-        norm_eps: added to the mean square under the root; only read with a norm.
-
-    Raises:
-        ValueError: an argument out of range, an unknown start, or one without effect.
+        width, num_steps, step_size: D, S, eta.
     """
 
+    norm_eps = 1e-6
+    """Added to the mean square under the root."""
+
     def __init__(
-        self,
-        width: int,
-        num_steps: int,
-        norm_context: bool,
-        norm_inside: bool,
-        start: str,
-        step_size: float,
-        norm_eps: float,
+        self, width: int, num_steps: int, norm_context: bool, norm_inside: bool, start: str, step_size: float
     ) -> None:
         super().__init__()
         self.width, self.num_steps = at_least("width", width), at_least("num_steps", num_steps)
@@ -155,7 +118,6 @@ class CEMPart(nn.Module):
         self.start = one_of("start", start, STARTS)
         if start == "normed" and not norm_context:
             raise ValueError("start='normed' has no effect without norm_context=True: set that, or start='raw'")
-        self.norm_eps = positive("norm_eps", norm_eps)
         self.norm_weight = nn.Parameter(torch.ones(width)) if norm_context or norm_inside else None
         self.step_size: float | nn.Parameter = positive("step_size", step_size)
 
@@ -202,9 +164,6 @@ class CEMPart(nn.Module):
             num_steps: S of this descent; the part's own if None.
             energies_at, states_at: the steps at which energies, (R, ...), and states, (R, ..., D), are recorded.  The
                 energy of x is the one at u, where the gradient is taken.
-
-        Raises:
-            ValueError: ``num_steps`` < 1.
         """
         count = self.num_steps if num_steps is None else at_least("num_steps", num_steps)
         context = self.context(stream)  # (..., D)
@@ -272,9 +231,8 @@ class CEMAttention(CEMPart):
         s_ijk = (k_jk . q_ik + h_j . (d_k * u_i)) / tau - m_k (i - j) + (b_self where i = j, else b_cross)
         x <- x + eta sum_k P_k W^Q_k^T sum_j softmax_j(s_ijk) k_jk,   q = W^Q u,  k = W^K h: also the values
 
-    Keys, h and the folded matrices W^Q_k P_k are computed once.  ``norm_context``, ``norm_inside`` and ``start`` as in
-    ``CEMPart``.  The defaults are the weight-tied pre-norm attention of the text (one step, no preconditioner) with
-    the shared diagonal.
+    Keys, h and the folded matrices W^Q_k P_k are computed once.  The defaults are the weight-tied pre-norm attention of
+    the text (one step, no preconditioner) with the shared diagonal.
 
     Where ``value_diagonal`` is false, as in Algorithm 1, a diagonal is in the scores alone, and the update is not minus
     the energy's gradient; with it d_k * sum_j softmax_j(s_ijk) h_j is added before P_k (equation 12 in 2), and it is.
@@ -288,16 +246,11 @@ class CEMAttention(CEMPart):
             sqrt(D) ("model", the paper's letter).
         slopes: ALiBi's m_k: "press", "powers" (2^-k) or "none", with which b_self and b_cross, learned from 0, are
             absent too.
-        preconditioner, rank: P_k, see ``Preconditioner``: "none", "diagonal", "diagonal_low_rank" (r = 4 if None).
-        preconditioner_diagonal, preconditioner_std: its ``diagonal_init`` and ``init_std``; its defaults if None.
-        norm_context, norm_inside, start, step_size, norm_eps: see ``CEMPart``.
+        preconditioner, rank (4 if None), preconditioner_diagonal, preconditioner_std: of P_k, see ``Preconditioner``.
+        norm_context, norm_inside, start, step_size: see ``CEMPart``.
         init_std: both matrices start N(0, init_std).
 
     Shape: (B, J, D) -> (B, J, D); rotary tables, which other attentions read, have no effect.
-
-    Raises:
-        ValueError: an argument out of range, heads that do not divide D, a rank above D, an unknown word, or an option
-            that the others leave without effect.
     """
 
     takes_cache = True
@@ -321,10 +274,9 @@ class CEMAttention(CEMPart):
         norm_inside: bool = True,
         start: str = "raw",
         step_size: float = 1.0,
-        norm_eps: float = 1e-6,
         init_std: float = 0.02,
     ) -> None:
-        super().__init__(width, num_steps, norm_context, norm_inside, start, step_size, norm_eps)
+        super().__init__(width, num_steps, norm_context, norm_inside, start, step_size)
         self.num_heads = check_heads(width, num_heads)
         self.diagonal_kind = one_of("diagonal", diagonal, DIAGONALS)
         if value_diagonal and diagonal == "none":
@@ -342,7 +294,7 @@ class CEMAttention(CEMPart):
         elif diagonal_init:
             raise ValueError("diagonal_init has no effect with diagonal='none': leave it out")
         self._set_up_positions(slopes)
-        self.preconditioner = Preconditioner.of(
+        self.preconditioner = Preconditioner(
             preconditioner, width, rank, DEFAULT_RANK, (num_heads,), preconditioner_diagonal, preconditioner_std
         )
 
@@ -364,8 +316,7 @@ class CEMAttention(CEMPart):
         if not self.value_diagonal:
             return written
         along = torch.matmul(weights, context.unsqueeze(1)) * self._diagonals()  # (B, K, J, D)
-        folded = along if self.preconditioner is None else self.preconditioner.fold(along)  # (B, K, J, D)
-        return written + folded.sum(1)  # (B, J, D)
+        return written + self.preconditioner.fold(along).sum(1)  # (B, K, J, D) -> (B, J, D)
 
     def forward(self, stream: Tensor, tables: object = None, cache: KeyValueCache | None = None) -> Tensor:
         if cache is None:
@@ -431,7 +382,7 @@ class CEMAttention(CEMPart):
 
     def _writing_weight(self) -> Tensor:
         """Return W^Q_k P_k of all heads, (D, D)."""
-        if self.preconditioner is None:
+        if self.preconditioner.kind == "none":
             return self.query_weight
         by_head = self.query_weight.unflatten(0, (self.num_heads, -1))  # (K, Y, D)
         return self.preconditioner.fold(by_head).flatten(0, 1)  # (K, Y, D) -> (D, D)
@@ -499,20 +450,14 @@ class CEMMLP(CEMPart):
     Args:
         width: D.
         hidden: m.
-        num_steps, norm_context, norm_inside, start, norm_eps: see ``CEMPart``; num_steps is S.
+        num_steps, norm_context, norm_inside, start: see ``CEMPart``; num_steps is S.
         activation: "silu" (Algorithm 1) or "gelu" (exact).
-        preconditioner: "none" (P = I), "diagonal" or "diagonal_low_rank".
-        rank: r of "diagonal_low_rank"; 16 if None.
-        preconditioner_diagonal, preconditioner_std: ``diagonal_init`` and ``init_std`` of ``Preconditioner``, its
-            defaults if None.
+        preconditioner, rank (16 if None), preconditioner_diagonal, preconditioner_std: of P, see ``Preconditioner``.
         step_size: eta, the value at the start if ``learn_step_size``.
         context_init_scale, reading_init_scale: W and V start uniform in +-scale / sqrt(D).
         init_std: both start N(0, init_std) instead.
 
     Shape: (..., D) -> (..., D).
-
-    Raises:
-        ValueError: an argument out of range, an unknown name, or an option that the others leave without effect.
     """
 
     def __init__(
@@ -530,12 +475,11 @@ class CEMMLP(CEMPart):
         preconditioner_std: float | None = None,
         step_size: float = 1.0,
         learn_step_size: bool = False,
-        norm_eps: float = 1e-6,
         context_init_scale: float = 1.0,
         reading_init_scale: float = 1.0,
         init_std: float | None = None,
     ) -> None:
-        super().__init__(width, num_steps, norm_context, norm_inside, start, step_size, norm_eps)
+        super().__init__(width, num_steps, norm_context, norm_inside, start, step_size)
         self.hidden = at_least("hidden", hidden)
         self.activation = one_of("activation", activation, ACTIVATIONS)
         self.context_weight = _uniform(hidden, width, positive("context_init_scale", context_init_scale))
@@ -545,7 +489,7 @@ class CEMMLP(CEMPart):
                 raise ValueError("init_std replaces context_init_scale and reading_init_scale: leave them out")
             for weight in (self.context_weight, self.reading_weight):
                 nn.init.normal_(weight, std=positive("init_std", init_std))
-        self.preconditioner = Preconditioner.of(
+        self.preconditioner = Preconditioner(
             preconditioner, width, rank, DEFAULT_MLP_RANK, (), preconditioner_diagonal, preconditioner_std
         )
         if learn_step_size:
@@ -586,7 +530,7 @@ class CEMMLP(CEMPart):
         )
 
     def _writing_weight(self) -> Tensor:
-        return self.reading_weight if self.preconditioner is None else self.preconditioner.fold(self.reading_weight)
+        return self.preconditioner.fold(self.reading_weight)  # (m, D)
 
     def _update(self, x: Tensor, gamma: Tensor, writing: Tensor) -> Tensor:
         read = functional.linear(self.point(x), self.reading_weight)  # (..., D) -> (..., m)
@@ -605,58 +549,33 @@ def _uniform(rows: int, columns: int, scale: float) -> nn.Parameter:
 
 
 class PlainMLP(nn.Module):
-    """The plain baseline of CEM's Table 3 computes h + W_down act(W_up h + b) + b'.
+    """The plain baseline of CEM's Table 3 computes h + W_down act(W_up h + b) + b', (..., D) -> (..., D)."""
 
-    Shape: (..., D) -> (..., D).
-
-    Raises:
-        ValueError: a size below one or an unknown activation.
-    """
+    gated = False
 
     def __init__(self, width: int, hidden: int, activation: str = "silu") -> None:
         super().__init__()
         self.width, self.hidden = at_least("width", width), at_least("hidden", hidden)
         self.activation = one_of("activation", activation, ACTIVATIONS)
         self.up = nn.Linear(width, hidden)
+        self.gate = nn.Linear(width, hidden) if self.gated else None
         self.down = nn.Linear(hidden, width)
 
     def forward(self, h: Tensor) -> Tensor:
-        return h + self.down(ACTIVATIONS[self.activation](self.up(h)))  # (..., D) -> (..., m) -> (..., D)
+        read = ACTIVATIONS[self.activation](self.up(h))  # (..., m)
+        return h + self.down(read if self.gate is None else read * self.gate(h))  # (..., D)
 
 
-class GatedMLP(nn.Module):
-    """The gated baseline of CEM's Table 3 computes h + W_down (act(W_up h) * (W_gate h)), each matrix with a bias.
+class GatedMLP(PlainMLP):
+    """The gated baseline, h + W_down (act(W_up h) * (W_gate h)), each matrix with a bias (CEM, equation 6)."""
 
-    The letters are those of CEM's equation 6.
-
-    Shape: (..., D) -> (..., D).
-
-    Raises:
-        ValueError: a size below one or an unknown activation.
-    """
-
-    def __init__(self, width: int, hidden: int, activation: str = "silu") -> None:
-        super().__init__()
-        self.width, self.hidden = at_least("width", width), at_least("hidden", hidden)
-        self.activation = one_of("activation", activation, ACTIVATIONS)
-        self.up = nn.Linear(width, hidden)
-        self.gate = nn.Linear(width, hidden)
-        self.down = nn.Linear(hidden, width)
-
-    def forward(self, h: Tensor) -> Tensor:
-        gated = ACTIVATIONS[self.activation](self.up(h)) * self.gate(h)  # (..., m)
-        return h + self.down(gated)  # (..., D)
+    gated = True
 
 
 class GaussianProcessRegressor(nn.Module):
     """A regressor maps its inputs to one number by Linear, affine LayerNorm, one block, Linear (CEM, Table 3).
 
-    ``block`` maps (..., width) to (..., width): PlainMLP, GatedMLP or CEMMLP.
-
-    Shape: (..., num_inputs) -> (...,).
-
-    Raises:
-        ValueError: a size below one, or a block built for another width.
+    ``block`` maps (..., width) to (..., width): PlainMLP, GatedMLP or CEMMLP; the whole (..., num_inputs) -> (...,).
     """
 
     def __init__(self, block: nn.Module, num_inputs: int = 10, width: int = 64) -> None:

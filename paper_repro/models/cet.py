@@ -10,15 +10,15 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import peek_interpreter_stack
 
 from paper_repro.base.errors import at_least, one_of, positive
-from paper_repro.models.common import project
-from paper_repro.models.descent import Energy, Trajectory, descend
+from paper_repro.models.common import fold, from_blocks, project, to_blocks
+from paper_repro.models.descent import Energy, Trajectory, descend, walk
 
 try:
     from paper_repro.kernels.energy_attention import energy_attention, energy_attention_gradients
@@ -44,23 +44,19 @@ takes them all."""
 class CETState(NamedTuple):
     """The variables that a relaxation moves."""
 
-    z: Tensor
-    """Tokens, (B, N, D)."""
-    y: Tensor
-    """The output image in blocks, (B, H/s, H/s, C s^2), see ``CETPatches``."""
+    z: Tensor  # Tokens, (B, N, D)
+    y: Tensor  # The output image in blocks, (B, H/s, H/s, C s^2), see ``CETPatches``
 
 
 class CETClamped(NamedTuple):
     """The tensors that stay fixed during a relaxation."""
 
-    patches: Tensor
-    """The patches of the masked image, (B, N, P)."""
-    drive: Tensor
-    """F(masked image, W_enc) + b_enc, (B, N, D)."""
+    patches: Tensor  # The patches of the masked image, (B, N, P)
+    drive: Tensor  # F(masked image, W_enc) + b_enc, (B, N, D)
 
 
 class CETGradient(NamedTuple):
-    """The gradient of an energy holds None for a variable on which the energy does not depend."""
+    """The gradient of an energy; None for a variable on which it does not depend."""
 
     z: Tensor | None
     y: Tensor | None
@@ -69,21 +65,16 @@ class CETGradient(NamedTuple):
 class CETNudge(NamedTuple):
     """A nudge adds beta C(y, x) to the energy, where C is the sum of squares over an image."""
 
-    target: Tensor
-    """x in blocks, (B, H/s, H/s, C s^2)."""
-    beta: Tensor
-    """One number for each image, (B,): of both signs where both nudged phases run as one batch."""
+    target: Tensor  # x in blocks, (B, H/s, H/s, C s^2)
+    beta: Tensor  # One number for each image, (B,): of both signs where both nudged phases run as one batch
 
 
 class CETPatches:
     """Cuts square images into overlapping patches, so that convolutions are products of matrices.
 
     Blocks are the image as (B, H/s, H/s, C s^2), one row a block of s x s pixels.  A patch is k x k neighbouring
-    blocks, its P numbers in the order (k, k, C, s, s); ``from_convolution`` brings a kernel (D, C, p, p) into it.
-    Patch n = N_side r + q lies at row r, column q.
-
-    Raises:
-        ValueError: a number below 1, a stride that does not divide patch and image, or a patch larger than the image.
+    blocks, its P numbers in the order (k, k, C, s, s): ``to_blocks(kernel, s).flatten(1)`` brings a convolution's
+    kernel (D, C, p, p) into it.  Patch n = N_side r + q lies at row r, column q.
     """
 
     def __init__(self, channels: int, size: int, patch: int, stride: int) -> None:
@@ -99,22 +90,16 @@ class CETPatches:
         self.count, self.numbers = self.side**2, channels * patch**2
 
     def blocks(self, images: Tensor) -> Tensor:
-        """Cut images (B, C, H, H) into blocks (B, H/s, H/s, C s^2).
-
-        Raises:
-            ValueError: images of another shape.
-        """
+        """Cut images (B, C, H, H) into blocks (B, H/s, H/s, C s^2)."""
         if images.ndim != 4 or images.shape[1:] != (self.channels, self.size, self.size):
             raise ValueError(
                 f"images must have shape (B, {self.channels}, {self.size}, {self.size}), got {tuple(images.shape)}"
             )
-        cut = images.unflatten(3, (-1, self.stride)).unflatten(2, (-1, self.stride))  # (B, C, H/s, s, H/s, s)
-        return cut.permute(0, 2, 4, 1, 3, 5).flatten(3)  # (B, H/s, H/s, C, s, s) -> (B, H/s, H/s, C s^2)
+        return to_blocks(images, self.stride)
 
     def images(self, blocks: Tensor) -> Tensor:
         """Undo ``blocks``."""
-        cut = blocks.unflatten(3, (self.channels, self.stride, self.stride))  # (B, H/s, H/s, C, s, s)
-        return cut.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)  # (B, C, H, H)
+        return from_blocks(blocks, self.stride)
 
     def gather(self, blocks: Tensor) -> Tensor:
         """Collect the patches of blocks: (B, H/s, H/s, C s^2) -> (B, N, P)."""
@@ -122,34 +107,9 @@ class CETPatches:
         parts = [blocks[:, i : i + end, j : j + end] for i in range(self.reach) for j in range(self.reach)]
         return torch.cat(parts, -1).flatten(1, 2)  # (B, N_side, N_side, k^2 C s^2) -> (B, N, P)
 
-    def scatter(self, patches: Tensor) -> Tensor:
-        """Transpose ``gather``: add patches (B, N, P) up where they overlap, as blocks."""
-        own = self.channels * self.stride**2
-        grid = patches.unflatten(1, (self.side, self.side)).split(own, -1)  # k^2 of (B, N_side, N_side, C s^2)
-        total = self.side + self.reach - 1
-        out = patches.new_zeros(len(patches), total, total, own)  # (B, H/s, H/s, C s^2)
-        for index, part in enumerate(grid):
-            i, j = divmod(index, self.reach)
-            out[:, i : i + self.side, j : j + self.side] += part
-        return out
-
-    def from_convolution(self, kernel: Tensor) -> Tensor:
-        """Turn a kernel (D, C, p, p) into a matrix (D, P)."""
-        cut = kernel.unflatten(3, (self.reach, self.stride)).unflatten(
-            2, (self.reach, self.stride)
-        )  # (D, C, k, s, k, s)
-        return cut.permute(0, 2, 4, 1, 3, 5).flatten(1)
-
-    def to_convolution(self, matrix: Tensor) -> Tensor:
-        """Undo ``from_convolution``."""
-        cut = matrix.unflatten(
-            1, (self.reach, self.reach, self.channels, self.stride, self.stride)
-        )  # (D, k, k, C, s, s)
-        return cut.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
-
 
 class CETTerm(nn.Module):
-    """A term of the energy maps a state and what is clamped to energies and gradients; a subclass defines all three."""
+    """A term of the energy; a subclass defines energies and gradients."""
 
     def energy(self, state: CETState, clamped: CETClamped) -> Tensor:
         """Compute the energy of each image, (B,)."""
@@ -286,7 +246,7 @@ class CETDecoder(CETTerm):
         return own - (self._seen(state.y) * state.z).sum((1, 2))  # (B, N, D) -> (B,)
 
     def gradient(self, state: CETState, clamped: CETClamped) -> CETGradient:
-        drawn = self.patches.scatter(torch.matmul(state.z, self.weight))  # (B, N, D) -> (B, N, P) -> blocks
+        drawn = fold(torch.matmul(state.z, self.weight), state.y)  # (B, N, D) -> (B, N, P) -> blocks
         return CETGradient(-self._seen(state.y), state.y - drawn - self.biases())
 
     def parameter_gradients(self, state: CETState, clamped: CETClamped, weights: Tensor) -> dict[str, Tensor]:
@@ -338,29 +298,10 @@ class RelaxationSettings(NamedTuple):
     nudge: CETNudge | None
 
 
-class Relaxing(Protocol):
-    """The part of ``models.cet.CET`` that a relaxation reads."""
-
-    precision: str
-    patches: CETPatches
-    position: CETPosition
-    memory: CETMemory
-    attention: CETAttention
-    decoder: CETDecoder
-
-    def terms(self) -> dict[str, CETTerm]: ...
-
-    def parameters(self) -> Iterator[torch.nn.Parameter]: ...
-
-    def step(
-        self, state: CETState, clamped: CETClamped, step_size: float = 1.0, nudge: CETNudge | None = None
-    ) -> CETState: ...
-
-
 class PlainSteps:
     """The step rule that the terms define; it can be differentiated."""
 
-    def __init__(self, model: Relaxing, clamped: CETClamped, settings: RelaxationSettings) -> None:
+    def __init__(self, model: "CET", clamped: CETClamped, settings: RelaxationSettings) -> None:
         self.model, self.clamped, self.settings = model, clamped, settings
 
     def __call__(self, state: CETState, index: int, draws: None) -> CETState:
@@ -381,16 +322,12 @@ class PreparedSteps:
     batch.  With bfloat16 products the factors are rounded to it; sums, drive and state stay float32.
 
     Args:
-        model: whose weights are copied.
-        state: where the relaxation starts.
-        clamped: what stays fixed.
-        settings: step size and nudge.
         measured: the steps, from 1 on, whose residual will be asked for; None: any.
     """
 
     def __init__(
         self,
-        model: Relaxing,
+        model: "CET",
         state: CETState,
         clamped: CETClamped,
         settings: RelaxationSettings,
@@ -497,18 +434,12 @@ class PreparedSteps:
 class _Parts(NamedTuple):
     """The parts of H, and then of G, of B images; all lie in one buffer."""
 
-    rows: Tensor
-    """(B N, 2 K R + M + P)."""
-    query: Tensor
-    """(B, K, N, R)."""
-    key: Tensor
-    """(B, K, N, R)."""
-    hidden: Tensor
-    """(B, N, M)."""
-    drawn: Tensor
-    """(B, N, P)."""
-    patches: Tensor
-    """The same, (B, N_side, N_side, k, k, C s^2)."""
+    rows: Tensor  # (B N, 2 K R + M + P)
+    query: Tensor  # (B, K, N, R)
+    key: Tensor  # (B, K, N, R)
+    hidden: Tensor  # (B, N, M)
+    drawn: Tensor  # (B, N, P)
+    patches: Tensor  # the same, (B, N_side, N_side, k, k, C s^2)
 
 
 class CapturedSteps:
@@ -518,7 +449,7 @@ class CapturedSteps:
     """
 
     def __init__(
-        self, model: Relaxing, state: CETState, clamped: CETClamped, settings: RelaxationSettings, num_steps: int
+        self, model: "CET", state: CETState, clamped: CETClamped, settings: RelaxationSettings, num_steps: int
     ) -> None:
         self.given = [_copy(part) for part in _given(state, clamped, settings)]
         start, drive, nudge = CETState(*self.given[:2]), self.given[2], settings.nudge
@@ -561,18 +492,14 @@ def _given(state: CETState, clamped: CETClamped, settings: RelaxationSettings) -
     return [*state, clamped.drive, *(settings.nudge or ())]
 
 
-_captured: "weakref.WeakKeyDictionary[Relaxing, OrderedDict[tuple[object, ...], CapturedSteps]]"
+_captured: "weakref.WeakKeyDictionary[CET, OrderedDict[tuple[object, ...], CapturedSteps]]"
 _captured = weakref.WeakKeyDictionary()
 
 
 def captured(
-    model: Relaxing, state: CETState, clamped: CETClamped, settings: RelaxationSettings, num_steps: int
+    model: "CET", state: CETState, clamped: CETClamped, settings: RelaxationSettings, num_steps: int
 ) -> Trajectory[CETState]:
-    """Relax by the graph that was captured for such a relaxation; the first of its kind captures it.
-
-    Raises:
-        ValueError: off CUDA.
-    """
+    """Relax by the graph that was captured for such a relaxation; the first of its kind captures it."""
     if not state.z.is_cuda:
         raise ValueError(
             f"a CUDA graph needs a CUDA GPU, but the state lies on {state.z.device}: set machine.cuda_graph=false, or "
@@ -592,13 +519,6 @@ def captured(
     return graphs[key](state, clamped, settings)
 
 
-def preparable(terms: dict[str, CETTerm], state: CETState) -> bool:
-    """Return whether ``PreparedSteps`` know these terms and no gradient is asked for."""
-    transformed = peek_interpreter_stack() is not None or torch.compiler.is_compiling()
-    known = {name: type(term) for name, term in terms.items()} == _TERMS
-    return known and not torch.is_grad_enabled() and not transformed and state.z.numel() > 0
-
-
 def factors(precision: str, like: Tensor) -> torch.dtype:
     """Return the dtype in which the factors of products lie: they are rounded here, since not every processor does."""
     return torch.bfloat16 if precision == "bfloat16" and like.dtype == torch.float32 else like.dtype
@@ -613,11 +533,7 @@ def wide_product(one: Tensor, two: Tensor, dtype: torch.dtype) -> Tensor:
 
 @contextlib.contextmanager
 def products(precision: str, device: torch.device) -> Iterator[None]:
-    """Set how exactly float32 factors are multiplied: as torch is set, or in TF32; see ``factors`` for bfloat16.
-
-    Raises:
-        ValueError: "tf32" off CUDA.
-    """
+    """Set how exactly float32 factors are multiplied: as torch is set, or in TF32; see ``factors`` for bfloat16."""
     wanted = {"tf32": "high"}.get(precision)
     if precision == "tf32" and device.type != "cuda":
         raise ValueError(
@@ -634,42 +550,13 @@ def products(precision: str, device: torch.device) -> Iterator[None]:
 class Divergence(NamedTuple):
     """The step at which a relaxation was first not finite, and in which term."""
 
-    step: int
-    """From 1 on; 0 where the state that it started from was not."""
+    step: int  # From 1 on; 0 where the state that it started from was not
     term: str
     """Whose gradient it was; "state" where every gradient was finite and the state was not."""
 
     def __str__(self) -> str:
         what = "the state" if self.term == "state" else f"the gradient of {self.term}"
         return f"diverged: {what} was not finite at step {self.step}"
-
-
-@torch.no_grad()
-def divergence(
-    model: Relaxing, state: CETState, clamped: CETClamped, num_steps: int, settings: RelaxationSettings
-) -> Divergence | None:
-    """Replay a relaxation term by term; None if it stays finite."""
-
-    def step(state: CETState, index: int, draws: None) -> CETState:
-        for name, term in model.terms().items():
-            if not _finite(*term.gradient(state, clamped)):
-                raise _NotFiniteError(index + 1, name)
-        state = model.step(state, clamped, *settings)
-        if not _finite(*state):
-            raise _NotFiniteError(index + 1, "state")
-        return state
-
-    if not _finite(*state):
-        return Divergence(0, "state")
-    try:
-        descend(step, state, num_steps)
-    except _NotFiniteError as found:
-        return Divergence(*found.args)
-    return None
-
-
-class _NotFiniteError(ArithmeticError):
-    """Ends a replay; its arguments are the step and the term."""
 
 
 def _finite(*tensors: Tensor | None) -> bool:
@@ -704,9 +591,6 @@ class CET(nn.Module):
     gradients, tolerance and records as one graph each, which takes their memory for good.
 
     Shape: masked images (B, C, H, H) -> completed images (B, C, H, H).
-
-    Raises:
-        ValueError: a size below 1, patches that do not tile the images, an unknown start or precision.
     """
 
     def __init__(
@@ -757,7 +641,7 @@ class CET(nn.Module):
         return {name: term.energy(state, clamped) for name, term in self.terms().items()}
 
     def energy(self, state: CETState, clamped: CETClamped) -> Tensor:
-        """Compute Compute the energy E, (B,)."""
+        """Compute the energy E, (B,)."""
         return torch.stack(list(self.energies(state, clamped).values())).sum(0)  # (terms, B) -> (B,)
 
     def gradient(self, state: CETState, clamped: CETClamped, nudge: CETNudge | None = None) -> CETState:
@@ -794,18 +678,13 @@ class CET(nn.Module):
         gradients (torch.no_grad) the steps are those of ``PreparedSteps``, else ``step``.
 
         Args:
-            state: where the relaxation starts.
-            clamped: what stays fixed.
-            num_steps: S.
-            step_size: eps.
-            nudge: what is added to the energy.
+            num_steps, step_size: S and eps.
             tolerance: None never stops early.
             energy: what is recorded of a state; ``self.energy`` without the nudge if None.
             energies_at, states_at: the steps at which energies, (recorded, B), and states are recorded.
 
         Raises:
-            ValueError: a number of steps or a step size out of range, precision="tf32" or a preferred CUDA graph off
-                CUDA.
+            ValueError: a number out of range, precision="tf32" or a preferred CUDA graph off CUDA.
         """
         at_least("num_steps", num_steps)
         settings = RelaxationSettings(positive("step_size", step_size), nudge)
@@ -828,6 +707,7 @@ class CET(nn.Module):
             tolerance=tolerance,
         )
 
+    @torch.no_grad()
     def divergence(
         self,
         state: CETState,
@@ -840,7 +720,17 @@ class CET(nn.Module):
 
         It is replayed for that, term by term, in the model's dtype: ask when an end was not finite.
         """
-        return divergence(self, state, clamped, num_steps, RelaxationSettings(step_size, nudge))
+        if not _finite(*state):
+            return Divergence(0, "state")
+        steps = PlainSteps(self, clamped, RelaxationSettings(step_size, nudge))
+        for number, after in enumerate(walk(steps, state, num_steps), 1):
+            for name, term in self.terms().items():
+                if not _finite(*term.gradient(state, clamped)):
+                    return Divergence(number, name)
+            if not _finite(*after):
+                return Divergence(number, "state")
+            state = after
+        return None
 
     def forward(self, masked: Tensor, num_steps: int = 150, step_size: float = 1.0) -> Tensor:
         clamped = self.clamp(masked)
@@ -855,9 +745,13 @@ class CET(nn.Module):
         }
 
     def _prepares(self, state: CETState) -> bool:
-        """Return whether ``PreparedSteps`` may stand for ``step``: a subclass may have its own, or other terms."""
+        """Return whether ``PreparedSteps`` may stand for ``step``: no gradient is asked for, and a subclass has neither
+        steps nor terms of its own.
+        """
         own = type(self).step is CET.step and type(self).gradient is CET.gradient
-        return own and preparable(self.terms(), state)
+        known = {name: type(term) for name, term in self.terms().items()} == _TERMS
+        transformed = peek_interpreter_stack() is not None or torch.compiler.is_compiling()
+        return own and known and not torch.is_grad_enabled() and not transformed and state.z.numel() > 0
 
 
 # Two ways to a gradient: Equilibrium Propagation, and backpropagation through steps.
@@ -868,12 +762,7 @@ class CET(nn.Module):
 
 @dataclass(frozen=True)
 class Phases:
-    """These settings say how long and how strongly a batch relaxes (section 3; appendix C).
-
-    Raises:
-        ValueError: a number of steps below 1, nudged steps below 2 (the first one moves y alone, so that only the
-            decoder would learn), a beta that is not positive, or one at which -beta C is as steep as 1/2 |y|^2.
-    """
+    """These settings say how long and how strongly a batch relaxes (section 3; appendix C)."""
 
     free_steps: int = 150
     nudged_steps: int = 5
@@ -893,10 +782,8 @@ class Phases:
 class Learned(NamedTuple):
     """The result of one batch, whose gradients lie in ``.grad``."""
 
-    cost: Tensor
-    """C of the free state, of the last state for backpropagation, (B,)."""
-    free: Trajectory[CETState]
-    """The free phase."""
+    cost: Tensor  # C of the free state, of the last state for backpropagation, (B,)
+    free: Trajectory[CETState]  # The free phase
 
 
 @torch.no_grad()
@@ -927,26 +814,28 @@ def truncated_backpropagation(model: CET, masked: Tensor, images: Tensor, phases
     with torch.no_grad():
         clamped = model.clamp(masked)
         free = model.relax(model.first(clamped), clamped, phases.free_steps, phases.step_size)
-    reached = _backpropagate(model, masked, images, free.state, phases.nudged_steps, phases.step_size)
-    return Learned(reached, free)
+    return Learned(full_backpropagation(model, masked, images, phases.nudged_steps, phases.step_size, free.state), free)
 
 
-def full_backpropagation(model: CET, masked: Tensor, images: Tensor, num_steps: int, step_size: float = 1.0) -> Tensor:
-    """Add the gradient of the mean cost after ``num_steps`` steps to ``.grad``; returns the costs, (B,)."""
-    return _backpropagate(model, masked, images, None, num_steps, step_size)
-
-
-def cost(state: CETState, target: Tensor) -> Tensor:
-    """Compute C, (B,), for a target in blocks, (B, H/s, H/s, C s^2)."""
-    return (state.y - target).square().flatten(1).sum(1)
-
-
-def _backpropagate(
-    model: CET, masked: Tensor, images: Tensor, state: CETState | None, num_steps: int, step_size: float
+def full_backpropagation(
+    model: CET,
+    masked: Tensor,
+    images: Tensor,
+    num_steps: int,
+    step_size: float = 1.0,
+    state: CETState | None = None,
 ) -> Tensor:
+    """Add the gradient of the mean cost after ``num_steps`` steps, from ``state`` or the first one, to ``.grad``;
+    returns the costs, (B,).
+    """
     with torch.enable_grad():
         clamped = model.clamp(masked)
         reached = model.relax(state or model.first(clamped), clamped, num_steps, step_size).state
         costs = cost(reached, model.patches.blocks(images))
         costs.mean().backward()
     return costs.detach()
+
+
+def cost(state: CETState, target: Tensor) -> Tensor:
+    """Compute C, (B,), for a target in blocks, (B, H/s, H/s, C s^2)."""
+    return (state.y - target).square().flatten(1).sum(1)

@@ -9,6 +9,7 @@ block length, D width, H heads, Y head width, Z width of a value, M hidden width
 
 import math
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import torch
@@ -19,9 +20,7 @@ from paper_repro.base.errors import at_least, positive
 
 
 class CausalLanguageModel(nn.Module):
-    """Embeddings -> layers -> logits of the next token; the logits at token A depend on the tokens up to A alone.
-
-    A subclass says what ``token_embedding`` is, how a state becomes logits and what ``layers()`` are.
+    """``token_embedding`` -> ``layers()`` -> ``logits`` of the next token, which depend on the tokens before it alone.
 
     Args:
         vocabulary_size: V.
@@ -29,9 +28,6 @@ class CausalLanguageModel(nn.Module):
         width: D.
 
     Shape: ids (B, T) with 1 <= T <= P -> logits (B, T, V).
-
-    Raises:
-        ValueError: a size below one.
     """
 
     token_embedding: nn.Embedding
@@ -56,10 +52,8 @@ class CausalLanguageModel(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} must say what its logits() are")
 
     def embed(self, ids: Tensor, start: int = 0) -> Tensor:
-        """Return x_0 (B, T, D), the embedding of ids (B, T), of which the first is at position ``start``.
-
-        Raises:
-            ValueError: as ``embedded``.
+        """Return x_0 (B, T, D), the embedding of ids (B, T), of which the first is at position ``start``; errors as
+        ``embedded``.
         """
         return embedded(self.token_embedding, ids, self.block_length)
 
@@ -134,8 +128,7 @@ class CausalLanguageModel(nn.Module):
             use_cache: keep keys and values, of a model that can (``has_cache``): several times faster.
 
         Raises:
-            ValueError: ``num_tokens`` or ``top_k`` < 1, ``top_p`` outside (0, 1], a negative temperature,
-                ``num_allowed`` outside 1 ... V, or a cache that the model does not have.
+            ValueError: an argument out of range, or a cache that the model does not have.
         """
         at_least("num_tokens", num_tokens)
         if temperature:
@@ -226,8 +219,7 @@ def embedded(table: nn.Embedding, ids: Tensor, block_length: int) -> Tensor:
     """Return the rows (B, T, D) of ids, (B, T), in a table of embeddings (V, D).
 
     Raises:
-        ValueError: ids of another shape, no token, more than ``block_length``, or (on a CPU) an id outside the
-            vocabulary; on a GPU the data module's check has to suffice.
+        ValueError: ids of another shape or (on a CPU; on a GPU the data module checks) outside the vocabulary.
     """
     if ids.ndim != 2 or not 1 <= ids.shape[1] <= block_length:
         raise ValueError(
@@ -270,10 +262,7 @@ def _next_token(logits: Tensor, temperature: float, generator: torch.Generator |
     return torch.multinomial(probabilities.to(generator.device), 1, generator=generator).to(logits.device)
 
 
-INIT_STD = 0.02
-
-
-NORM_EPS = 1e-5
+INIT_STD, NORM_EPS = 0.02, 1e-5
 
 
 def linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
@@ -286,22 +275,14 @@ def linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
 
 
 def check_heads(width: int, num_heads: int) -> int:
-    """Return ``num_heads`` if it divides ``width``.
-
-    Raises:
-        ValueError: it does not, or one of them is below 1.
-    """
+    """Return ``num_heads`` if it divides ``width``; else raise ValueError."""
     if at_least("width", width) % at_least("num_heads", num_heads):
         raise ValueError(f"num_heads must divide the width {width} (Y = D/H is whole), got {num_heads}")
     return num_heads
 
 
 def check_dropout(dropout: float) -> float:
-    """Return ``dropout`` if it is a probability below 1.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """Return ``dropout`` if it is a probability below 1; else raise ValueError."""
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout must lie in [0, 1), got {dropout!r}")
     return float(dropout)
@@ -316,11 +297,6 @@ class PositionalLanguageModel(CausalLanguageModel):
         vocabulary_size, block_length, width: see CausalLanguageModel.
         tie_output: share the output matrix with the token embedding, as the paper's text says; the authors' code has
             a matrix of its own, the default.  The output bias stays.
-
-    Shape: ids (B, T) with 1 <= T <= P -> logits (B, T, V).
-
-    Raises:
-        ValueError: a size below one.
     """
 
     def __init__(self, vocabulary_size: int, block_length: int, width: int, tie_output: bool = False) -> None:
@@ -364,20 +340,15 @@ class RotaryTables(NamedTuple):
 def textbook_tables(
     length: int,
     width: int,
-    base: float = 10000.0,
     device: torch.device | str | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> RotaryTables:
-    """Compute rotations by the angles t base^(-2i/Y) (RoPE, arXiv 2104.09864, equation 15); computed in float64.
+    """Compute rotations by the angles t 10000^(-2i/Y) (RoPE, arXiv 2104.09864, equation 15); computed in float64.
 
     Args:
-        length: P.
-        width: Y, of a head.
-
-    Raises:
-        ValueError: an odd or empty head, or no position.
+        length, width: P, and Y of a head, which is even.
     """
-    angles = _angles(length, width, base)
+    angles = _angles(length, width)
     cos, sin = (table.to(device=device, dtype=dtype) for table in (angles.cos(), angles.sin()))
     return RotaryTables(cos, sin, sin)
 
@@ -385,39 +356,32 @@ def textbook_tables(
 def published_tables(
     length: int,
     width: int,
-    base: float = 10000.0,
     device: torch.device | str | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> RotaryTables:
     """Return what nGPT's published code computes, which is no rotation (NVIDIA/ngpt, issue 10): a' = -E_Y/2+i b, b' =
     E_i a.
 
-    E is the table of one position with sines and cosines in turn, E_2j = sin, E_2j+1 = cos of t base^(-2j/Y), read as
+    E is the table of one position with sines and cosines in turn, E_2j = sin, E_2j+1 = cos of t 10000^(-2j/Y), read as
     if it had all sines before all cosines; the identity term is missing.
-
-    Args, Raises: as for ``textbook_tables``.
     """
-    angles = _angles(length, width, base)
+    angles = _angles(length, width)
     interleaved = torch.stack([angles.sin(), angles.cos()], -1).flatten(1).to(device=device, dtype=dtype)
     second, first = (half.contiguous() for half in interleaved.chunk(2, -1))
     return RotaryTables(torch.zeros_like(first), first, second)
 
 
 def check_width(width: int) -> None:
-    """
-    Raises:
-        ValueError: an odd or empty head.
-    """
+    """Raise ValueError for an odd or empty head."""
     if width < 2 or width % 2:
         raise ValueError(f"head width must be even and at least 2, got {width} (RoPE turns pairs)")
 
 
-def _angles(length: int, width: int, base: float) -> Tensor:
-    """Compute the angles t base^(-2i/Y), (P, Y/2)."""
+def _angles(length: int, width: int) -> Tensor:
+    """Compute the angles t 10000^(-2i/Y), (P, Y/2)."""
     check_width(width)
-    if length < 1:
-        raise ValueError(f"length must be 1 or more, got {length}")
-    rates = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    at_least("length", length)
+    rates = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     return torch.arange(length, dtype=torch.float64)[:, None] * rates
 
 
@@ -466,11 +430,7 @@ def sphere_step(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool = True) -> T
 def riemannian_step(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool = True) -> Tensor:
     """Compute unit(h - a (h (h . u) - u)) with u = unit(f): along the tangent, then back (nGPT, equations 25 and 26).
 
-    Args:
-        h, f, alpha, absolute: as for ``sphere_step``; the step is tangential where h has unit norm.
-
-    Returns:
-        (..., D), in h's dtype.
+    h, f, alpha and absolute as for ``sphere_step``; the step is tangential where h has unit norm.
     """
     state, u, a = _wide(h, f, alpha, absolute)
     gradient = state * (state * u).sum(-1, keepdim=True) - u
@@ -479,12 +439,7 @@ def riemannian_step(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool = True) 
 
 @torch.no_grad()
 def project_rows_(tensor: Tensor) -> Tensor:
-    """Set x <- x / |x| over the last dimension, in float32 (float64 for float64), rounded to the tensor's dtype; in
-    place.
-
-    Raises:
-        ValueError: fewer than two dimensions.
-    """
+    """Set x <- x / |x| over the last dimension, (..., rows, D), in place; computed in float32 (float64 for float64)."""
     if tensor.ndim < 2:
         raise ValueError(f"unit rows need a matrix (..., rows, D), got {tuple(tensor.shape)}")
     rows = tensor.to(wide(tensor))  # (..., rows, D)
@@ -797,19 +752,24 @@ def fold(patches: Tensor, y: Tensor) -> Tensor:
     return out
 
 
+def to_blocks(images: Tensor, side: int) -> Tensor:
+    """Cut images (B, C, H, H) into blocks of s x s pixels, (B, H/s, H/s, C s^2), ordered by channel, row, column."""
+    cut = images.unflatten(3, (-1, side)).unflatten(2, (-1, side))  # (B, C, H/s, s, H/s, s)
+    return cut.permute(0, 2, 4, 1, 3, 5).flatten(3)
+
+
+def from_blocks(blocks: Tensor, side: int) -> Tensor:
+    """Undo ``to_blocks``."""
+    cut = blocks.unflatten(3, (-1, side, side))  # (B, H/s, H/s, C, s, s)
+    return cut.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)
+
+
 def reach_and_side(patches: Tensor, y: Tensor) -> tuple[int, int]:
     """Return k and n of ``fold``."""
     reach, side = (round(count**0.5) for count in (patches.shape[2] / y.shape[3], patches.shape[1]))
     return reach, side
 
 
-class Defaults(NamedTuple):
-    """What a process prefers without kernels: see ``kernels.preferences.Speed``."""
-
-    recompute: bool = False
-    cuda_graph: bool = False
-
-
-def speed() -> Defaults:
-    """Return the preferences of this process."""
-    return Defaults()
+def speed() -> SimpleNamespace:
+    """Return what a process without kernels prefers, see ``kernels.preferences.Speed``."""
+    return SimpleNamespace(recompute=False, cuda_graph=False)

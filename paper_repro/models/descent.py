@@ -5,8 +5,8 @@ A state is a tree of tensors: a tensor, or tuples, lists and dicts of them.  Leg
 """
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -54,21 +54,16 @@ def descend(
     tolerance: float | None = None,
     patience: int = 1,
     draws: Any = None,
-    create_graph: bool | None = None,
 ) -> Trajectory[State]:
     """Apply ``step`` S times to ``start``: x_{s+1} = step(x_s, s, draws_s).
 
-    A rule may be any function.  ``GradientStep`` is the one that takes the gradient of an energy by autograd; models
-    bring rules in closed form and fused ones.  A rule may write its states into the same memory again: recorded states
-    are copies.
+    A rule may be any function: ``GradientStep`` takes the gradient of an energy by autograd, models bring rules in
+    closed form.  A rule may write its states into the same memory again: recorded states are copies.
 
     Args:
-        step: the rule.
-        start: x_0.
-        num_steps: S.
+        step, start, num_steps: the rule, x_0, S.
         energy: what is recorded as the energy of a state.
-        energies_at, states_at: after which steps energies and states are recorded; 0 is the start and
-            ``range(S + 1)`` is everywhere.  A descent that stops early records what it reached.
+        energies_at, states_at: after which steps energies and states are recorded; 0 is the start.
         change: how much a step changed.  Without it, a tolerance looks at |E' - E| / max(|E|, |E'|), for which
             ``energy`` must give one tensor.  With a tolerance it is measured after every step, without one after the
             last step and where energies are recorded.
@@ -77,26 +72,43 @@ def descend(
         patience: so many such steps in a row.
         draws: random tensors for a rule that needs them: a tree of tensors (S, ...), of which step s gets (...), or a
             function of the step's index, such as ``normal_draws``.
-        create_graph: True records the steps, so that the end can be differentiated by parameters and start, even where
-            gradients are off; False records nothing; None does as the surroundings do.
-
-    Returns:
-        The trajectory.
 
     Raises:
         ValueError: a number of steps or a patience below 1, a tolerance that is negative or has nothing to look at,
             energies to record without an ``energy``, or draws for fewer than S steps.
     """
-    watch = _Watch(energy, energies_at, states_at, change, tolerance, patience)
-    with _recording(create_graph):
-        watch.begin(start)
-        state, taken = start, 0
-        for taken, after in enumerate(walk(step, start, num_steps, draws), 1):
-            before, state = state, after
-            watch.see(taken, before, state, last=taken == num_steps)
-            if watch.settled:
+    if tolerance is not None and not tolerance >= 0:
+        raise ValueError(f"tolerance must be None or at least 0, got {tolerance!r}")
+    if energy is None and (energies_at or (tolerance is not None and change is None)):
+        raise ValueError("energies_at, and a tolerance without change=, need an energy: give energy=")
+    at_least("patience", patience)
+    by_energy = tolerance is not None and change is None
+    states, energies, changes = list[State](), list[Any](), list[Tensor]()
+    before, state, taken, calm = start, start, 0, 0
+    found: Any = None
+    moved: Tensor | None = None
+    for taken, state in enumerate(chain([start], walk(step, start, num_steps, draws))):
+        recorded, found_before = taken in energies_at, found
+        if taken in states_at:
+            states.append(tree_map(torch.clone, state))
+        if energy is not None and (recorded or by_energy):
+            found = energy(state)
+        if recorded:
+            energies.append(found)
+        if taken:
+            if by_energy:
+                moved = _relative(found_before, found)
+            elif change is not None and (recorded or taken == num_steps or tolerance is not None):
+                moved = change(before, state)
+            if recorded and moved is not None:
+                changes.append(moved)
+            if tolerance is not None and moved is not None:
+                calm = calm + 1 if bool((moved <= tolerance).all()) else 0
+            if calm >= patience:
                 break
-        return watch.trajectory(state, taken)
+        before = state
+    changed = torch.stack(changes) if changes else None  # (R, ...)
+    return Trajectory(state, taken, _stacked(states), _stacked(energies), moved, changed)
 
 
 def walk(step: StepRule[State], start: State, num_steps: int, draws: Any = None) -> Iterator[State]:
@@ -109,29 +121,18 @@ def walk(step: StepRule[State], start: State, num_steps: int, draws: Any = None)
         yield state
 
 
-def gradient(energy: Energy[State], state: State) -> State:
-    """Compute dE/dx, E the sum of all energies, at the state: a tree like the state.
-
-    It is ``torch.func.grad``, so it works under ``torch.func.vmap`` and where gradients are off.  Where they are on,
-    the result can be differentiated again, by the state and by the parameters that the energy reads.
-    """
-    found: State = torch.func.grad(lambda at: energy(at).sum())(state)  # a tree of (...), as the state
-    return found
-
-
 @dataclass(frozen=True)
 class GradientStep(Generic[State]):
     """A rule that steps x <- x - step_size dE/dx + noise_scale w, where w are the step's draws.
 
-    Without noise that is gradient descent, with it Langevin dynamics.
+    Without noise that is gradient descent, with it Langevin dynamics.  The gradient is ``torch.func.grad``'s: it works
+    under ``torch.func.vmap`` and where gradients are off, and where they are on the end can be differentiated by start
+    and parameters.
 
     Args:
         energy: E, one tensor of any shape; its sum is differentiated, so each number may belong to one example.
         step_size: a number, or a tensor that broadcasts against every tensor of the state.
         noise_scale: as ``step_size``; 0 leaves the noise out.
-
-    Raises:
-        ValueError: noise without draws, or draws without noise.
     """
 
     energy: Energy[State]
@@ -142,7 +143,8 @@ class GradientStep(Generic[State]):
         noisy = isinstance(self.noise_scale, Tensor) or self.noise_scale != 0
         if noisy != (draws is not None):
             raise ValueError(f"noise_scale={self.noise_scale} and draws go together: give both of them, or neither")
-        moved: State = tree_map(lambda x, g: x - self.step_size * g, state, gradient(self.energy, state))
+        gradient = torch.func.grad(lambda at: self.energy(at).sum())(state)  # a tree of (...), as the state
+        moved: State = tree_map(lambda x, g: x - self.step_size * g, state, gradient)
         if noisy:
             moved = tree_map(lambda x, w: x + self.noise_scale * w, moved, draws)
         return moved
@@ -162,77 +164,12 @@ def normal_draws(like: State, generator: torch.Generator | None = None) -> Calla
     return draw
 
 
-class _Watch(Generic[State]):
-    """Records what is asked for while a descent goes on, and sees whether it has settled."""
-
-    def __init__(
-        self,
-        energy: Energy[State] | None,
-        energies_at: Collection[int],
-        states_at: Collection[int],
-        change: Change[State] | None,
-        tolerance: float | None,
-        patience: int,
-    ) -> None:
-        if tolerance is not None and not tolerance >= 0:
-            raise ValueError(f"tolerance must be None or at least 0, got {tolerance!r}")
-        if energy is None and (energies_at or (tolerance is not None and change is None)):
-            raise ValueError("energies_at, and a tolerance without change=, need an energy: give energy=")
-        self.energy, self.change = energy, change
-        self.energies_at, self.states_at = energies_at, states_at
-        self.tolerance, self.patience = tolerance, at_least("patience", patience)
-        self.by_energy = tolerance is not None and change is None
-        self.calm = 0
-        self.last_energy: Any = None
-        self.last_change: Tensor | None = None
-        self.states: list[State] = []
-        self.energies: list[Any] = []
-        self.changes: list[Tensor] = []
-
-    @property
-    def settled(self) -> bool:
-        return self.calm >= self.patience
-
-    def begin(self, state: State) -> None:
-        self._record(0, state)
-
-    def see(self, number: int, before: State, after: State, last: bool) -> None:
-        """Look at the state after step ``number``, from 1 on."""
-        energy_before = self.last_energy
-        self._record(number, after)
-        recorded = number in self.energies_at
-        if self.by_energy:
-            self.last_change = _relative(energy_before, self.last_energy)
-        elif self.change is not None and (recorded or last or self.tolerance is not None):
-            self.last_change = self.change(before, after)
-        if recorded and self.last_change is not None:
-            self.changes.append(self.last_change)
-        if self.tolerance is not None and self.last_change is not None:
-            self.calm = self.calm + 1 if bool((self.last_change <= self.tolerance).all()) else 0
-
-    def trajectory(self, state: State, num_steps: int) -> Trajectory[State]:
-        changes = torch.stack(self.changes) if self.changes else None  # (R, ...)
-        return Trajectory(state, num_steps, _stacked(self.states), _stacked(self.energies), self.last_change, changes)
-
-    def _record(self, number: int, state: State) -> None:
-        if number in self.states_at:
-            self.states.append(tree_map(torch.clone, state))
-        if self.energy is not None and (self.by_energy or number in self.energies_at):
-            self.last_energy = self.energy(state)
-            if number in self.energies_at:
-                self.energies.append(self.last_energy)
-
-
 def _relative(before: Any, after: Any) -> Tensor:
     """Compute |E' - E| / max(|E|, |E'|), 0 where both energies are 0."""
     if not isinstance(before, Tensor) or not isinstance(after, Tensor):
         raise ValueError("a tolerance without change= looks at one tensor of energies: give change=, or such an energy")
     size = torch.maximum(before.abs(), after.abs())
     return (after - before).abs() / size.clamp(min=torch.finfo(size.dtype).tiny)
-
-
-def _recording(create_graph: bool | None) -> AbstractContextManager[Any]:
-    return nullcontext() if create_graph is None else torch.set_grad_enabled(create_graph)
 
 
 def _stacked(trees: list[Any]) -> Any:

@@ -7,7 +7,7 @@ hidden width, L layers, N predictions or samples for each sequence, S steps.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
@@ -47,6 +47,8 @@ except ImportError:  # the same, slower
 # to the observed rows up to i and to itself.
 
 NORM_EPS = 1e-5
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""What the heads read, (B, H, T, Y), by rotated queries and keys, and values, (B, H, T, Y) each."""
 
 
 class Observed(NamedTuple):
@@ -62,10 +64,6 @@ class Modulation(NamedTuple):
     shift: Tensor
     scale: Tensor
     gate: Tensor
-
-    def before(self, normalized: Tensor) -> Tensor:
-        """Return what the branch reads, (B, T, D)."""
-        return normalized * (1 + self.scale) + self.shift  # (B, T, D)
 
 
 class Projection(nn.Module):
@@ -91,12 +89,15 @@ class Projection(nn.Module):
 class RMSNorm(nn.RMSNorm):
     """x / sqrt(mean(x^2) + eps) * weight: (..., D) -> (..., D); energies that contain it are differentiated twice."""
 
+    def __init__(self, width: int) -> None:
+        super().__init__(width, eps=NORM_EPS)
+
     def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, cast(float, self.eps))  # (..., D)
+        return rms_norm(x, self.weight, NORM_EPS)  # (..., D)
 
 
 class Attention(nn.Module):
-    """Softmax attention with rotated queries and keys; (B, T, D) -> (B, T, D)."""
+    """The products before and behind softmax attention with rotated queries and keys."""
 
     def __init__(self, width: int, num_heads: int, projection: type[Projection] = Projection) -> None:
         super().__init__()
@@ -104,10 +105,15 @@ class Attention(nn.Module):
         self.query_key_value = projection(width, width, 3)
         self.output = projection(width, width)
 
-    def forward(self, x: Tensor, tables: RotaryTables | None, causal: bool) -> Tensor:
-        """Let x, (B, T, D), attend to itself; ``tables`` None leaves the positions out."""
-        query, key, value = self.projected(x, tables)  # (B, H, T, Y) each
-        return self.written(self._attended(query, key, value, causal))
+    def projected(self, x: Tensor, tables: RotaryTables | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return rotated queries and keys, and values, (B, H, T, Y) each, of a stream (B, T, D); ``tables`` None leaves
+        the positions out.
+        """
+        query, key, value = self.query_key_value(x).unflatten(-1, (3, self.num_heads, -1)).unbind(2)  # (B, T, H, Y)
+        if tables is None:
+            return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)  # (B, H, T, Y) each
+        query, key = rotate_queries_and_keys(query, key, tables)  # (B, H, T, Y) each
+        return query, key, value.transpose(1, 2)
 
     def observed(self, x: Tensor, tables: RotaryTables) -> Observed:
         """Return the keys and values of the observed stream x, (B, T, D), for a layer whose output is not read."""
@@ -117,34 +123,15 @@ class Attention(nn.Module):
         key, value = read.unflatten(-1, (2, self.num_heads, -1)).unbind(2)  # (B, T, H, Y) each
         return Observed(rotate(key, tables), value.transpose(1, 2))  # (B, H, T, Y) each
 
-    def observe(self, x: Tensor, tables: RotaryTables) -> tuple[Tensor, Observed]:
-        """Let the observed stream x, (B, T, D), attend to itself causally; return keys and values, too."""
-        query, key, value = self.projected(x, tables)  # (B, H, T, Y) each
-        return self.written(self._attended(query, key, value, True)), Observed(key, value)
-
-    def predict(self, y: Tensor, observed: Observed, tables: RotaryTables, lead: int) -> Tensor:
-        """Let each row of the predicted stream y, (N B, T, D), attend to the observed rows before it and to itself."""
-        query, key, value = self.projected(y, tables)  # (N B, H, T, Y) each
-        return self.written(self_slot_attention(query, key, value, *observed, lead=lead))
-
-    def projected(self, x: Tensor, tables: RotaryTables | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return rotated queries and keys, and values, (B, H, T, Y) each, of a stream (B, T, D)."""
-        query, key, value = self.query_key_value(x).unflatten(-1, (3, self.num_heads, -1)).unbind(2)  # (B, T, H, Y)
-        if tables is None:
-            return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)  # (B, H, T, Y) each
-        query, key = rotate_queries_and_keys(query, key, tables)  # (B, H, T, Y) each
-        return query, key, value.transpose(1, 2)
-
-    def _attended(self, query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
-        if causal:
-            return causal_attention(query, key, value)  # (B, H, T, Y)
-        scores = query @ key.mT / math.sqrt(query.shape[-1])  # (B, H, T, T)
-        return torch.softmax(scores, -1) @ value  # (B, H, T, Y)
-
     def written(self, attended: Tensor) -> Tensor:
         """Return the branch (B, T, D) of what the heads have read, (B, H, T, Y)."""
-        found: Tensor = self.output(attended.transpose(1, 2).flatten(2))  # (B, T, D)
-        return found
+        return self.output(attended.transpose(1, 2).flatten(2))  # (B, T, D)
+
+
+def full_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Let every token attend to all, (B, H, T, Y)."""
+    scores = query @ key.mT / math.sqrt(query.shape[-1])  # (B, H, T, T)
+    return torch.softmax(scores, -1) @ value  # (B, H, T, Y)
 
 
 class FeedForward(nn.Module):
@@ -156,16 +143,14 @@ class FeedForward(nn.Module):
         self.down = Projection(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.down(swiglu(self.gate_up(x)))  # (..., D)
-        return found
+        return self.down(swiglu(self.gate_up(x)))  # (..., D)
 
 
 @dataclass(frozen=True)
 class Parts:
     """What a trunk is made of; as it stands: EBT's on language."""
 
-    norm: Callable[[int, float], nn.Module] = RMSNorm
-    """Takes a width and an eps."""
+    norm: Callable[[int], nn.Module] = RMSNorm
     projection: type[Projection] = Projection
     """The products of attention."""
     feed_forward: Callable[[int, int], nn.Module] = FeedForward
@@ -179,64 +164,42 @@ class Block(nn.Module):
     (adaLN of EBT's code, after DiT, arXiv 2212.09748).
     """
 
-    def __init__(self, width: int, num_heads: int, hidden: int, norm_eps: float, modulated: bool, parts: Parts) -> None:
+    def __init__(self, width: int, num_heads: int, hidden: int, modulated: bool, parts: Parts) -> None:
         super().__init__()
-        self.attention_norm = parts.norm(width, norm_eps)
+        self.attention_norm = parts.norm(width)
         self.attention = Attention(width, num_heads, parts.projection)
-        self.feed_forward_norm = parts.norm(width, norm_eps)
+        self.feed_forward_norm = parts.norm(width)
         self.feed_forward = parts.feed_forward(width, hidden)
         self.modulation = nn.Linear(width, 6 * width) if modulated else None
 
     def forward(
-        self, x: Tensor, tables: RotaryTables | None, causal: bool = True, condition: Tensor | None = None
+        self, x: Tensor, tables: RotaryTables | None, attend: Attend, condition: Tensor | None = None
     ) -> Tensor:
-        """Return the next stream (B, T, D) of one that attends to itself."""
-        first, second = self.modulations(condition)
-        x = self.added(x, self.attention(self.read(x, first), tables, causal), first)  # (B, T, D)
-        return self.fed(x, second)
-
-    def observe(self, x: Tensor, tables: RotaryTables, condition: Tensor | None) -> tuple[Tensor, Observed]:
-        """Return the next observed stream (B, T, D), and what predictions read of it."""
-        first, second = self.modulations(condition)
-        attended, observed = self.attention.observe(self.read(x, first), tables)
-        return self.fed(self.added(x, attended, first), second), observed
+        """Return the next stream (B, T, D) of x."""
+        first, second = self._modulations(condition)
+        query, key, value = self.attention.projected(_modulated(self.attention_norm(x), first), tables)
+        x = _added(x, self.attention.written(attend(query, key, value)), first)  # (B, T, D)
+        return _added(x, self.feed_forward(_modulated(self.feed_forward_norm(x), second)), second)
 
     def observed(self, x: Tensor, tables: RotaryTables, condition: Tensor | None) -> Observed:
         """Return what predictions read of the observed stream, (B, T, D), and compute nothing else."""
-        return self.attention.observed(self.read(x, self.modulations(condition)[0]), tables)
+        first, _ = self._modulations(condition)
+        return self.attention.observed(_modulated(self.attention_norm(x), first), tables)
 
-    def predict(
-        self, y: Tensor, observed: Observed, tables: RotaryTables, lead: int, condition: Tensor | None
-    ) -> Tensor:
-        """Return the next predicted stream (N B, T, D)."""
-        first, second = self.modulations(condition)
-        attended = self.attention.predict(self.read(y, first), observed, tables, lead)
-        return self.fed(self.added(y, attended, first), second)
-
-    def modulations(self, condition: Tensor | None) -> tuple[Modulation | None, Modulation | None]:
+    def _modulations(self, condition: Tensor | None) -> tuple[Modulation | None, Modulation | None]:
         """Return what modulates attention and feed-forward, from SiLU(c), (B or 1, D)."""
         if self.modulation is None or condition is None:
             return None, None
         parts = self.modulation(condition)[:, None].chunk(6, -1)  # (B or 1, 1, D) each
         return Modulation(*parts[:3]), Modulation(*parts[3:])
 
-    def read(self, x: Tensor, modulation: Modulation | None) -> Tensor:
-        """Return what attention reads of a stream (B, T, D)."""
-        normalized: Tensor = self.attention_norm(x)  # (B, T, D)
-        return normalized if modulation is None else modulation.before(normalized)
 
-    def fed(self, x: Tensor, modulation: Modulation | None) -> Tensor:
-        """Add the feed-forward branch to a stream (B, T, D)."""
-        normalized: Tensor = self.feed_forward_norm(x)  # (B, T, D)
-        read = normalized if modulation is None else modulation.before(normalized)
-        return self.added(x, self.feed_forward(read), modulation)
-
-    def added(self, x: Tensor, branch: Tensor, modulation: Modulation | None) -> Tensor:
-        """Add a branch to the stream, both (B, T, D), through its gate."""
-        return x + branch if modulation is None else x + modulation.gate * branch  # (B, T, D)
+def _modulated(normalized: Tensor, modulation: Modulation | None) -> Tensor:
+    return normalized if modulation is None else normalized * (1 + modulation.scale) + modulation.shift  # (B, T, D)
 
 
-LANGUAGE = Parts()
+def _added(x: Tensor, branch: Tensor, modulation: Modulation | None) -> Tensor:
+    return x + branch if modulation is None else x + modulation.gate * branch  # (B, T, D)
 
 
 class Trunk(nn.Module):
@@ -245,13 +208,9 @@ class Trunk(nn.Module):
     Args:
         width, num_heads, num_layers: D, H, L.
         hidden: M; D if None, as in EBT's code.
-        norm_eps: of every norm.
         modulated: whether blocks and final norm are modulated by a condition (adaLN).
         block_length: the most positions; None leaves positions to the caller, with attention that has none of its own.
         parts: norms, projections and feed-forward.
-
-    Raises:
-        ValueError: a size below one, heads that do not divide D (into even parts where positions are rotated).
     """
 
     def __init__(
@@ -260,20 +219,17 @@ class Trunk(nn.Module):
         num_heads: int,
         num_layers: int,
         hidden: int | None = None,
-        norm_eps: float = NORM_EPS,
         modulated: bool = False,
         block_length: int | None = None,
-        parts: Parts = LANGUAGE,
+        parts: Parts = Parts(),
     ) -> None:
         super().__init__()
-        self.width = at_least("width", width)
         head_width = width // check_heads(width, num_heads)
         hidden = width if hidden is None else at_least("hidden", hidden)
-        eps = positive("norm_eps", norm_eps)
         self.blocks = nn.ModuleList(
-            Block(width, num_heads, hidden, eps, modulated, parts) for _ in range(at_least("num_layers", num_layers))
+            Block(width, num_heads, hidden, modulated, parts) for _ in range(at_least("num_layers", num_layers))
         )
-        self.final_norm = parts.norm(width, eps)
+        self.final_norm = parts.norm(width)
         self.final_modulation = nn.Linear(width, 2 * width) if modulated else None
         self.rotary = block_length is not None
         if block_length is not None:
@@ -299,19 +255,20 @@ class Trunk(nn.Module):
         """Return what the last block gives, (B, T, D), before the final norm."""
         tables = self.tables(0, x.shape[1]) if self.rotary else None
         for block in self.layers():
-            x = block(x, tables, causal, condition)  # (B, T, D)
+            x = block(x, tables, causal_attention if causal else full_attention, condition)  # (B, T, D)
         return x
 
     def observe(self, x: Tensor, condition: Tensor | None = None) -> list[Observed]:
-        """Return what each layer's predictions read of the observed stream x, (B, T, D).
+        """Return what each layer's predictions read of the observed stream x, (B, T, D): of the last one that alone."""
+        tables, found = self.tables(0, x.shape[1]), list[Observed]()
 
-        Its last layer is reduced to keys and values, because nothing reads its output.
-        """
-        tables, found = self.tables(0, x.shape[1]), []
+        def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            found.append(Observed(key, value))
+            return causal_attention(query, key, value)  # (B, H, T, Y)
+
         *before, last = self.layers()
         for block in before:
-            x, observed = block.observe(x, tables, condition)  # (B, T, D)
-            found.append(observed)
+            x = block(x, tables, attend, condition)  # (B, T, D)
         return [*found, last.observed(x, tables, condition)]
 
     def predict(
@@ -319,11 +276,12 @@ class Trunk(nn.Module):
     ) -> Tensor:
         """Return the final states, normalised, of the predicted stream y, (N B, T, D).
 
-        Row i stands at position i + 1 + ``lead`` and sees the observed rows 0 ... i + ``lead``.
+        Row i stands at position i + 1 + ``lead`` and sees the observed rows 0 ... i + ``lead``, and itself.
         """
         tables = self.tables(1 + lead, y.shape[1])
         for block, seen in zip(self.layers(), observed, strict=True):
-            y = block.predict(y, seen, tables, lead, condition)  # (N B, T, D)
+            attend = partial(self_slot_attention, keys=seen.keys, values=seen.values, lead=lead)
+            y = block(y, tables, attend, condition)  # (N B, T, D)
         return self.final(y, condition)
 
     def final(self, x: Tensor, condition: Tensor | None = None) -> Tensor:
@@ -334,97 +292,48 @@ class Trunk(nn.Module):
         shift, scale = self.final_modulation(condition)[:, None].chunk(2, -1)  # (B or 1, 1, D) each
         return normalized * (1 + scale) + shift
 
+    def close(self) -> None:
+        """Set all modulations to zero: every branch starts closed."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):  # the other products are ``Projection``s
+                nn.init.zeros_(module.weight)
+                nn.init.zeros_(module.bias)
 
-# What tells energy landscapes apart: nothing, a token that all rows see, or a modulation of all layers.
-# Training may give each step of a prediction a landscape of its own (EBT's code: mcmc_num_steps landscapes).
+
+VARIANTS = ("default", "time_embed", "adaln", "adaln_zero")
 
 
-class OneLandscape(nn.Module):
-    """All steps descend the same energy (EBT's code: "default")."""
+class Landscapes(nn.Module):
+    """What tells a model's energy landscapes apart: a learned vector for each, which "default", with one, has not.
 
-    lead = 0
-    """How many rows the observed stream has before its first token."""
-    modulated = False
-    num_landscapes = 1
+    Training may give each step of a prediction a landscape of its own (EBT's code: mcmc_num_steps landscapes).  With
+    "time_embed" the vector stands first in the observed stream, and every row sees it.  With "adaln" it modulates every
+    block and the final norm; with "adaln_zero" modulations and energy head start at zero, too.
+    """
+
+    def __init__(self, variant: str, num_landscapes: int, width: int) -> None:
+        super().__init__()
+        if at_least("num_landscapes", num_landscapes) > 1 and variant == "default":
+            known = ", ".join(VARIANTS[1:])
+            raise ValueError(f"variant={variant} has one landscape, got num_landscapes={num_landscapes}: take {known}")
+        self.variant = one_of("variant", variant, VARIANTS)
+        self.lead = int(variant == "time_embed")
+        """How many rows the observed stream has before its first token."""
+        self.modulated = variant.startswith("adaln")
+        self.embedding = None if variant == "default" else nn.Embedding(num_landscapes, width)
 
     def rows(self, observed: Tensor, landscape: int) -> Tensor:
         """Return the observed stream (B, lead + T, D) of the tokens' embeddings (B, T, D)."""
-        return observed
-
-    def condition(self, landscape: int) -> Tensor | None:
-        """Return what modulates the trunk, SiLU(c), (1, D), or None."""
-        return None
-
-    def close(self, trunk: nn.Module, energy_head: Projection) -> None:
-        """Set to zero what starts at zero: nothing here."""
-
-
-class StepToken(OneLandscape):
-    """A learned token for each landscape stands first in the observed stream ("time_embed"); every row sees it."""
-
-    lead = 1
-
-    def __init__(self, num_landscapes: int, width: int) -> None:
-        super().__init__()
-        self.num_landscapes = at_least("num_landscapes", num_landscapes)
-        self.embedding = nn.Embedding(num_landscapes, width)
-
-    def rows(self, observed: Tensor, landscape: int) -> Tensor:
+        if self.embedding is None or not self.lead:
+            return observed
         token = self.embedding.weight[landscape].expand(observed.shape[0], 1, -1)  # (B, 1, D)
         return torch.cat([token, observed], 1)  # (B, 1 + T, D)
 
-
-class StepModulation(OneLandscape):
-    """A learned vector for each landscape modulates every block and the final norm ("adaln")."""
-
-    modulated = True
-
-    def __init__(self, num_landscapes: int, width: int) -> None:
-        super().__init__()
-        self.num_landscapes = at_least("num_landscapes", num_landscapes)
-        self.embedding = nn.Embedding(num_landscapes, width)
-
     def condition(self, landscape: int) -> Tensor | None:
+        """Return what modulates the trunk, SiLU(c), (1, D), or None."""
+        if self.embedding is None or not self.modulated:
+            return None
         return functional.silu(self.embedding.weight[landscape : landscape + 1])  # (1, D)
-
-
-class ZeroStepModulation(StepModulation):
-    """The same, whose modulations and energy head start at zero: every branch starts closed ("adaln_zero")."""
-
-    def close(self, trunk: nn.Module, energy_head: Projection) -> None:
-        nn.init.zeros_(energy_head.weight)
-        close_modulations(trunk)
-
-
-def close_modulations(trunk: nn.Module) -> None:
-    """Set all modulations of a trunk to zero: every branch starts closed."""
-    for module in trunk.modules():
-        if isinstance(module, nn.Linear):  # the trunk's other products are ``Projection``s
-            nn.init.zeros_(module.weight)
-            nn.init.zeros_(module.bias)
-
-
-VARIANTS: dict[str, type[OneLandscape]] = {
-    "default": OneLandscape,
-    "time_embed": StepToken,
-    "adaln": StepModulation,
-    "adaln_zero": ZeroStepModulation,
-}
-
-
-def landscapes(variant: str, num_landscapes: int, width: int) -> OneLandscape:
-    """Build the landscapes of a variant.
-
-    Raises:
-        ValueError: a variant with one landscape is asked for several, or ``num_landscapes`` < 1.
-    """
-    kind = VARIANTS[variant]
-    if kind is not OneLandscape:
-        return kind(num_landscapes, width)
-    if at_least("num_landscapes", num_landscapes) > 1:
-        known = ", ".join(name for name in VARIANTS if name != variant)
-        raise ValueError(f"variant={variant} has one landscape, got num_landscapes={num_landscapes}: take {known}")
-    return OneLandscape()
 
 
 # Both streams in one pass, as in EBT's code.
@@ -445,14 +354,15 @@ def concatenated_states(
     rows, count = observed.shape[1], predicted.shape[1]
     before, after = trunk.tables(0, rows), trunk.tables(1 + lead, count)
     tables = RotaryTables(*(torch.cat(pair) for pair in zip(before, after, strict=True)))  # (R + T, Y/2) each
-    x = torch.cat([observed, predicted], 1)  # (B, R + T, D)
-    for block in trunk.layers():
-        first, second = block.modulations(condition)
-        query, key, value = block.attention.projected(block.read(x, first), tables)  # (B, H, R + T, Y) each
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         keys, values = key[:, :, :rows], value[:, :, :rows]  # (B, H, R, Y) each
         own = superdiagonal_attention(query[:, :, rows:], key[:, :, rows:], value[:, :, rows:], keys, values, lead)
-        attended = torch.cat([causal_attention(query[:, :, :rows], keys, values), own], 2)  # (B, H, R + T, Y)
-        x = block.fed(block.added(x, block.attention.written(attended), first), second)
+        return torch.cat([causal_attention(query[:, :, :rows], keys, values), own], 2)  # (B, H, R + T, Y)
+
+    x = torch.cat([observed, predicted], 1)  # (B, R + T, D)
+    for block in trunk.layers():
+        x = block(x, tables, attend, condition)
     return trunk.final(x[:, rows:], condition)
 
 
@@ -497,10 +407,8 @@ NOISE_PLACES = ("before", "after")
 class Thought(NamedTuple):
     """A prediction, and the energies of the state from which the step to it started."""
 
-    prediction: Tensor
-    """Logits, or a continuous state, (B, T, V)."""
-    energy: Tensor
-    """(B, T); zeros at the start."""
+    prediction: Tensor  # Logits, or a continuous state, (B, T, V)
+    energy: Tensor  # (B, T); zeros at the start
 
 
 @dataclass(frozen=True)
@@ -510,9 +418,6 @@ class ThinkingSettings:
     S1 is the default.  EBT's S2: num_steps 2, most_steps 3, noise 3, step_size_spread 2, detach false, truncate true,
     loss last, and a replay buffer, which the module keeps.  Full backpropagation through the steps, as in EBT's
     pseudocode: detach false, truncate false.
-
-    Raises:
-        ValueError: a value out of range, or a truncation without loss=last.
     """
 
     num_steps: int = 2
@@ -570,9 +475,6 @@ class PredictionStep:
         num_steps: S.
         num_landscapes: L; step s descends landscape floor(s L / S).
         settings: rule, noise, detach and truncate; the rest is not read.
-
-    Raises:
-        ValueError: more landscapes than steps.
     """
 
     energies: Energies
@@ -631,7 +533,7 @@ class PredictionStep:
 
 
 def landscape_of_step(index: int, num_steps: int, num_landscapes: int) -> int:
-    """Return the landscape, floor(s L / S), that step s of S, both from 0 on, descends of L."""
+    """Return the landscape of L, floor(s L / S), that step s of S descends; both from 0 on."""
     return index * num_landscapes // num_steps
 
 
@@ -641,11 +543,7 @@ def first_thought(start: Tensor) -> Thought:
 
 
 def check_rule(rule: str, continuous: bool) -> None:
-    """Check whether a rule fits what a model reads.
-
-    Raises:
-        ValueError: it does not.
-    """
+    """Raise ValueError if a rule does not fit what a model reads."""
     fitting = [name for name in RULES if (name == DIRECT) == continuous]
     if rule not in fitting:
         what = "a continuous state" if continuous else "distributions"
@@ -653,11 +551,7 @@ def check_rule(rule: str, continuous: bool) -> None:
 
 
 def check_noise(settings: ThinkingSettings, noise: Any) -> None:
-    """Check that numbers are drawn for the noise where there is noise, and only there.
-
-    Raises:
-        ValueError: it is not so.
-    """
+    """Raise ValueError unless numbers are drawn for the noise where there is noise, and only there."""
     if (noise is not None) != (settings.noise > 0):
         raise ValueError(f"noise={settings.noise:g} and the drawn numbers go together: give both, or neither")
 
@@ -667,9 +561,6 @@ def thoughts(step: PredictionStep, start: Tensor, noise: Any = None) -> Iterator
 
     Args:
         noise: standard normal numbers (S, B, T, V), or a function of the step's index; None without noise.
-
-    Raises:
-        ValueError: noise without ``settings.noise``, or the reverse.
     """
     check_noise(step.settings, noise)
     return walk(step, first_thought(start), step.num_steps, noise)
@@ -686,20 +577,26 @@ class EnergyModel(nn.Module):
 
     continuous: ClassVar[bool] = False
     """Whether a prediction is what the model reads; else it is the logits of a distribution, which is read."""
+    num_landscapes = 1
+    """Energy landscapes that a prediction passes one after the other."""
     prediction_embedding: Projection
     """W, (D, V)."""
-    step_size_parameter: nn.Parameter
-    """Alpha as it is stored, ()."""
+
+    def add_head(self, width: int, step_size: float, learn_step_size: bool) -> None:
+        """Give the model what reads energies of final states (..., D), and alpha, (), learned or kept."""
+        self.energy_head = Projection(width, 1)
+        self.step_size_parameter = nn.Parameter(
+            torch.tensor(positive("step_size", step_size)), requires_grad=learn_step_size
+        )
+
+    def read(self, states: Tensor) -> Tensor:
+        """Return the energies (B, T) of final states (B, T, D)."""
+        return self.energy_head(states).squeeze(-1)
 
     @property
     def state_size(self) -> int:
         """V, the numbers of a prediction."""
         return self.prediction_embedding.weight.shape[1]
-
-    @property
-    def num_landscapes(self) -> int:
-        """Energy landscapes that a prediction passes one after the other."""
-        return 1
 
     @property
     def step_size(self) -> Tensor:
@@ -724,16 +621,12 @@ class AutoregressiveEBT(EnergyModel):
 
     Args:
         state_size, block_length: V, and the most positions of a context.
-        width, num_heads, num_layers, hidden, norm_eps: see Trunk.
-        variant: "default", "time_embed", "adaln" or "adaln_zero"; see ``models.ebt``.
+        width, num_heads, num_layers, hidden: see Trunk.
+        variant: "default", "time_embed", "adaln" or "adaln_zero"; see Landscapes.
         num_landscapes: energy landscapes that a prediction passes one after the other; 1 for "default".
-        step_size: alpha at the start, of a step y - alpha dE/dp.
-        learn_step_size: whether alpha is a parameter; else it is kept.
+        step_size, learn_step_size: alpha at the start, of a step y - alpha dE/dp; whether it is learned.
         streams: "split" computes the observed stream once for all steps; "concatenated", the form of EBT's code, sends
             both streams through every step.  Both are equal but for rounding.
-
-    Raises:
-        ValueError: sizes as Trunk, an unknown word, or a step size that is not positive.
     """
 
     def __init__(
@@ -744,7 +637,6 @@ class AutoregressiveEBT(EnergyModel):
         num_heads: int,
         num_layers: int,
         hidden: int | None = None,
-        norm_eps: float = NORM_EPS,
         variant: str = "default",
         num_landscapes: int = 1,
         step_size: float = 500.0,
@@ -753,20 +645,15 @@ class AutoregressiveEBT(EnergyModel):
     ) -> None:
         super().__init__()
         self.block_length = at_least("block_length", block_length)
-        self.variant, self.streams = one_of("variant", variant, VARIANTS), one_of("streams", streams, STREAMS)
-        self.landscapes = landscapes(variant, num_landscapes, at_least("width", width))
+        self.streams, self.num_landscapes = one_of("streams", streams, STREAMS), num_landscapes
+        self.landscapes = Landscapes(variant, num_landscapes, at_least("width", width))
         self.add_embeddings(state_size, width)
         positions = block_length + 1 + self.landscapes.lead
-        self.trunk = Trunk(width, num_heads, num_layers, hidden, norm_eps, self.landscapes.modulated, positions)
-        self.energy_head = Projection(width, 1)
-        self.step_size_parameter = nn.Parameter(
-            torch.tensor(positive("step_size", step_size)), requires_grad=learn_step_size
-        )
-        self.landscapes.close(self.trunk, self.energy_head)
-
-    @property
-    def num_landscapes(self) -> int:
-        return self.landscapes.num_landscapes
+        self.trunk = Trunk(width, num_heads, num_layers, hidden, self.landscapes.modulated, positions)
+        self.add_head(width, step_size, learn_step_size)
+        if variant == "adaln_zero":
+            nn.init.zeros_(self.energy_head.weight)
+            self.trunk.close()
 
     def add_embeddings(self, state_size: int, width: int) -> None:
         """Give the model its ``prediction_embedding``, and what ``embed`` reads."""
@@ -779,15 +666,11 @@ class AutoregressiveEBT(EnergyModel):
     def energies(self, context: Tensor, last: int | None = None) -> Energies:
         """Return the energy function of a context, (B, T, ...): (embedded candidates, landscape) -> (N B, T).
 
-        Embedded candidates are (N B, T, D); row n B + b belongs to sequence b.  Of split streams the observed one is
-        computed here, once for every landscape; all candidates and all steps share it.
+        Of split streams the observed one is computed here, once for every landscape; all candidates and steps share it.
 
         Args:
-            last: P; candidates are (N B, P, D), of what follows each of the last P tokens.  The streams are split
-                then.  None: T.
-
-        Raises:
-            ValueError: P outside 1 ... T, or a context as ``embed``.
+            last: P; candidates are (N B, P, D), of what follows each of the last P tokens, 1 ... T.  The streams are
+                split then.  None: T.
         """
         known = self.embed(context)  # (B, T, D)
         if last is None and self.streams == "concatenated":
@@ -795,35 +678,27 @@ class AutoregressiveEBT(EnergyModel):
         if last is not None and at_least("last", last) > known.shape[1]:
             raise ValueError(f"last must be at most the {known.shape[1]} positions of the context, got {last}")
         skipped = 0 if last is None else known.shape[1] - last
-        observed = [self.observe(known, landscape) for landscape in range(self.num_landscapes)]
-        return lambda candidates, landscape: self.energies_of(candidates, observed[landscape], landscape, skipped)
+        trunk, kinds, lead = self.trunk, self.landscapes, self.landscapes.lead + skipped
+        observed = [
+            trunk.observe(kinds.rows(known, landscape), kinds.condition(landscape))
+            for landscape in range(self.num_landscapes)
+        ]
 
-    def observe(self, known: Tensor, landscape: int) -> list[Observed]:
-        """Return what each layer's predictions read of the tokens' embeddings ``known``, (B, T, D)."""
-        return self.trunk.observe(self.landscapes.rows(known, landscape), self.landscapes.condition(landscape))
+        def split(candidates: Tensor, landscape: int) -> Tensor:
+            return self.read(trunk.predict(candidates, observed[landscape], lead, kinds.condition(landscape)))
 
-    def energies_of(self, candidates: Tensor, observed: Sequence[Observed], landscape: int, skipped: int = 0) -> Tensor:
-        """Return the energies (N B, T) of embedded candidates (N B, T, D); the first follows row ``skipped``."""
-        lead = self.landscapes.lead + skipped
-        states = self.trunk.predict(candidates, observed, lead, self.landscapes.condition(landscape))  # (N B, T, D)
-        energies: Tensor = self.energy_head(states)  # (N B, T, 1)
-        return energies.squeeze(-1)
+        return split
 
     def _concatenated(self, known: Tensor, candidates: Tensor, landscape: int) -> Tensor:
         rows, condition = self.landscapes.rows(known, landscape), self.landscapes.condition(landscape)
         rows = rows.repeat(len(candidates) // len(known), 1, 1)  # (N B, lead + T, D)
-        states = concatenated_states(self.trunk, rows, candidates, self.landscapes.lead, condition)  # (N B, T, D)
-        energies: Tensor = self.energy_head(states)  # (N B, T, 1)
-        return energies.squeeze(-1)
+        return self.read(concatenated_states(self.trunk, rows, candidates, self.landscapes.lead, condition))
 
 
 class EBT(AutoregressiveEBT):
     """EBT on tokens: a candidate is a distribution over the vocabulary.
 
-    Args:
-        vocabulary_size: V.
-
-    The other arguments and errors are those of ``AutoregressiveEBT``.
+    The arguments are those of ``AutoregressiveEBT``, with ``vocabulary_size``, V, for ``state_size``.
     """
 
     def __init__(
@@ -834,27 +709,14 @@ class EBT(AutoregressiveEBT):
         num_heads: int,
         num_layers: int,
         hidden: int | None = None,
-        norm_eps: float = NORM_EPS,
         variant: str = "default",
         num_landscapes: int = 1,
         step_size: float = 500.0,
         learn_step_size: bool = True,
         streams: str = "split",
     ) -> None:
-        super().__init__(
-            at_least("vocabulary_size", vocabulary_size),
-            block_length,
-            width,
-            num_heads,
-            num_layers,
-            hidden,
-            norm_eps,
-            variant,
-            num_landscapes,
-            step_size,
-            learn_step_size,
-            streams,
-        )
+        sizes = at_least("vocabulary_size", vocabulary_size), block_length, width, num_heads, num_layers, hidden
+        super().__init__(*sizes, variant, num_landscapes, step_size, learn_step_size, streams)
         self.vocabulary_size = vocabulary_size
 
     def add_embeddings(self, state_size: int, width: int) -> None:
@@ -862,43 +724,30 @@ class EBT(AutoregressiveEBT):
         self.prediction_embedding = Projection(state_size, width)
 
     def embed(self, context: Tensor) -> Tensor:
-        """Return the tokens' embeddings (B, T, D) of ids, (B, T).
-
-        Raises:
-            ValueError: as ``models.causal.embedded``.
-        """
+        """Return the tokens' embeddings (B, T, D) of ids, (B, T); errors as ``models.common.embedded``."""
         return embedded(self.token_embedding, context, self.block_length)
 
 
 # Thinking at test time: more steps, and the sample of lowest energy among several (algorithm 2).
 
 
+@dataclass(eq=False)
 class Considered:
-    """N predictions for each token after some number of steps, and their energies.
+    """N predictions for each token after some number of steps, and their energies, computed once they are asked for."""
 
-    Args:
-        predictions: logits, (N, B, T, V).
-        energies: (N, B, T), or a function that computes them once they are asked for.
-    """
+    predictions: Tensor
+    """Logits, (N, B, T, V)."""
+    compute: Callable[[], Tensor]
+    """Returns the energies, (N, B, T)."""
 
-    def __init__(self, predictions: Tensor, energies: Tensor | Callable[[], Tensor]) -> None:
-        self.predictions, self._energies = predictions, energies
-
-    @property
+    @cached_property
     def energies(self) -> Tensor:
         """The energies of the predictions, (N, B, T); without gradients."""
-        if not isinstance(self._energies, Tensor):
-            self._energies = self._energies()
-        return self._energies
+        return self.compute()
 
     def choose(self, num_samples: int | None = None) -> tuple[Tensor, Tensor]:
-        """Take for each token the prediction of lowest energy among the first ``num_samples``; None: among all.
-
-        Returns:
-            Its logits (B, T, V), and which sample it is, (B, T).
-
-        Raises:
-            ValueError: ``num_samples`` outside 1 ... N.
+        """Return for each token the prediction of lowest energy among the first ``num_samples``, or among all: its
+        logits (B, T, V), and which sample it is, (B, T).
         """
         energies = self.energies[:num_samples]
         if num_samples is not None and not 1 <= num_samples <= len(self.energies):
@@ -933,8 +782,7 @@ def think(
         energies: of ids; None: ``model.energies(ids)``.  Those of the last tokens alone want a start for these.
 
     Raises:
-        ValueError: no sample, no step, fewer steps than landscapes, a step size of 0 or below, ids as ``EBT.embed``, a
-            rule or noise that do not fit.
+        ValueError: fewer steps than landscapes, a rule or noise that does not fit, or an argument out of range.
     """
     samples = len(start)
     if samples < 1:
@@ -951,19 +799,20 @@ def think(
         alpha = alpha if step_size is None else torch.full_like(alpha, step_size)
     step = PredictionStep(energies, model.prediction_embedding.weight, alpha, num_steps, model.num_landscapes, settings)
     check_noise(settings, noise)
-    energy_of, state = torch.no_grad()(step.energy), start.flatten(0, 1)  # (N B, T, V)
+
+    def considered(state: Tensor, energy: Tensor | None, index: int) -> Considered:
+        @torch.no_grad()
+        def energies() -> Tensor:
+            found = step.energy(state, index) if energy is None else energy  # (N B, T)
+            return found.unflatten(0, (samples, -1))  # (N, B, T)
+
+        return Considered(state.unflatten(0, (samples, -1)), energies)
+
+    state = start.flatten(0, 1)  # (N B, T, V)
     for index, following in enumerate(walk(torch.no_grad()(step), first_thought(state), num_steps, noise)):
-        energy = partial(energy_of, state, index) if settings.noise else following.energy
-        yield _considered(state, energy, samples)
+        yield considered(state, None if settings.noise else following.energy, index)
         state = following.prediction
-    yield _considered(state, partial(energy_of, state, num_steps - 1), samples)
-
-
-def _considered(state: Tensor, energy: Tensor | Callable[[], Tensor], samples: int) -> Considered:
-    def each(flat: Tensor) -> Tensor:
-        return flat.unflatten(0, (samples, -1))  # (N, B, T, ...)
-
-    return Considered(each(state), each(energy) if isinstance(energy, Tensor) else lambda: each(energy()))
+    yield considered(state, None, num_steps - 1)
 
 
 # Transformer++, the baseline.
@@ -979,13 +828,8 @@ class TransformerPlusPlus(CausalLanguageModel):
 
     Args:
         vocabulary_size, block_length, width: see CausalLanguageModel.
-        num_heads, num_layers, hidden, norm_eps: see Trunk.
+        num_heads, num_layers, hidden: see Trunk.
         num_passes: R.
-
-    Shape: ids (B, T) -> logits (B, T, V).
-
-    Raises:
-        ValueError: as CausalLanguageModel and Trunk, or R below 1.
     """
 
     def __init__(
@@ -996,21 +840,17 @@ class TransformerPlusPlus(CausalLanguageModel):
         num_heads: int,
         num_layers: int,
         hidden: int | None = None,
-        norm_eps: float = NORM_EPS,
         num_passes: int = 1,
     ) -> None:
         super().__init__(vocabulary_size, block_length, width)
         self.num_passes = at_least("num_passes", num_passes)
         self.token_embedding = nn.Embedding(vocabulary_size, width)
-        self.trunk = Trunk(width, num_heads, num_layers, hidden, norm_eps, block_length=block_length)
+        self.trunk = Trunk(width, num_heads, num_layers, hidden, block_length=block_length)
         self.output = Projection(width, vocabulary_size)
 
     def layers(self, cache: KeyValueCache | None = None) -> Sequence[Callable[[Tensor], Tensor]]:
-        def through(block: nn.Module, x: Tensor) -> Tensor:
-            found: Tensor = block(x, self.trunk.tables(0, x.shape[1]))  # (B, T, D)
-            return found
-
-        return tuple(partial(through, block) for block in self.trunk.blocks)
+        tables = self.trunk.tables(0, self.block_length)
+        return tuple(partial(block, tables=tables, attend=causal_attention) for block in self.trunk.blocks)
 
     def states(self, ids: Tensor) -> Tensor:
         """Return the embedding and the states after each block of each pass, (1 + R L, B, T, D)."""
@@ -1032,19 +872,14 @@ class TransformerPlusPlus(CausalLanguageModel):
                 yield x
 
     def logits(self, x: Tensor) -> Tensor:
-        found: Tensor = self.output(self.trunk.final(x))  # (..., V)
-        return found
+        return self.output(self.trunk.final(x))  # (..., V)
 
 
 # Video: both models on latents of frames.
 
 
 def checked(latents: Tensor, state_size: int, block_length: int) -> Tensor:
-    """Return latents (B, T, V) if a model can read them.
-
-    Raises:
-        ValueError: another shape, or more frames than the model's block length.
-    """
+    """Return latents (B, T, V) if a model can read them; else raise ValueError."""
     if latents.ndim != 3 or latents.shape[2] != state_size or not 1 <= latents.shape[1] <= block_length:
         raise ValueError(
             f"latents must have the shape (B, T, {state_size}) with T from 1 to {block_length}, got "
@@ -1056,7 +891,7 @@ def checked(latents: Tensor, state_size: int, block_length: int) -> Tensor:
 class LatentEBT(AutoregressiveEBT):
     """EBT on frames: a candidate is the latent of the next frame, and observed frames enter as candidates do, W x + b.
 
-    Arguments and errors are those of ``AutoregressiveEBT``; EBT's ``step_size`` on video is 30,000.
+    Arguments are those of ``AutoregressiveEBT``; EBT's ``step_size`` on video is 30,000.
     """
 
     continuous = True
@@ -1066,8 +901,7 @@ class LatentEBT(AutoregressiveEBT):
 
     def embed(self, context: Tensor) -> Tensor:
         """Return W x + b, (B, T, D), of latents x, (B, T, V); errors as ``checked``."""
-        found: Tensor = self.prediction_embedding(checked(context, self.state_size, self.block_length))  # (B, T, D)
-        return found
+        return self.prediction_embedding(checked(context, self.state_size, self.block_length))  # (B, T, D)
 
     def energies(self, context: Tensor, last: int | None = None) -> Energies:
         of_embedded = super().energies(context, last)
@@ -1079,12 +913,9 @@ class LatentTransformer(nn.Module):
 
     Args:
         state_size, block_length: V, and the most frames of a context.
-        width, num_heads, num_layers, hidden, norm_eps: see Trunk.
+        width, num_heads, num_layers, hidden: see Trunk.
 
     Shape: latents (B, T, V) -> (B, T, V), of the frame that follows each.
-
-    Raises:
-        ValueError: sizes as Trunk; latents as ``checked``.
     """
 
     def __init__(
@@ -1095,15 +926,13 @@ class LatentTransformer(nn.Module):
         num_heads: int,
         num_layers: int,
         hidden: int | None = None,
-        norm_eps: float = NORM_EPS,
     ) -> None:
         super().__init__()
         self.state_size, self.block_length = at_least("state_size", state_size), at_least("block_length", block_length)
         self.embedding = Projection(state_size, at_least("width", width), biased=True)
-        self.trunk = Trunk(width, num_heads, num_layers, hidden, norm_eps, block_length=block_length)
+        self.trunk = Trunk(width, num_heads, num_layers, hidden, block_length=block_length)
         self.output = nn.Sequential(Projection(width, width), Projection(width, state_size, biased=True))
 
     def forward(self, latents: Tensor) -> Tensor:
         states = self.trunk(self.embedding(checked(latents, self.state_size, self.block_length)))  # (B, T, D)
-        found: Tensor = self.output(states)  # (B, T, V)
-        return found
+        return self.output(states)  # (B, T, V)

@@ -9,22 +9,23 @@ N predictions for each image; t from 0 to 999.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paper_repro.base.errors import at_least, positive
+from paper_repro.base.errors import at_least
+from paper_repro.models.common import from_blocks, to_blocks
 from paper_repro.models.ebt import (
     DIRECT,
     Energies,
     EnergyModel,
+    Landscapes,
     Parts,
     Projection,
     ThinkingSettings,
     Trunk,
-    ZeroStepModulation,
-    close_modulations,
     think,
 )
 
@@ -49,25 +50,17 @@ _HALF_LEVEL = 1 / 255
 
 
 def signal(time: int) -> float:
-    """Return sqrt(a_t), what is left of an image at time t.
-
-    Raises:
-        ValueError: t outside 0 ... 999.
-    """
+    """Return sqrt(a_t), what is left of an image at time t; errors as ``check_time``."""
     return math.sqrt(_KEPT_NUMBERS[check_time(time)])
 
 
 def noise_std(time: int) -> float:
-    """Return sqrt(1 - a_t), the standard deviation of the noise at time t; errors as ``signal``."""
+    """Return sqrt(1 - a_t), the standard deviation of the noise at time t; errors as ``check_time``."""
     return math.sqrt(1 - _KEPT_NUMBERS[check_time(time)])
 
 
 def check_time(time: int) -> int:
-    """Return a time if it is one.
-
-    Raises:
-        ValueError: it is outside 0 ... 999.
-    """
+    """Return a time if it lies in 0 ... 999; else raise ValueError."""
     if at_least("time", time, 0) >= NUM_TIMES:
         raise ValueError(f"time must lie in 0 ... {NUM_TIMES - 1}, got {time}")
     return time
@@ -105,14 +98,8 @@ def ddim(model: Model, start: Tensor, time: int, num_steps: int | None = None, p
     """Yield x after each step of DDIM without noise from x_t, (B, C, ...), down to the image.
 
     The image that the noise stands for is clipped to [-1, 1] at each step.  Several passes begin again at t with the
-    image that the one before gave, as EBT's script does.
-
-    Args:
-        num_steps: of a pass, at evenly spaced times, t the first of them; None: t + 1, at each time.
-        passes: how often.
-
-    Raises:
-        ValueError: a time as ``check_time``, ``num_steps`` outside 1 ... t + 1, or ``passes`` below 1.
+    image that the one before gave, as EBT's script does.  A pass has ``num_steps`` evenly spaced times, of which t is
+    the first, or all t + 1.
     """
     count = check_time(time) + 1 if num_steps is None else at_least("num_steps", num_steps)
     if count > time + 1:
@@ -196,16 +183,11 @@ class GELUFeedForward(nn.Module):
         self.down = UniformProjection(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.down(functional.gelu(self.up(x), approximate="tanh"))  # (..., D)
-        return found
+        return self.down(functional.gelu(self.up(x), approximate="tanh"))  # (..., D)
 
 
-def plain_norm(width: int, eps: float) -> nn.Module:
-    """Return a LayerNorm without weights: the modulation has them."""
-    return nn.LayerNorm(width, eps, elementwise_affine=False)
-
-
-DIT = Parts(plain_norm, UniformProjection, GELUFeedForward)
+DIT = Parts(partial(nn.LayerNorm, eps=NORM_EPS, elementwise_affine=False), UniformProjection, GELUFeedForward)
+"""The norm has no weights: the modulation has them."""
 
 
 class Patches(nn.Module):
@@ -213,9 +195,6 @@ class Patches(nn.Module):
 
     The position of a patch is sine and cosine of its column in the first half of the channels, and of its row in the
     second one, at D/4 frequencies from 1 down to nearly 1/10,000.
-
-    Raises:
-        ValueError: a number below one, a patch that does not tile the image, or a width that 4 does not divide.
     """
 
     positions: Tensor
@@ -233,21 +212,15 @@ class Patches(nn.Module):
         self.register_buffer("positions", _positions(self.side, width), persistent=False)  # (T, D)
 
     def cut(self, images: Tensor) -> Tensor:
-        """Return the patches (B, T, V) of images (B, C, S, S); a patch's numbers are ordered by channel, row, column.
-
-        Raises:
-            ValueError: images of another shape.
-        """
+        """Return the patches (B, T, V) of images (B, C, S, S); its numbers are ordered by channel, row, column."""
         expected = (self.channels, self.image_size, self.image_size)
         if images.shape[1:] != expected:
             raise ValueError(f"images must have the shape (B, {', '.join(map(str, expected))}), got {images.shape}")
-        cells = images.unflatten(3, (self.side, self.patch)).unflatten(2, (self.side, self.patch))  # (B, C, R, P, R, P)
-        return cells.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # (B, T, V)
+        return to_blocks(images, self.patch).flatten(1, 2)
 
     def joined(self, patches: Tensor) -> Tensor:
         """Return the images (B, C, S, S) of patches (B, T, C P^2); C may be another one."""
-        cells = patches.unflatten(1, (self.side, self.side)).unflatten(3, (-1, self.patch, self.patch))
-        return cells.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)  # (B, R, R, C, P, P) -> (B, C, S, S)
+        return from_blocks(patches.unflatten(1, (self.side, self.side)), self.patch)
 
 
 class ImageEBT(EnergyModel):
@@ -259,13 +232,9 @@ class ImageEBT(EnergyModel):
 
     Args:
         image_size, patch, channels: S, P, C.
-        width, num_heads, num_layers, hidden, norm_eps: see Trunk.
+        width, num_heads, num_layers, hidden: see Trunk.
         num_landscapes: learned conditions, through which a prediction passes one after the other; EBT's code has one.
-        step_size: alpha at the start, of a step x - alpha dE/dx.
-        learn_step_size: whether alpha is a parameter; else it is kept.
-
-    Raises:
-        ValueError: sizes as Trunk and Patches, or a step size that is not positive.
+        step_size, learn_step_size: alpha at the start, of a step x - alpha dE/dx; whether it is learned.
     """
 
     continuous = True
@@ -279,25 +248,18 @@ class ImageEBT(EnergyModel):
         num_layers: int,
         channels: int = 3,
         hidden: int | None = None,
-        norm_eps: float = NORM_EPS,
         num_landscapes: int = 1,
         step_size: float = 3000.0,
         learn_step_size: bool = True,
     ) -> None:
         super().__init__()
         self.patches = Patches(image_size, patch, channels, width)
-        self.landscapes = ZeroStepModulation(num_landscapes, width)
+        self.landscapes, self.num_landscapes = Landscapes("adaln_zero", num_landscapes, width), num_landscapes
         self.prediction_embedding = UniformProjection(self.patches.numbers, width)
-        self.trunk = Trunk(width, num_heads, num_layers, hidden, norm_eps, modulated=True, parts=DIT)
-        self.energy_head = Projection(width, 1)
-        self.step_size_parameter = nn.Parameter(
-            torch.tensor(positive("step_size", step_size)), requires_grad=learn_step_size
-        )
-        self.landscapes.close(self.trunk, self.energy_head)
-
-    @property
-    def num_landscapes(self) -> int:
-        return self.landscapes.num_landscapes
+        self.trunk = Trunk(width, num_heads, num_layers, hidden, modulated=True, parts=DIT)
+        self.add_head(width, step_size, learn_step_size)
+        nn.init.zeros_(self.energy_head.weight)
+        self.trunk.close()
 
     def energies(self, context: Tensor) -> Energies:
         """Return the energy function: (embedded candidates (N B, T, D), landscape) -> (N B, T), each patch's share of
@@ -308,9 +270,7 @@ class ImageEBT(EnergyModel):
     def patch_energies(self, candidates: Tensor, landscape: int = 0) -> Tensor:
         """Return the energy of each patch (B, T) of W patch, (B, T, D)."""
         condition = self.landscapes.condition(landscape)
-        states = self.trunk.final(self.states(candidates, landscape), condition)  # (B, T, D)
-        energies: Tensor = self.energy_head(states)  # (B, T, 1)
-        return energies.squeeze(-1)
+        return self.read(self.trunk.final(self.states(candidates, landscape), condition))
 
     def states(self, candidates: Tensor, landscape: int = 0) -> Tensor:
         """Return what the last block gives, (B, T, D), of W patch, (B, T, D)."""
@@ -330,9 +290,6 @@ def denoised(
     Args:
         num_steps: S.
         settings: of training, whose noise is left out; None: EBT's.
-
-    Raises:
-        ValueError: as ``think``.
     """
     start = model.patches.cut(noised)  # (B, T, V)
     settings = replace(settings or ThinkingSettings(rule=DIRECT), num_steps=num_steps, most_steps=None, noise=0.0)
@@ -348,12 +305,9 @@ class DiT(nn.Module):
 
     Args:
         image_size, patch, channels: S, P, C.
-        width, num_heads, num_layers, hidden, norm_eps: see Trunk.
+        width, num_heads, num_layers, hidden: see Trunk.
 
     Shape: images (B, C, S, S) and times (B,) -> (B, 2 C, S, S), the noise and what stands for its variance.
-
-    Raises:
-        ValueError: sizes as Trunk and Patches.
     """
 
     def __init__(
@@ -365,7 +319,6 @@ class DiT(nn.Module):
         num_layers: int,
         channels: int = 3,
         hidden: int | None = None,
-        norm_eps: float = NORM_EPS,
     ) -> None:
         super().__init__()
         self.patches = Patches(image_size, patch, channels, width)
@@ -373,12 +326,12 @@ class DiT(nn.Module):
         self.time_embedding = nn.Sequential(
             UniformProjection(TIME_NUMBERS, width), nn.SiLU(), UniformProjection(width, width)
         )
-        self.trunk = Trunk(width, num_heads, num_layers, hidden, norm_eps, modulated=True, parts=DIT)
+        self.trunk = Trunk(width, num_heads, num_layers, hidden, modulated=True, parts=DIT)
         self.output = UniformProjection(width, 2 * self.patches.numbers)
         for module in self.time_embedding.children():
             if isinstance(module, Projection):
                 nn.init.normal_(module.weight, std=TIME_STD)
-        close_modulations(self.trunk)
+        self.trunk.close()
         nn.init.zeros_(self.output.weight)
 
     def forward(self, images: Tensor, times: Tensor) -> Tensor:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paper_repro.base.errors import at_least, positive
-from paper_repro.models.ebt import NORM_EPS, Energies, EnergyModel, Projection, Trunk
+from paper_repro.base.errors import at_least
+from paper_repro.models.ebt import Energies, EnergyModel, Projection, Trunk
 
 SIDE, CELLS, DIGITS = 9, 81, 9
 
@@ -35,30 +35,24 @@ class Cells(nn.Module):
     def forward(self, givens: Tensor) -> Tensor:
         if givens.ndim != 2 or givens.shape[1] != CELLS:
             raise ValueError(f"givens must have the shape (B, {CELLS}), got {tuple(givens.shape)}")
-        found: Tensor = self.given_embedding(givens) + self.unit_embedding(self.units).sum(0)  # (B, C, D)
-        return found
+        return self.given_embedding(givens) + self.unit_embedding(self.units).sum(0)  # (B, C, D)
 
 
 class SudokuFeedForward(nn.Module):
     """The feed-forward Transformer: one pass classifies all cells at once.
 
     Args:
-        width, num_heads, num_layers, hidden, norm_eps: see Trunk.
+        width, num_heads, num_layers, hidden: see Trunk.
 
     Shape: givens (B, 81), int64, 0 for a blank; logits (B, 81, 9), of the digits 1 to 9.
-
-    Raises:
-        ValueError: sizes as Trunk; givens of another shape.
     """
 
     num_iterations = 1
 
-    def __init__(
-        self, width: int, num_heads: int, num_layers: int, hidden: int | None = None, norm_eps: float = NORM_EPS
-    ) -> None:
+    def __init__(self, width: int, num_heads: int, num_layers: int, hidden: int | None = None) -> None:
         super().__init__()
         self.cells = Cells(at_least("width", width))
-        self.trunk = Trunk(width, num_heads, num_layers, hidden, norm_eps)
+        self.trunk = Trunk(width, num_heads, num_layers, hidden)
         self.head = Projection(width, DIGITS)
 
     def forward(self, givens: Tensor) -> Tensor:
@@ -76,22 +70,13 @@ class SudokuRecursive(SudokuFeedForward):
     The paper names Jolicoeur-Martineau (arXiv 2510.04871) and 5 to 20 iterations.  Here the state is one vector for
     each cell, and gradients pass through all iterations.
 
-    Args:
-        num_iterations: n in training and at evaluations; more may be asked for.
-
-    The other arguments are those of ``SudokuFeedForward``.
+    The arguments are those of ``SudokuFeedForward`` and ``num_iterations``, n in training and at evaluations.
     """
 
     def __init__(
-        self,
-        width: int,
-        num_heads: int,
-        num_layers: int,
-        hidden: int | None = None,
-        norm_eps: float = NORM_EPS,
-        num_iterations: int = 5,
+        self, width: int, num_heads: int, num_layers: int, hidden: int | None = None, num_iterations: int = 5
     ) -> None:
-        super().__init__(width, num_heads, num_layers, hidden, norm_eps)
+        super().__init__(width, num_heads, num_layers, hidden)
         self.num_iterations = at_least("num_iterations", num_iterations)
 
     def answers(self, givens: Tensor, num_iterations: int) -> Iterator[Tensor]:
@@ -112,14 +97,10 @@ class SudokuEBT(EnergyModel):
     depends on the predictions of all others.
 
     Args:
-        width, num_heads, num_layers, hidden, norm_eps: see Trunk.
+        width, num_heads, num_layers, hidden: see Trunk.
         clamp_givens: whether a given cell enters as its digit at every step, whatever is predicted there; the paper
             does not say.
-        step_size: alpha at the start, of a step y - alpha dE/dp.
-        learn_step_size: whether alpha is a parameter; else it is kept.
-
-    Raises:
-        ValueError: sizes as Trunk, or a step size that is not positive; givens of another shape.
+        step_size, learn_step_size: alpha at the start, of a step y - alpha dE/dp; whether it is learned.
     """
 
     vocabulary_size = DIGITS
@@ -130,7 +111,6 @@ class SudokuEBT(EnergyModel):
         num_heads: int,
         num_layers: int,
         hidden: int | None = None,
-        norm_eps: float = NORM_EPS,
         clamp_givens: bool = True,
         step_size: float = 1.5,
         learn_step_size: bool = True,
@@ -140,11 +120,8 @@ class SudokuEBT(EnergyModel):
         self.cells = Cells(at_least("width", width))
         self.prediction_embedding = Projection(DIGITS, width)
         nn.init.normal_(self.prediction_embedding.weight)
-        self.trunk = Trunk(width, num_heads, num_layers, hidden, norm_eps)
-        self.energy_head = Projection(width, 1)
-        self.step_size_parameter = nn.Parameter(
-            torch.tensor(positive("step_size", step_size)), requires_grad=learn_step_size
-        )
+        self.trunk = Trunk(width, num_heads, num_layers, hidden)
+        self.add_head(width, step_size, learn_step_size)
 
     def energies(self, context: Tensor) -> Energies:
         """Return the energy function of a board's givens, (B, 81): (embedded candidates, landscape) -> (N B, 81).
@@ -161,5 +138,4 @@ class SudokuEBT(EnergyModel):
             blank = (givens == 0).repeat(samples, 1)[..., None]  # (N B, C, 1)
             candidates = torch.where(blank, candidates, known.repeat(samples, 1, 1))  # (N B, C, D)
         context = context.repeat(len(candidates) // len(context), 1, 1)  # (N B, C, D)
-        energies: Tensor = self.energy_head(self.trunk(context + candidates, causal=False))  # (N B, C, 1)
-        return energies.squeeze(-1)
+        return self.read(self.trunk(context + candidates, causal=False))

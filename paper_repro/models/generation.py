@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,9 +29,6 @@ class Settle:
         tolerance: stop after a step that changed the energy by at most this share of its size; 0 never stops.
         patience: so many such steps in a row.
         num_steps: the most inner steps; the model's own number if None, and it may exceed that.
-
-    Raises:
-        ValueError: a negative or infinite tolerance, or a number below 1.
     """
 
     tolerance: float
@@ -72,13 +70,9 @@ def generate(
     seed: int = 0,
     settle: Settle | None = None,
     num_allowed: int | None = None,
-    *,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    stop: int | None = None,
-    use_cache: bool = False,
+    **options: Any,
 ) -> Generation:
-    """Continue one prompt; see ``CausalLanguageModel.generate``.
+    """Continue one prompt; see ``CausalLanguageModel.generate``, also for ``num_allowed`` and the options.
 
     Prompts are continued one at a time and the draws are made on the CPU from a generator of the text's own, so a text
     follows bit for bit from weights, prompt and seed, whatever is generated beside it.
@@ -87,8 +81,7 @@ def generate(
         prompt: at least one id; of more than ``block_length`` the model sees the last.
         seed: of the draws; without effect at temperature 0.
         settle: stop the descent for each token early; for models with energies.
-        use_cache: much faster; the window moves by half its length, so long texts differ from those of the papers.
-        num_allowed, top_k, top_p, stop: see ``CausalLanguageModel.generate``.
+        options: with ``use_cache`` the window moves by half its length, so long texts differ from those of the papers.
 
     Raises:
         ValueError: an empty prompt, an id outside the vocabulary, arguments out of range, or ``settle`` for a model
@@ -106,18 +99,7 @@ def generate(
     settling = _Settling(model, settle) if isinstance(model, NRGPT) and settle is not None else None
     ids = torch.tensor([list(prompt)], device=model.token_embedding.weight.device)
     generator = torch.Generator().manual_seed(mix(seed, "text"))
-    found = model.generate(
-        ids,
-        num_tokens,
-        temperature,
-        generator,
-        settling,
-        num_allowed,
-        top_k=top_k,
-        top_p=top_p,
-        stop=stop,
-        use_cache=use_cache,
-    )
+    found = model.generate(ids, num_tokens, temperature, generator, settling, num_allowed, **options)
     return Generation(found[0].tolist(), settling.used if settling else [])
 
 

@@ -26,19 +26,11 @@ except ImportError:  # the same, slower
     from paper_repro.models.common import causal_attention  # type: ignore[assignment]
 
 
-# GPT and its recurrent forms (NRGPT, appendix F.1).
-
-
 class CausalSelfAttention(nn.Module):
     """softmax(q k / sqrt(Y)) v for B <= A, heads concatenated, then a linear map (NRGPT, equations 8 to 10).
 
     Query, key and value maps have no bias, the output map has one; dropout on the probabilities and on the output.
     The baselines see the token itself, whatever mask NRGPT has (the authors' code; the paper writes B < A for both).
-
-    Shape: (B, T, D) -> (B, T, D).
-
-    Raises:
-        ValueError: ``num_heads`` does not divide ``width``, or ``dropout`` outside [0, 1).
     """
 
     def __init__(self, width: int, num_heads: int, dropout: float = 0.0) -> None:
@@ -64,9 +56,6 @@ class FeedForward(nn.Module):
     """W2 ReLU(W1 x + b1) + b2, then dropout; (..., D) -> (..., D).
 
     ReLU, not nanoGPT's GELU: the authors' code.
-
-    Raises:
-        ValueError: a size below one, or ``dropout`` outside [0, 1).
     """
 
     def __init__(self, width: int, hidden: int, dropout: float = 0.0) -> None:
@@ -84,9 +73,6 @@ class SerialBlock(nn.Module):
     """x <- x + AT(LN1 x), then x <- x + FF(LN2 x) (NRGPT, equation 4); (B, T, D) -> (B, T, D).
 
     As printed, equation 4 leaves AT(LN1 x) out of the outer sum; the authors' code has both residual branches.
-
-    Raises:
-        ValueError: as CausalSelfAttention and FeedForward.
     """
 
     def __init__(self, width: int, num_heads: int, hidden: int, dropout: float = 0.0) -> None:
@@ -120,11 +106,6 @@ class GPT(PositionalLanguageModel):
         num_layers: S.
         hidden_factor: M / D.
         dropout: on attention probabilities and on both branches.
-
-    Shape: ids (B, T) -> logits (B, T, V).
-
-    Raises:
-        ValueError: a size below one, heads that do not divide the width, or ``dropout`` outside [0, 1).
     """
 
     def __init__(
@@ -156,11 +137,6 @@ class RGPT(PositionalLanguageModel):
     Args:
         num_steps: S; no parameter depends on it.
         vocabulary_size, block_length, width, num_heads, hidden_factor, dropout, tie_output: see GPT.
-
-    Shape: ids (B, T) -> logits (B, T, V).
-
-    Raises:
-        ValueError: as GPT.
     """
 
     block_class: type[SerialBlock] = SerialBlock

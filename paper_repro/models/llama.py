@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paper_repro.base.errors import at_least, nearest, one_of, positive
+from paper_repro.base.errors import at_least, one_of, positive
 from paper_repro.models.common import (
     CausalLanguageModel,
     KeyValueCache,
@@ -47,11 +47,7 @@ MODES = ("vector", "scalar", "fixed")
 
 @dataclass(frozen=True)
 class ScaleSpec:
-    """How a vector of scales is learned (nGPT, section 2.5).
-
-    Raises:
-        ValueError: a value that is not positive, or an unknown word.
-    """
+    """How a vector of scales is learned (nGPT, section 2.5)."""
 
     mode: str = "vector"
     """One number for each element, one for all ("scalar"), or ``init`` for ever ("fixed")."""
@@ -76,19 +72,11 @@ class ScaleSpec:
 
     @classmethod
     def of(cls, name: str, given: "ScaleSpec | Mapping[str, Any]") -> "ScaleSpec":
-        """Read the settings from a config's mapping.
-
-        Raises:
-            ValueError: an unknown key or a refused value, with the argument's ``name``.
-        """
+        """Read the settings of the argument ``name`` from a config's mapping."""
         if isinstance(given, ScaleSpec):
             return given
         if not isinstance(given, Mapping):
             raise ValueError(f"{name} must be {{mode, init, scale}}, got {given!r}")
-        known = cls.__dataclass_fields__
-        for key in given:
-            if key not in known:
-                raise ValueError(f"{name}: unknown key {key!r}{nearest(str(key), known)}")
         try:
             return cls(**given)
         except (TypeError, ValueError) as error:
@@ -98,9 +86,8 @@ class ScaleSpec:
 class Scale(nn.Module):
     """effective = stored * init / scale, with ``stored`` = scale at the start (nGPT, section 2.5).
 
-    Adam moves ``stored`` by about the learning rate, the effective value by init / scale times as much.
-
-    Returns the effective values, (size,), or (1,) where one number serves all.
+    Adam moves ``stored`` by about the learning rate, the effective value by init / scale times as much.  It returns the
+    effective values, (size,), or (1,) where one number serves all.
     """
 
     def __init__(self, spec: ScaleSpec, size: int, width: int) -> None:
@@ -132,13 +119,8 @@ class Reading(nn.Module):
         return functional.linear(x.to(self.weight.dtype), self.weight)  # (..., outputs)
 
 
-class Writing(nn.Module):
+class Writing(Reading):
     """x W with W stored as (inputs, D): (..., inputs) -> (..., D)."""
-
-    def __init__(self, inputs: int, width: int, std: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(inputs, width))
-        nn.init.normal_(self.weight, std=std)
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.linear(x.to(self.weight.dtype), self.weight.mT)  # (..., D)
@@ -200,12 +182,7 @@ class GatedFeedForward(nn.Module):
     """
 
     def __init__(
-        self,
-        width: int,
-        hidden: int,
-        std: float,
-        writing_std: float,
-        scales: tuple[Scale, Scale] | None,
+        self, width: int, hidden: int, std: float, writing_std: float, scales: tuple[Scale, Scale] | None
     ) -> None:
         super().__init__()
         self.root = math.sqrt(width)
@@ -231,24 +208,12 @@ class RotaryLanguageModel(CausalLanguageModel):
         std: of both tables at the start.
         storage: how the blocks' matrices, their gradients and Adam's moments of them are stored: "float32", or
             "bfloat16" as in the published code, which loses most late updates and all weight decay to rounding.
-
-    Shape: ids (B, T) -> logits (B, T, V).
-
-    Raises:
-        ValueError: a size below one, heads that do not divide D into even parts, an unknown word.
     """
 
     blocks: nn.ModuleList
 
     def __init__(
-        self,
-        vocabulary_size: int,
-        block_length: int,
-        width: int,
-        num_heads: int,
-        rope: str,
-        std: float,
-        storage: str,
+        self, vocabulary_size: int, block_length: int, width: int, num_heads: int, rope: str, std: float, storage: str
     ) -> None:
         super().__init__(vocabulary_size, block_length, width)
         self.head_width = width // check_heads(width, num_heads)
@@ -262,22 +227,18 @@ class RotaryLanguageModel(CausalLanguageModel):
         self.extend(block_length)
 
     def extend(self, block_length: int) -> None:
-        """Let the model see ``block_length`` tokens at once, more or fewer than it was trained with.
-
-        The tables keep their dtype.
-        """
+        """Let the model see ``block_length`` tokens at once, more or fewer than it was trained with."""
         self.block_length = at_least("block_length", block_length)
         device, present = self.token_embedding.weight.device, getattr(self, "rotary_cos", None)
         dtype = torch.get_default_dtype() if present is None else present.dtype
-        for name, table in self._make_tables(block_length, dtype)._asdict().items():
+        for name, table in TABLES[self.rope](block_length, self.head_width, dtype=dtype)._asdict().items():
             self.register_buffer(f"rotary_{name}", table.to(device), persistent=False)
 
     has_cache = True
 
     def layers(self, cache: KeyValueCache | None = None) -> Sequence[Callable[[Tensor], Tensor]]:
-        if cache is None:
-            return tuple(partial(block, tables=self.tables()) for block in self.blocks)
-        return tuple(partial(block, tables=self.tables(cache.length), cache=cache) for block in self.blocks)
+        tables = self.tables(0 if cache is None else cache.length)
+        return tuple(partial(block, tables=tables, cache=cache) for block in self.blocks)
 
     def tables(self, start: int = 0) -> RotaryTables:
         """Give the tables that every block reads, from a position on."""
@@ -306,15 +267,11 @@ class RotaryLanguageModel(CausalLanguageModel):
 
     def negative_log_likelihoods_of(self, x: Tensor, following: Tensor) -> Tensor:
         """Give the same, (B, T), from final states x, (B, T, D)."""
-        x = self.normalized(x)
-        return negative_log_likelihoods(x, self.output.weight, following, self.logit_scale())
-
-    def _make_tables(self, length: int, dtype: torch.dtype) -> RotaryTables:
-        return TABLES[self.rope](length, self.head_width, dtype=dtype)
+        return negative_log_likelihoods(self.normalized(x), self.output.weight, following, self.logit_scale())
 
     def _store_matrices(self) -> None:
         for part in self.blocks.modules():
-            if isinstance(part, Reading | Writing):
+            if isinstance(part, Reading):
                 part.to(STORAGES[self.storage])
 
 
@@ -337,15 +294,12 @@ class PreNorm(nn.Module):
     """x <- x + branch(RMSNorm(x)), ``num_passes`` times with the same weights; (B, J, D) -> (B, J, D).
 
     More than one pass is the plain layer reuse of CEM's figures 3c and 4.  What follows the stream goes to the branch.
-
-    Raises:
-        ValueError: ``num_passes`` < 1.
     """
 
-    def __init__(self, branch: nn.Module, width: int, num_passes: int = 1, norm_eps: float = NORM_EPS) -> None:
+    def __init__(self, branch: nn.Module, width: int, num_passes: int = 1) -> None:
         super().__init__()
         self.num_passes = at_least("num_passes", num_passes)
-        self.norm = nn.RMSNorm(width, eps=norm_eps)
+        self.norm = nn.RMSNorm(width, eps=NORM_EPS)
         self.branch = branch
 
     def forward(self, stream: Tensor, *read: Any) -> Tensor:
@@ -379,26 +333,13 @@ class Block(nn.Module):
 
     def forward(self, stream: Tensor, tables: RotaryTables, cache: KeyValueCache | None = None) -> Tensor:
         read = (tables,) if cache is None else (tables, cache)
-        found: Tensor = self.feed_forward(self.attention(stream, *read))  # (B, J, D)
-        return found
-
-    def trace(self, stream: Tensor, tables: RotaryTables, num_steps: int) -> "LlamaTrace":
-        """Compute the next stream with ``num_steps`` inner steps, and the energies of the parts that descend."""
-        found: dict[str, list[Tensor]] = {}
-        for name, part in self.named_children():
-            if isinstance(part, Descends):
-                descent = part.descend(stream, num_steps, energies_at=(num_steps,))
-                found[name], stream = [descent.energies[-1]], descent.state
-            else:
-                stream = part(stream, tables) if part is self.attention else part(stream)
-        return LlamaTrace(stream, found)
+        return self.feed_forward(self.attention(stream, *read))  # (B, J, D)
 
 
 class LlamaTrace(NamedTuple):
     """The end of a forward pass with a given number of inner steps, and its energies."""
 
-    state: Tensor
-    """The last stream, (B, J, D)."""
+    state: Tensor  # The last stream, (B, J, D)
     energies: dict[str, list[Tensor]]
     """Every layer's energies at the last inner step, (B, J), by the name of the part in the block."""
 
@@ -415,11 +356,6 @@ class Llama(RotaryLanguageModel):
         feed_forward: called with (width=D, hidden=m): ``gated_feed_forward``, ``CEMMLP``, or anything that maps the
             stream to the next.
         init_std: both tables start N(0, init_std).
-
-    Shape: ids (B, J) -> logits (B, J, V).
-
-    Raises:
-        ValueError: as RotaryLanguageModel and the parts, or an ``init_std`` that is not positive.
     """
 
     def __init__(
@@ -453,8 +389,7 @@ class Llama(RotaryLanguageModel):
         return all(getattr(getattr(part, "branch", part), "takes_cache", False) for part in parts)
 
     def normalized(self, x: Tensor) -> Tensor:
-        found: Tensor = self.final_norm(x)  # (B, J, D)
-        return found
+        return self.final_norm(x)  # (B, J, D)
 
     def descents(self) -> Iterator[Descends]:
         """Return the parts that descend an energy, the first layer's first."""
@@ -462,25 +397,20 @@ class Llama(RotaryLanguageModel):
         return (part for part in parts if isinstance(part, Descends))
 
     def trace(self, ids: Tensor, num_steps: int) -> LlamaTrace:
-        """Compute the final states of ids, (B, J), with ``num_steps`` inner steps in every part that descends.
-
-        Raises:
-            ValueError: ``num_steps`` < 1, or ids as in ``embed``.
-        """
-        state, found = self.embed(ids), dict[str, list[Tensor]]()
+        """Compute the final states of ids, (B, J), with ``num_steps`` inner steps in every part that descends."""
+        state, tables, found = self.embed(ids), self.tables(), dict[str, list[Tensor]]()
         for block in self.blocks:
-            assert isinstance(block, Block)
-            state, energies = block.trace(state, self.tables(), num_steps)  # (B, J, D)
-            for name, own in energies.items():
-                found.setdefault(name, []).extend(own)
+            for name, part in block.named_children():
+                if isinstance(part, Descends):
+                    descent = part.descend(state, num_steps, energies_at=(num_steps,))
+                    found.setdefault(name, []).append(descent.energies[-1])  # (B, J)
+                    state = descent.state  # (B, J, D)
+                else:
+                    state = part(state, tables) if name == "attention" else part(state)
         return LlamaTrace(state, found)
 
     def set_inner_steps(self, number: int) -> None:
-        """Let every part that descends make ``number`` steps from now on, whatever it was trained with (section 5.2).
-
-        Raises:
-            ValueError: ``number`` < 1, or no such part.
-        """
+        """Let every part that descends make ``number`` steps, whatever it was trained with (section 5.2)."""
         parts = list(self.descents())
         if not parts:
             raise ValueError("no part descends an energy: choose attention=cem or feed_forward=cem")

@@ -23,7 +23,6 @@ from paper_repro.models.llama import (
     RotaryLanguageModel,
     Scale,
     ScaleSpec,
-    Writing,
 )
 
 try:
@@ -54,11 +53,6 @@ class BaselineGPT(Llama):
             nothing else: what nGPT's speedup has to be held against, ours and not in the paper.
         s_qk: see NGPT.
         init_std: the paper's at its widths.
-
-    Shape: ids (B, T) -> logits (B, T, V).
-
-    Raises:
-        ValueError: as Llama and ScaleSpec.
     """
 
     def __init__(
@@ -88,19 +82,8 @@ class BaselineGPT(Llama):
             return PreNorm(GatedFeedForward(width, hidden, init_std, writing_std, None), width)
 
         hidden = at_least("hidden_factor", hidden_factor) * width
-        super().__init__(
-            vocabulary_size,
-            block_length,
-            width,
-            num_heads,
-            num_layers,
-            hidden,
-            attention,
-            feed_forward,
-            rope,
-            init_std,
-            storage,
-        )
+        sizes = vocabulary_size, block_length, width, num_heads, num_layers, hidden
+        super().__init__(*sizes, attention, feed_forward, rope, init_std, storage)
 
 
 class NormalizedBlock(nn.Module):
@@ -108,8 +91,6 @@ class NormalizedBlock(nn.Module):
 
     The published code normalises the h that a branch is added to once more.  Behind another block that changes neither
     values nor gradients; on the embeddings it takes the radial part out of their gradient: the ``first`` block does it.
-
-    Shape: (B, T, D) -> (B, T, D).
     """
 
     def __init__(
@@ -150,11 +131,6 @@ class NGPT(RotaryLanguageModel):
         alpha_sign: "absolute": |alpha| is used; "signed": alpha (appendix A.2).
         update: "lerp", or "riemannian": the step along the tangent (equations 25 and 26; not in the published code).
         qk_norm: whether queries and keys are made unit vectors; table 6 leaves it out and keeps s_qk and sqrt(Y).
-
-    Shape: ids (B, T) -> logits (B, T, V).
-
-    Raises:
-        ValueError: as RotaryLanguageModel and ScaleSpec, or an unknown word.
     """
 
     def __init__(
@@ -194,23 +170,13 @@ class NGPT(RotaryLanguageModel):
             return Scale(specs[name], size, width)
 
         def block(index: int) -> NormalizedBlock:
-            nu = scale("s_nu", hidden)
-            return NormalizedBlock(
-                RotaryAttention(
-                    width,
-                    num_heads,
-                    std,
-                    writing_std,
-                    scale("s_qk", width),
-                    qk_norm,
-                    self.head_width**0.5,
-                ),
-                scale("alpha_A", width),
-                GatedFeedForward(width, hidden, std, writing_std, (nu if s_u is None else scale("s_u", hidden), nu)),
-                scale("alpha_M", width),
-                step,
-                first=index == 0,
+            nu, sizes = scale("s_nu", hidden), (std, writing_std)
+            attention = RotaryAttention(
+                width, num_heads, *sizes, scale("s_qk", width), qk_norm, softmax_scale=self.head_width**0.5
             )
+            feed_forward = GatedFeedForward(width, hidden, *sizes, (nu if s_u is None else scale("s_u", hidden), nu))
+            rates = scale("alpha_A", width), scale("alpha_M", width)
+            return NormalizedBlock(attention, rates[0], feed_forward, rates[1], step, first=index == 0)
 
         self.blocks = nn.ModuleList(map(block, range(num_layers)))
         self.scale_z = scale("s_z", vocabulary_size)
@@ -218,12 +184,11 @@ class NGPT(RotaryLanguageModel):
         self.project()
 
     def logit_scale(self) -> Tensor:
-        found: Tensor = self.scale_z()  # (V,) or (1,)
-        return found
+        return self.scale_z()  # (V,) or (1,)
 
     def unit_row_parameters(self) -> list[Tensor]:
         """Return both tables and every matrix of the blocks; all are stored with D last."""
-        matrices = [part.weight for part in self.modules() if isinstance(part, Reading | Writing)]  # (outputs, D) each
+        matrices = [part.weight for part in self.modules() if isinstance(part, Reading)]  # (outputs, D) each
         return [self.token_embedding.weight, *matrices]
 
     def project(self) -> None:

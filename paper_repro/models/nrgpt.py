@@ -5,9 +5,9 @@ hidden width, S steps, R recorded steps; g is the normed state, A and B are toke
 """
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ from paper_repro.models.common import (
     gelu_slope,
     linear,
 )
-from paper_repro.models.descent import Energy, Trajectory, descend
+from paper_repro.models.descent import Trajectory, descend
 
 try:
     from paper_repro.kernels.causal_attention import causal_attention
@@ -61,9 +61,6 @@ class NRGPTAttention(nn.Module):
         beta: "one" (the authors' code) or "inverse_root_head_width", 1/sqrt(Y) (the paper).
         learn_head_weights: alpha_h learnable, at first 1 (the paper); fixed at 1 in the authors' code.
         dropout: on the probabilities and on the sum over heads, in the gradient only.
-
-    Raises:
-        ValueError: heads that do not divide the width, ``dropout`` outside [0, 1), or an unknown word.
     """
 
     def __init__(
@@ -125,11 +122,7 @@ class NRGPTAttention(nn.Module):
 
 
 class FeedForwardEnergy(nn.Module):
-    """A feed-forward energy E(g) belongs to each token alone; a variant is a subclass with E and dE/dg in closed form.
-
-    Raises:
-        ValueError: a size below one.
-    """
+    """An energy E(g) of each token alone; a variant is a subclass with E and dE/dg in closed form."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -214,89 +207,60 @@ INFERENCE_RATES = ("full", "identity", "positive_scalar", "norm_scale", "psd_ske
 class NRGPTEnergies(NamedTuple):
     """The energies of every token at one state, or at many."""
 
-    attention: Tensor
-    """E_att, (..., B, T), summed over heads."""
-    feed_forward: Tensor
-    """E_ff, (..., B, T), without the scale s."""
-    total: Tensor
-    """E_att + s E_ff, (..., B, T)."""
+    attention: Tensor  # E_att, (..., B, T), summed over heads
+    feed_forward: Tensor  # E_ff, (..., B, T), without the scale s
+    total: Tensor  # E_att + s E_ff, (..., B, T)
 
 
 class NRGPTGradients(NamedTuple):
     """The two gradients that an update is made of, at one state."""
 
-    attention: Tensor
-    """dE_att/dg with the keys fixed, (B, T, D)."""
-    feed_forward: Tensor
-    """dE_ff/dg, (B, T, D), without the scale s."""
+    attention: Tensor  # dE_att/dg with the keys fixed, (B, T, D)
+    feed_forward: Tensor  # dE_ff/dg, (B, T, D), without the scale s
 
 
 class InferenceRate(nn.Module):
-    """An inference rate is eta of x <- x - eta dE/dg (NRGPT, equation 6); a variant is a subclass."""
+    """The rate eta of x <- x - eta dE/dg (NRGPT, equation 6), of one of five kinds.
+
+    * "full": any matrix R (D, D), at first N(0, 0.02), as in the authors' code;
+    * "identity": 1, with which section 2.3 proves asymptotic stability (equation 20);
+    * "positive_scalar": c = exp(log_c) > 0, at first 1; the paper publishes no parametrisation;
+    * "norm_scale": c diag(gamma), with gamma the learnable scale of the block's norm (proposition 2.1);
+    * "psd_skew": U^T U + V - V^T (equation 19), whose symmetric part is positive semi-definite; U (D', D) and V (D, D)
+      start N(0, 0.02).  The paper prints U as (D, D'), with which U^T U would not fit V.
+    """
+
+    def __init__(self, kind: str, width: int, rank: int | None) -> None:
+        super().__init__()
+        self.kind = one_of("inference_rate", kind, INFERENCE_RATES)
+        if rank is not None and kind != "psd_skew":
+            raise ValueError(f"rate_rank={rank} has no effect with inference_rate={kind!r}: leave it out")
+        if kind == "full":
+            self.weight = nn.Parameter(torch.randn(width, width) * INIT_STD)
+        elif kind in ("positive_scalar", "norm_scale"):
+            self.log_c = nn.Parameter(torch.zeros(1))
+        elif kind == "psd_skew":
+            rank = width if rank is None else at_least("rate_rank", rank)
+            self.root = nn.Parameter(torch.randn(rank, width) * INIT_STD)
+            self.skew = nn.Parameter(torch.randn(width, width) * INIT_STD)
 
     def coefficient(self, norm_scale: Tensor | None) -> Tensor | None:
         """Return eta as a matrix (D, D), as its diagonal (D,), as one number (1,), or None for the identity.
 
         Args:
-            norm_scale: gamma, (D,), the learnable scale of the block's norm, or None where it has none.
+            norm_scale: gamma, (D,), or None where the norm has none.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define coefficient(norm_scale)")
-
-
-class FullRate(InferenceRate):
-    """The rate is eta = R, any matrix (D, D), at first N(0, 0.02), as in the authors' code."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(width, width) * INIT_STD)
-
-    def coefficient(self, norm_scale: Tensor | None) -> Tensor:
-        return self.weight
-
-
-class IdentityRate(InferenceRate):
-    """The rate is eta = 1, with which section 2.3 proves asymptotic stability (NRGPT, equation 20)."""
-
-    def coefficient(self, norm_scale: Tensor | None) -> None:
+        if self.kind == "full":
+            return self.weight
+        if self.kind == "positive_scalar":
+            return self.log_c.exp()
+        if self.kind == "norm_scale":
+            if norm_scale is None:
+                raise ValueError("eta = c diag(gamma) needs gamma: choose norm='layer_norm' or norm='rms_norm'")
+            return self.log_c.exp() * norm_scale
+        if self.kind == "psd_skew":
+            return torch.addmm(self.skew - self.skew.mT, self.root.mT, self.root)  # (D, D) + (D, D') (D', D)
         return None
-
-
-class PositiveScalarRate(InferenceRate):
-    """The rate is eta = c > 0, c = exp(log_c), at first 1; the paper publishes no parametrisation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.log_c = nn.Parameter(torch.zeros(1))
-
-    def coefficient(self, norm_scale: Tensor | None) -> Tensor:
-        return self.log_c.exp()
-
-
-class NormScaleRate(PositiveScalarRate):
-    """The rate is eta = c diag(gamma) with c as in PositiveScalarRate (NRGPT, proposition 2.1)."""
-
-    def coefficient(self, norm_scale: Tensor | None) -> Tensor:
-        if norm_scale is None:
-            raise ValueError("eta = c diag(gamma) needs gamma: choose norm='layer_norm' or norm='rms_norm'")
-        return self.log_c.exp() * norm_scale
-
-
-class PsdSkewRate(InferenceRate):
-    """The rate is eta = U^T U + V - V^T (NRGPT, equation 19), whose symmetric part is positive semi-definite.
-
-    U is (D', D) and V is (D, D), at first N(0, 0.02); the paper prints U as (D, D'), with which U^T U would not fit V.
-
-    Raises:
-        ValueError: a size below one.
-    """
-
-    def __init__(self, width: int, rank: int) -> None:
-        super().__init__()
-        self.root = nn.Parameter(torch.randn(at_least("rate_rank", rank), width) * INIT_STD)
-        self.skew = nn.Parameter(torch.randn(width, width) * INIT_STD)
-
-    def coefficient(self, norm_scale: Tensor | None) -> Tensor:
-        return torch.addmm(self.skew - self.skew.mT, self.root.mT, self.root)  # (D, D) + (D, D') (D', D)
 
 
 class NRGPT(PositionalLanguageModel):
@@ -315,17 +279,10 @@ class NRGPT(PositionalLanguageModel):
         hidden_factor: M / D; 4 in the authors' sweeps, 8 for FF1 in the paper's appendix D.
         norm: equation 17 as "frozen_layer_norm" (scale fixed at one, learnable shift: the authors' code),
             "layer_norm" (both learnable), "rms_norm" (learnable scale, no shift) or "none" (g = x).
-        inference_rate: eta as "full" (any matrix), "identity", "positive_scalar" (c > 0), "norm_scale" (c diag(gamma),
-            for a norm with a learnable scale) or "psd_skew" (U^T U + V - V^T).
-        rate_rank: D' of "psd_skew"; D if None.
+        inference_rate, rate_rank: see InferenceRate; D' is D if None.
         inference_rate_schedule: c_t of x <- x - c_t eta dE/dg, one positive number for each of the S steps, "learned"
             (positive, at first 1), or None for 1; the paper names c(t) without studying it.  Steps beyond S take c_S.
         dropout: on the attention's gradient; the feed-forward part has none.
-
-    Shape: ids (B, T) -> logits (B, T, V).
-
-    Raises:
-        ValueError: an argument out of range, an unknown word, or an option that the others leave without effect.
     """
 
     feed_forward_energy: type[FeedForwardEnergy] = FeedForwardEnergy
@@ -354,7 +311,7 @@ class NRGPT(PositionalLanguageModel):
         self.attention = NRGPTAttention(width, num_heads, mask, beta, learn_head_weights, dropout)
         self.feed_forward = self.feed_forward_energy(width, at_least("hidden_factor", hidden_factor) * width)
         self.feed_forward_scale = nn.Parameter(torch.ones(1))
-        self.inference_rate = _inference_rate(inference_rate, width, rate_rank)
+        self.inference_rate = InferenceRate(inference_rate, width, rate_rank)
         self.inference_rate.coefficient(self.norm_scale)  # refuses a rate that needs another norm
         self.fixed_step_rates = _step_rates(inference_rate_schedule, num_steps)
         learned = inference_rate_schedule == "learned"
@@ -392,39 +349,18 @@ class NRGPT(PositionalLanguageModel):
     def final_state(self, ids: Tensor) -> Tensor:
         return self.descend(ids).state
 
-    def descend(
-        self,
-        ids: Tensor,
-        num_steps: int | None = None,
-        *,
-        energy: Energy[Tensor] | None = None,
-        energies_at: Collection[int] = (),
-        states_at: Collection[int] = (),
-        tolerance: float | None = None,
-        patience: int = 1,
-    ) -> Trajectory[Tensor]:
-        """Descend from the embedded ids, (B, T); see ``models.descent.descend``.
+    def descend(self, ids: Tensor, num_steps: int | None = None, **options: Any) -> Trajectory[Tensor]:
+        """Descend from the embedded ids, (B, T), by ``num_steps`` steps or the model's own S, which they may exceed.
 
-        Args:
-            ids: the tokens.
-            num_steps: the steps of this descent, the model's own S if None; it may exceed S.
-            energy: of a state (B, T, D); ``energies`` if None.
-            energies_at, states_at: the steps at which energies, (R, B, T) each, and states, (R, B, T, D), are recorded.
-            tolerance, patience: stop early; for an ``energy`` that gives one tensor.
-
-        Raises:
-            ValueError: ``num_steps`` < 1, or ids as in ``embed``.
+        The options are those of ``models.descent.descend``; ``energy``, of a state (B, T, D), is ``energies`` if it is
+        not given.
         """
         steps = self.layers()
         return descend(
             lambda x, index, draws: steps[min(index, len(steps) - 1)](x),
             self.embed(ids),  # (B, T) -> (B, T, D)
             self.num_steps if num_steps is None else num_steps,
-            energy=self.energies if energy is None else energy,
-            energies_at=energies_at,
-            states_at=states_at,
-            tolerance=tolerance,
-            patience=patience,
+            **{"energy": self.energies, **options},
         )
 
     def trace(self, ids: Tensor, num_steps: int | None = None) -> Trajectory[Tensor]:
@@ -482,17 +418,6 @@ def _norm(kind: str, width: int) -> nn.Module:
     return norm
 
 
-def _inference_rate(kind: str, width: int, rank: int | None) -> InferenceRate:
-    one_of("inference_rate", kind, INFERENCE_RATES)
-    if kind == "psd_skew":
-        return PsdSkewRate(width, width if rank is None else rank)
-    if rank is not None:
-        raise ValueError(f"rate_rank={rank} has no effect with inference_rate={kind!r}: leave it out")
-    if kind == "full":
-        return FullRate(width)
-    return {"identity": IdentityRate, "positive_scalar": PositiveScalarRate, "norm_scale": NormScaleRate}[kind]()
-
-
 def _step_rates(schedule: Sequence[float] | str | None, num_steps: int) -> tuple[float, ...] | None:
     if schedule is None or schedule == "learned":
         return None
@@ -513,11 +438,7 @@ GELU_LIPSCHITZ = 0.5 * (1 + math.erf(1.0)) + math.sqrt(2) * math.exp(-1.0) / mat
 
 
 def radius(model: NRGPT) -> float:
-    """Return r, the largest length that a normed state of the model can have.
-
-    Raises:
-        ValueError: a model without norm, whose states have no bound.
-    """
+    """Return r, the largest length that a normed state of the model can have."""
     if model.norm_kind == "none":
         raise ValueError("norm='none' leaves the states unbounded: the bounds of appendix E.2 need a norm")
     scale, shift = model.norm.weight, getattr(model.norm, "bias", None)

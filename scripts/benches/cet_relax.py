@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from paper_repro.kernels.preferences import prefer
 from paper_repro.models.cet import CET, CETClamped, CETState, PreparedSteps, RelaxationSettings, products
-from paper_repro.models.common import project
+from paper_repro.models.common import from_blocks, project
 
 CPU_BATCH, CUDA_BATCH = 4, 64
 GOALS = {"float32": 1.7, "bfloat16": 3.0}
@@ -28,7 +28,8 @@ class AutogradSteps:
 
     def __init__(self, model: CET, state: CETState, clamped: CETClamped) -> None:
         self.model, self.clamped = model, clamped
-        self.kernel = model.patches.to_convolution(model.decoder.weight).detach()
+        blocks = model.decoder.weight.detach().unflatten(1, (model.patches.reach, model.patches.reach, -1))
+        self.kernel = from_blocks(blocks, model.patches.stride)  # (D, C, p, p)
         self.z, self.image = state.z.clone(), model.patches.images(state.y)
 
     def step(self) -> None:

@@ -106,30 +106,6 @@ def test_models_share_one_call_of_the_fused_kernel_in_both_passes() -> None:
     assert calls == {kernel: 1, f"{kernel}_backward": 1}
 
 
-@pytest.mark.filterwarnings(f"ignore:{PERFORMANCE_DROP}")
-@pytest.mark.parametrize("order", ["grad in vmap", "vmap in grad", "vmap in vmap", "grad in grad"])
-def test_transforms_may_be_nested(order: str) -> None:
-    stacks = {"vmap in vmap": (2, 3), "grad in grad": ()}.get(order, (3,))
-    inputs = _inputs(*stacks, 2, 2, 5, 4)
-
-    def loss(function: object, *tensors: Tensor) -> Tensor:
-        return function(*tensors, 1.0).square().sum()  # type: ignore[operator]
-
-    def nested(function: object) -> tuple[Tensor, ...]:
-        if order == "grad in vmap":
-            return torch.func.vmap(torch.func.grad(lambda *t: loss(function, *t), (0, 1, 2)))(*inputs)
-        if order == "grad in grad":
-            inner = torch.func.grad(lambda *t: loss(function, *t))
-            return torch.func.grad(lambda *t: inner(*t).square().sum(), (0, 1, 2))(*inputs)
-        stacked = torch.func.vmap(lambda *t: loss(function, *t))
-        if order == "vmap in grad":
-            return torch.func.grad(lambda *t: stacked(*t).sum(), (0, 1, 2))(*inputs)
-        return (torch.func.vmap(stacked)(*inputs),)
-
-    for found, expected in zip(nested(causal_attention), nested(_definition), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
-
-
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_dropout_acts_on_probabilities_and_is_not_shared_among_stacked_models(implementation: str) -> None:
     query, key, _ = _inputs(1, 1, 6, 4)

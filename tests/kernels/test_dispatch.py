@@ -115,22 +115,6 @@ def test_what_a_way_does_not_take_goes_to_the_next_and_is_refused_when_insisted_
         _taken(CLOSED, DEFINITION, tensors=tensors, implementation="closed_form")
 
 
-def test_places_where_a_way_cannot_be_called() -> None:
-    with torch.autocast("cpu", torch.bfloat16):
-        assert _taken(CLOSED, DEFINITION) == "definition"
-        with pytest.raises(ValueError, match="autocast is active"):
-            _taken(CLOSED, DEFINITION, implementation="closed_form")
-    taken: list[str] = []
-
-    def note(x: Tensor) -> Tensor:
-        taken.append(_taken(BARE, DEFINITION, tensors=(x,)))
-        return x
-
-    torch.func.vmap(note)(torch.ones(2))
-    note(torch.ones(2))
-    assert taken == ["definition", "without gradients"]
-
-
 def test_a_way_may_be_differentiated_by_torch_func_and_not_be_stacked() -> None:
     way = Way("closed_form", "twice", order=2, vmap=False)
     taken: list[str] = []
@@ -150,17 +134,6 @@ def test_a_way_may_be_differentiated_by_torch_func_and_not_be_stacked() -> None:
         torch.func.vmap(lambda x: _taken(way, DEFINITION, tensors=(x,), implementation="closed_form"))(leaf)
 
 
-def test_of_two_ways_of_one_name_that_is_insisted_on_the_one_with_the_derivatives_is_taken() -> None:
-    once, twice = Way("fused", "once", order=1), Way("fused", "twice", order=2, dtypes=EXACT)
-    assert _taken(once, twice, DEFINITION, implementation="fused") == "once"
-    with differentiable():
-        assert _taken(once, twice, DEFINITION, implementation="fused") == "twice"
-        half = (torch.ones(2, dtype=torch.bfloat16, requires_grad=True),)
-        assert _taken(once, twice, DEFINITION, implementation="fused", tensors=half) == "once", "and it says so"
-    with differentiable(order=3):
-        assert _taken(once, twice, DEFINITION, implementation="fused") == "once", "none has them"
-
-
 def test_a_kernel_needs_cuda_and_short_rows() -> None:
     assert _taken(KERNEL, DEFINITION) == "definition"
     with pytest.raises(ValueError, match="it runs on cuda, the tensors are on cpu"):
@@ -178,11 +151,6 @@ def test_under_the_interpreter_a_kernel_that_is_asked_for_runs_on_a_cpu(monkeypa
     with prefer(implementation="fused"):
         assert _taken(KERNEL, DEFINITION, tensors=exact) == "kernel"
         assert _taken(KERNEL, DEFINITION, tensors=exact, width=9) == "definition"
-
-
-def test_a_word_that_an_op_lacks_is_refused_with_those_that_it_has() -> None:
-    with pytest.raises(ValueError, match="op: implementation must be one of auto, fused, reference, got 'closed_form'"):
-        _taken(KERNEL, DEFINITION, implementation="closed_form")
 
 
 def test_a_way_without_gradients_is_refused_where_one_is_asked_for() -> None:
@@ -208,11 +176,6 @@ def test_a_preference_is_taken_where_the_op_has_it_and_can() -> None:
             assert _taken(CLOSED, DEFINITION) == "definition"
     assert speed() == Speed()
     with pytest.raises(ValueError, match="one of auto, fused, closed_form, reference, got 'fast'"), prefer("fast"):
-        pass
-
-
-def test_a_scope_below_first_order_is_refused() -> None:
-    with pytest.raises(ValueError, match="order must be a whole number of at least 1, got 0"), differentiable(0):
         pass
 
 

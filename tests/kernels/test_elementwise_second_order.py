@@ -6,9 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.kernels import rms_norm as rms_module
-from paper_repro.kernels import swiglu as swiglu_module
-from paper_repro.kernels.dispatch import differentiable
 from paper_repro.kernels.rms_norm import rms_norm
 from paper_repro.kernels.swiglu import swiglu
 from paper_repro.training.counting import peak_bytes
@@ -52,28 +49,6 @@ def test_an_inner_gradient_by_torch_func_is_differentiated_again(
 
     for found, expected in zip(second("closed_form"), second("reference"), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
-
-
-def test_auto_takes_the_ways_by_hand_for_second_derivatives_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-
-    def watched(name: str, way: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def call(*given: Tensor) -> Tensor:
-            calls.append(name)
-            return way(*given)
-
-        return call
-
-    monkeypatch.setattr(rms_module.Norm, "forward", watched("norm", rms_module.Norm.forward))
-    monkeypatch.setattr(swiglu_module.SwiGLU, "forward", watched("swiglu", swiglu_module.SwiGLU.forward))
-    x, weight = torch.randn(2, 4, requires_grad=True), torch.ones(4, requires_grad=True)
-    rms_norm(x, weight, 1e-5).sum().backward()
-    swiglu(x).sum().backward()
-    assert not calls
-    with differentiable(order=2):
-        rms_norm(x, weight, 1e-5)
-    torch.func.grad(lambda given: swiglu(given).sum())(x)
-    assert calls == ["norm", "swiglu"]
 
 
 def _six_norms(x: Tensor, weight: Tensor, way: str) -> Tensor:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from paper_repro.kernels.dispatch import choose
-from paper_repro.kernels.energy_attention import energy_attention, op, triton
+from paper_repro.kernels.energy_attention import energy_attention, op
+from paper_repro.tests.support.ops import assert_same
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
 FAST = ("fused", "closed_form")
@@ -32,11 +33,6 @@ def _apart(query: Tensor, key: Tensor, beside: int = 3) -> tuple[Tensor, Tensor,
     rows = torch.full((images, tokens, 2 * heads * width + beside), 7.0, dtype=query.dtype)
     both = rows[..., : 2 * heads * width].unflatten(-1, (2, heads, width)).permute(2, 0, 3, 1, 4)
     return both[0].copy_(query), both[1].copy_(key), rows
-
-
-def _assert_same(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], tolerance: float) -> None:
-    for one, two in zip(found, expected, strict=True):
-        torch.testing.assert_close(one.double(), two.double(), rtol=0, atol=tolerance * float(two.abs().max()))
 
 
 @pytest.mark.parametrize("implementation", ["reference", *FAST])
@@ -63,7 +59,7 @@ def test_values_are_minus_the_gradients_of_the_energy(implementation: str) -> No
     expected = torch.autograd.grad(energy, leaves)
     with torch.no_grad():
         by_query, by_key, _ = energy_attention(*leaves, 0.4, implementation=implementation)
-    _assert_same((-by_query, -by_key), expected, 1e-12)
+    assert_same((-by_query, -by_key), expected, 1e-12)
 
 
 @pytest.mark.parametrize("way", FAST)
@@ -76,7 +72,7 @@ def test_values_are_those_of_the_definition(shape: tuple[int, int, int, int], dt
     expected = energy_attention(*(value.double() for value in inputs), 0.25, implementation="reference")
     found = energy_attention(*inputs, 0.25, implementation=way)
     assert {value.dtype for value in found} == {dtype}
-    _assert_same(found, expected, TOLERANCE[dtype])
+    assert_same(found, expected, TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("implementation", ["reference", *FAST])
@@ -86,22 +82,10 @@ def test_results_may_overwrite_the_inputs_and_nothing_beside_them(implementation
     query, key, rows = _apart(*inputs)
     found = energy_attention(query, key, 0.5, out=(query, key), implementation=implementation)
     assert found[0] is query and found[1] is key
-    _assert_same(found, expected, 1e-12)
+    assert_same(found, expected, 1e-12)
     assert torch.equal(rows[..., 12:], torch.full_like(rows[..., 12:], 7.0))
     turned = inputs[0].mT.contiguous().mT
-    _assert_same(energy_attention(turned, inputs[1], 0.5, implementation=implementation), expected, 1e-12)
-
-
-def test_the_kernel_takes_the_papers_size_where_matrix_units_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRITON_INTERPRET", "0")
-    for tokens, width, dtype, taken in ((121, 64, torch.bfloat16, True), (129, 64, torch.bfloat16, False)):
-        assert triton.takes(torch.empty(1, 1, tokens, width, dtype=dtype)) is taken
-    assert not triton.takes(torch.empty(1, 1, 121, 64))
-    torch.set_float32_matmul_precision("high")
-    try:
-        assert triton.takes(torch.empty(1, 1, 121, 64)) and not triton.takes(torch.empty(1, 1, 121, 128))
-    finally:
-        torch.set_float32_matmul_precision("highest")
+    assert_same(energy_attention(turned, inputs[1], 0.5, implementation=implementation), expected, 1e-12)
 
 
 @pytest.mark.parametrize("implementation", FAST)
@@ -109,7 +93,7 @@ def test_large_scores_do_not_overflow(implementation: str) -> None:
     query, key = (300 * value for value in _inputs(1, 1, 20, 4, torch.float32))
     found = energy_attention(query, key, 1.0, implementation=implementation)
     expected = energy_attention(query.double(), key.double(), 1.0, implementation="reference")
-    _assert_same(found[2:], expected[2:], 2e-5)
+    assert_same(found[2:], expected[2:], 2e-5)
     assert all(bool(value.isfinite().all()) for value in found)
 
 

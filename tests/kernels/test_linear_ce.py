@@ -4,7 +4,6 @@ Tolerances, relative to the largest entry: float64 1e-12 and float32 5e-6, for s
 order; half precision by relative norm, 1e-2, which is some roundings of 2^-9.
 """
 
-import os
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from paper_repro.kernels.linear_ce import linear_cross_entropy, negative_log_likelihoods, op, triton
+from paper_repro.tests.support.ops import ON_A_GPU, apart
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 5e-6}
 
@@ -54,10 +54,6 @@ def _assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], toleranc
         torch.testing.assert_close(
             found[name], value, rtol=tolerance, atol=tolerance * float(value.abs().max()), msg=name
         )
-
-
-def _apart(found: Tensor, expected: Tensor) -> float:
-    return float((found.double() - expected).norm() / expected.norm())
 
 
 @pytest.mark.slow
@@ -119,57 +115,6 @@ def test_a_target_beyond_the_vocabulary_reads_nothing_and_makes_its_loss_nan(sof
     torch.testing.assert_close(z[0, :37], expected)
 
 
-def test_gradients_that_nobody_wants_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    products: list[torch.Size] = []
-    multiply = op.add_product
-    monkeypatch.setattr(op, "add_product", lambda into, *of: (products.append(into.shape), multiply(into, *of)))
-
-    def shapes(*names: str) -> list[torch.Size]:
-        products.clear()
-        inputs = {key: value.requires_grad_(key in names) for key, value in _inputs((4,)).items()}
-        loss = linear_cross_entropy(**inputs, implementation="closed_form")
-        if names:
-            loss.backward()
-        assert all((inputs[name].grad is not None) == (name in names) for name in ("h", "weight", "scale"))
-        return list(products)
-
-    assert shapes() == []
-    assert shapes("h") == [(4, 12)]
-    assert shapes("weight") == shapes("scale") == [(37, 12)]
-    assert shapes("h", "weight", "scale") == [(4, 12), (37, 12)]
-    with torch.no_grad():
-        linear_cross_entropy(
-            **{k: v.requires_grad_(k == "h") for k, v in _inputs().items()}, implementation="closed_form"
-        )
-    assert len(products) == 2
-
-
-def test_auto_takes_chunks_where_there_is_something_to_save(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken, compute = [], op.LinearCrossEntropy.apply
-    monkeypatch.setattr(op.LinearCrossEntropy, "apply", lambda *a: (taken.append(1), compute(*a))[1])
-    for words, tokens, expected in ((1 << 11, 1 << 9, 1), (1 << 11, (1 << 9) - 1, 0), (255, 1 << 13, 0)):
-        taken.clear()
-        linear_cross_entropy(torch.zeros(tokens, 1), torch.zeros(words, 1), torch.zeros(tokens, dtype=torch.long))
-        assert bool(taken) == bool(expected)
-
-
-@pytest.mark.parametrize("implementation", ["closed_form", "reference"])
-def test_half_precision_is_computed_as_under_autocast(implementation: str) -> None:
-    inputs = _inputs((400,), 64, 300, torch.float32)
-    inputs["weight"] *= 64**-0.5
-    expected = _found({k: v if k == "targets" else v.double() for k, v in inputs.items()}, implementation="reference")
-    chunks = {"token_chunk": 128} if implementation == "closed_form" else {}
-    with torch.autocast("cpu", torch.bfloat16):
-        cast = _found(inputs, implementation=implementation, **chunks)
-    assert all(value.dtype == torch.float32 for value in cast.values())
-    half = {k: v.bfloat16() if v.is_floating_point() and k != "scale" else v for k, v in inputs.items()}
-    stored = _found(half, implementation=implementation, **chunks)
-    assert [stored[name].dtype for name in ("loss", "h", "scale")] == [torch.float32, torch.bfloat16, torch.float32]
-    for found in (cast, stored):
-        assert all(_apart(value, expected[name]) < 1e-2 for name, value in found.items())
-    assert _apart(cast["h"], expected["h"]) > 1e-4  # the products are those of bfloat16
-
-
 class _Largest(TorchDispatchMode):
     """The entries of the largest storage that any operation returned."""
 
@@ -222,9 +167,7 @@ def test_without_tokens_the_result_is_that_of_the_definition() -> None:
         linear_cross_entropy(**inputs, implementation="closed_form")
 
 
-@pytest.mark.skipif(
-    not torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1", reason="compiled kernels need a GPU"
-)
+@ON_A_GPU
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("implementation", ["closed_form", "fused"])
 def test_on_a_gpu(dtype: torch.dtype, implementation: str) -> None:
@@ -233,4 +176,4 @@ def test_on_a_gpu(dtype: torch.dtype, implementation: str) -> None:
     expected = _found(inputs, implementation="reference")
     cast = {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs.items()}
     found = _found(cast, implementation=implementation, token_chunk=100)
-    assert all(_apart(value, expected[name]) < 1e-2 for name, value in found.items())
+    assert all(apart(value, expected[name]) < 1e-2 for name, value in found.items())

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from paper_repro.kernels import nrgpt_block
 from paper_repro.models import common
+from paper_repro.tests.support.ops import assert_same, outcome
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
 
@@ -55,18 +56,6 @@ def _inputs(
     return drawn if variant == "two_weight" else drawn[:3]
 
 
-def _value_and_gradients(function: Callable[..., Tensor], inputs: list[Tensor], **options: str) -> list[Tensor]:
-    leaves = [value.clone().requires_grad_() for value in inputs]
-    out = function(*leaves, **options)
-    weights = torch.cos(torch.arange(out.numel(), dtype=out.dtype)).reshape(out.shape)
-    return [out.detach(), *torch.autograd.grad((out * weights).sum(), leaves)]
-
-
-def _assert_same(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
-    for one, two in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, two, rtol=tolerance, atol=tolerance * float(two.detach().abs().max()))
-
-
 @pytest.fixture(params=["as one", "by model", "in pieces"])
 def layout(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(nrgpt_block, "SMALL", 1 << 40 if request.param == "as one" else 0)
@@ -82,7 +71,7 @@ def test_the_gradient_is_that_of_the_energy(variant: str, implementation: str) -
     function, energy, _ = VARIANTS[variant]
     g, *weights = _inputs(variant, (2, 9), 5, 7)
     expected = torch.func.grad(lambda at: energy(at, *weights).sum())(g)
-    _assert_same([function(g, *weights, implementation=implementation)], [expected], 1e-12)
+    assert_same([function(g, *weights, implementation=implementation)], [expected], 1e-12)
 
 
 @pytest.mark.usefixtures("layout")
@@ -94,31 +83,9 @@ def test_derivatives_are_those_of_the_definition(
 ) -> None:
     function, _, definition = VARIANTS[variant]
     inputs = _inputs(variant, tokens, width, hidden, dtype)
-    expected = _value_and_gradients(definition, [value.double() for value in inputs])
-    found = _value_and_gradients(function, inputs, implementation="closed_form")
-    _assert_same([value.double() for value in found], expected, TOLERANCE[dtype])
-
-
-@pytest.mark.usefixtures("layout")
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("order", ["vmap", "grad in vmap", "vmap in vmap", "shared weights"])
-def test_under_transforms(variant: str, order: str) -> None:
-    function, _, definition = VARIANTS[variant]
-    g, *weights = _inputs(variant, (6, 5), 5, 7)
-    g = g.unflatten(0, (3, 2))
-    stacked = [torch.stack([value, value * 0.7, -value]) for value in weights]
-
-    def transformed(of: Callable[..., Tensor]) -> list[Tensor]:
-        leaves = [value.clone().requires_grad_() for value in (g, *(weights if order == "shared weights" else stacked))]
-        if order == "grad in vmap":
-            loss = torch.func.grad(lambda *t: of(*t).square().sum(), tuple(range(len(leaves))))
-            return list(torch.func.vmap(loss)(*leaves))
-        dims: tuple[int | None, ...] = (0, *([None if order == "shared weights" else 0] * len(weights)))
-        inner = torch.func.vmap(of, (0, *([None] * len(weights)))) if order == "vmap in vmap" else of
-        out = torch.func.vmap(inner, dims)(*leaves)
-        return [out, *torch.autograd.grad(out.square().sum(), leaves)]
-
-    _assert_same(transformed(lambda *t: function(*t, implementation="closed_form")), transformed(definition), 1e-12)
+    expected = outcome(definition, [value.double() for value in inputs])
+    found = outcome(function, inputs, implementation="closed_form")
+    assert_same([value.double() for value in found], expected, TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -4,6 +4,7 @@ Within ``differentiable`` second derivatives under "auto" are the definition's; 
 derivatives only say so.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -25,9 +26,9 @@ from paper_repro.kernels import (
     sphere_step,
     swiglu,
     tied_attention,
-    unit_adam,
+    unit_adam,  # noqa: F401 - its ways
 )
-from paper_repro.kernels.dispatch import ANY_ORDER, Way, differentiable
+from paper_repro.kernels.dispatch import ANY_ORDER, Way, choose, differentiable
 from paper_repro.kernels.preferences import IMPLEMENTATIONS, prefer
 from paper_repro.models.common import textbook_tables
 
@@ -94,24 +95,10 @@ OPS = {
     ),
 }
 WAYS: dict[str, tuple[Way[object], ...]] = {
-    f"{module.__name__.rpartition('.')[2]}.{name}": value
-    for module in (
-        causal_attention,
-        cem_mlp,
-        energy_attention,
-        linear_ce,
-        nrgpt_block,
-        projected_step,
-        qk_rotary,
-        rms_norm,
-        scaled_swiglu,
-        self_slot_attention,
-        sphere_step,
-        swiglu,
-        tied_attention,
-        unit_adam,
-    )
-    for name, value in vars(getattr(module, "op", module)).items()
+    f"{module}.{name}": value
+    for module, content in sorted(sys.modules.items())
+    if module.startswith("paper_repro.kernels.")
+    for name, value in vars(content).items()
     if isinstance(value, tuple) and value and all(isinstance(item, Way) for item in value)
 }
 
@@ -229,3 +216,36 @@ def test_every_op_ends_in_a_definition_and_speaks_the_one_vocabulary(name: str) 
     assert {field: getattr(definition, field) for field in vars(plain) if field != "call"} == {
         field: value for field, value in vars(plain).items() if field != "call"
     }
+
+
+AUTO = {
+    "causal_attention.WAYS": ("fused", "fused", "fused", "closed_form"),
+    "cem_mlp.WAYS": ("closed_form", "reference", "reference", "reference"),
+    "energy_attention.op.WAYS": ("reference", "reference", "closed_form", "reference"),
+    "linear_ce.op.WAYS": ("closed_form", "reference", "closed_form", "reference"),
+    "nrgpt_block.ONE_LAYER_WAYS": ("closed_form", "closed_form", "reference", "reference"),
+    "nrgpt_block.TWO_WEIGHTS_WAYS": ("closed_form", "closed_form", "reference", "reference"),
+    "projected_step.op.WAYS": ("reference", "reference", "closed_form", "reference"),
+    "projected_step.op.IMAGE_WAYS": ("reference", "reference", "closed_form", "reference"),
+    "qk_rotary.op.WAYS": ("closed_form", "closed_form", "reference", "reference"),
+    "rms_norm.WAYS": ("reference", "reference", "reference", "closed_form"),
+    "scaled_swiglu.op.WAYS": ("reference",) * 4,
+    "scaled_swiglu.op.WAYS_OF_PRODUCT": ("closed_form",) * 4,
+    "self_slot_attention.op.WAYS": ("closed_form", "reference", "closed_form", "closed_form"),
+    "sphere_step.op.WAYS": ("closed_form", "closed_form", "reference", "reference"),
+    "swiglu.WAYS": ("reference", "reference", "reference", "closed_form"),
+    "tied_attention.op.WAYS": ("closed_form", "reference", "reference", "reference"),
+    "unit_adam.WAYS": ("reference", "reference", "fused", "reference"),
+}
+"""What auto takes on a CPU: for a gradient of large inputs, of small ones, without a gradient, to second order."""
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_auto_takes_the_fast_way_where_it_pays(name: str) -> None:
+    leaf = torch.ones(2, dtype=torch.float64, requires_grad=True)
+    taken = [choose(name, WAYS[name], "auto", (leaf,), large=large) for large in (True, False)]
+    taken.append(choose(name, WAYS[name], "auto", (leaf.detach(),)))
+    with differentiable(order=2):
+        taken.append(choose(name, WAYS[name], "auto", (leaf,)))
+    found = tuple(next(way.name for way in WAYS[name] if way.call is call) for call in taken)
+    assert found == AUTO[name.removeprefix("paper_repro.kernels.")]

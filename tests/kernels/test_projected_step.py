@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from paper_repro.kernels.projected_step import image_step, projected_step
+from paper_repro.tests.support.ops import assert_same
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
@@ -30,11 +31,6 @@ def _image(
         blocks, (images, side**2, reach**2 * numbers), (numbers,), blocks, (images,), dtype=dtype
     )
     return [y, patches, bias], [wanted, 0.2 * beta]
-
-
-def _assert_same(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], tolerance: float) -> None:
-    for one, two in zip(found, expected, strict=True):
-        torch.testing.assert_close(one.double(), two.double(), rtol=0, atol=tolerance * float(two.abs().max()))
 
 
 @pytest.mark.parametrize("implementation", WAYS)
@@ -74,7 +70,7 @@ def test_tokens_of_a_fast_way_are_those_of_the_definition(
     found = projected_step(*inputs, step_size, implementation=implementation)
     assert {value.dtype for value in found} == {dtype}
     # Two numbers with mean 0 and deviation 1 are 1 and -1: of one number nothing is left.
-    _assert_same(found, expected, TOLERANCE[dtype])
+    assert_same(found, expected, TOLERANCE[dtype])
 
 
 @pytest.mark.slow
@@ -90,7 +86,7 @@ def test_the_image_of_a_fast_way_is_that_of_the_definition(
     wide = [value.double() if isinstance(value, Tensor) else value for value in given]
     found = image_step(*given, implementation=implementation)
     assert {value.dtype for value in found} == {dtype}
-    _assert_same(found, image_step(*wide, implementation="reference"), TOLERANCE[dtype])
+    assert_same(found, image_step(*wide, implementation="reference"), TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("implementation", WAYS)
@@ -98,21 +94,21 @@ def test_results_may_overwrite_the_state_and_inputs_may_lie_apart(implementation
     z, target = _drawn((3, 4, 6), (3, 4, 6))
     expected = projected_step(z, target, 0.4, implementation="reference")
     apart = projected_step(z.mT.contiguous().mT, target.mT.contiguous().mT, 0.4, implementation=implementation)
-    _assert_same(apart, expected, 1e-12)
+    assert_same(apart, expected, 1e-12)
     strided = z.mT.contiguous().mT
     found = projected_step(strided, target, 0.4, out=strided, implementation=implementation)
     assert found[0] is strided
-    _assert_same(found, expected, 1e-12)
+    assert_same(found, expected, 1e-12)
     found = projected_step(z, target, 0.4, out=z, implementation=implementation)
     assert found[0] is z
-    _assert_same(found, expected, 1e-12)
+    assert_same(found, expected, 1e-12)
 
     (y, patches, bias), nudge = _image(2, 3, 2, 4)
     expected = image_step(y, patches, bias, 0.4, *nudge, implementation="reference")
     rows = torch.cat([patches, patches], -1)[..., 16:]
     found = image_step(y, rows, bias, 0.4, *nudge, out=y, implementation=implementation)
     assert found[0] is y
-    _assert_same(found, expected, 1e-12)
+    assert_same(found, expected, 1e-12)
 
 
 def test_what_has_no_gradient_is_refused_where_one_is_asked_for() -> None:

@@ -4,7 +4,6 @@ Tolerances relative to the largest entry: float64 1e-12, float32 5e-6: sums over
 """
 
 import math
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from paper_repro.kernels.qk_rotary import op, rotate, rotate_queries_and_keys, triton
 from paper_repro.models.common import RotaryTables, published_tables, textbook_tables
+from paper_repro.tests.support.ops import ON_A_GPU, along, apart, assert_same
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 5e-6}
 FAST = ("fused", "closed_form")
@@ -48,16 +48,8 @@ def _outcome(
         found = rotate_queries_and_keys(query, key, tables, scale, normalize, implementation)
     else:
         found = (rotate(key, tables, scale, normalize, implementation),)
-    directions = [
-        torch.cos((1 + place) * torch.arange(out.numel(), dtype=torch.float64)).reshape(out.shape).to(out)
-        for place, out in enumerate(found)
-    ]
+    directions = [along(out, place) for place, out in enumerate(found)]
     return [*(out.detach() for out in found), *torch.autograd.grad(found, leaves, directions)]
-
-
-def _assert_same(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
-    for one, two in zip(found, expected, strict=True):
-        torch.testing.assert_close(one.double(), two.double(), rtol=0, atol=tolerance * float(two.abs().max()))
 
 
 def _turned(x: Tensor, angle: Callable[[int, int], float]) -> Tensor:
@@ -74,8 +66,8 @@ def _turned(x: Tensor, angle: Callable[[int, int], float]) -> Tensor:
 @pytest.mark.parametrize("implementation", ["reference", *FAST])
 def test_textbook_positions_turn_pairs_by_an_angle_that_grows_with_the_position(implementation: str) -> None:
     packed, scale = _inputs(2, 7, 3, 10)
-    tables = textbook_tables(9, 10, base=100.0, dtype=torch.float64)
-    turned = _turned(packed[:, :, 0], lambda t, i: t * 100.0 ** (-2 * i / 10))
+    tables = textbook_tables(9, 10, dtype=torch.float64)
+    turned = _turned(packed[:, :, 0], lambda t, i: t * 10000.0 ** (-2 * i / 10))
     found = rotate(packed[:, :, 0], tables, implementation=implementation)
     torch.testing.assert_close(found, turned, rtol=1e-13, atol=1e-13)
     turned = turned / turned.norm(dim=-1, keepdim=True) * scale[:, None]
@@ -111,7 +103,7 @@ def test_values_and_gradients_are_those_of_the_definition(
     expected = _outcome("reference", [value.double() for value in inputs], exact, scaled, normalize, both)
     found = _outcome(implementation, inputs, tables, scaled, normalize, both)
     assert {value.dtype for value in found} == {dtype}
-    _assert_same(found, expected, TOLERANCE[dtype])
+    assert_same(found, expected, TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("implementation", ["reference", *FAST])
@@ -134,24 +126,6 @@ def test_results_lie_as_flash_attention_reads_them_and_inputs_are_not_copied(imp
         assert sum(size for place, size in kept.items() if place not in given) == norms
 
 
-@pytest.mark.parametrize(
-    ("trained", "double", "chosen"), [(True, False, True), (False, False, False), (True, True, False)]
-)
-def test_auto_takes_the_closed_form_where_gradients_are_asked_for_in_one_dtype(
-    trained: bool, double: bool, chosen: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    called, original = [], op.Rotation.apply
-    monkeypatch.setattr(op.Rotation, "apply", lambda *given: (called.append(1), original(*given))[1])
-    packed, scale = (value.requires_grad_(trained) for value in _inputs(1, 3, 2, 4, dtype=torch.float32))
-    rotate(packed[:, :, 0], textbook_tables(3, 4), scale.double() if double else scale, True)
-    assert bool(called) is chosen
-    assert rotate(packed[:0, :, 0], textbook_tables(3, 4), scale, True).shape == (0, 2, 3, 4)
-    with torch.no_grad():
-        called.clear()
-        rotate(packed[:, :, 0], textbook_tables(3, 4), scale, True)
-    assert not called
-
-
 @pytest.mark.parametrize("implementation", ["reference", *FAST])
 @pytest.mark.golden("ngpt", "*.npz")
 def test_golden_queries_and_keys_of_the_first_layer(golden: Any, implementation: str) -> None:
@@ -170,9 +144,7 @@ def test_golden_queries_and_keys_of_the_first_layer(golden: Any, implementation:
         torch.testing.assert_close(out.transpose(1, 2), expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.skipif(
-    not torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1", reason="compiled kernels need a GPU"
-)
+@ON_A_GPU
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("scaled", "normalize"), [(True, True), (False, True), (False, False)])
 @pytest.mark.parametrize("shape", [(3, 1100, 16, 64), (2, 130, 20, 72), (1, 40, 3, 128)])
@@ -182,4 +154,4 @@ def test_on_a_gpu(shape: tuple[int, ...], scaled: bool, normalize: bool, dtype: 
     exact = [packed.to(dtype).double(), scale.float().double()]
     found = _outcome("fused", [packed.to(dtype), scale.float()], tables, scaled, normalize, True)
     for one, two in zip(found, _outcome("reference", exact, tables, scaled, normalize, True), strict=True):
-        assert float((one.double() - two).norm() / two.norm()) < 1e-2
+        assert apart(one, two) < 1e-2

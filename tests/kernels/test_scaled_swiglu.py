@@ -4,14 +4,13 @@ Tolerances, relative to the largest entry: float64 1e-12, float32 5e-6, for a fe
 half precision by relative norm, 1e-2, which is some roundings of 2^-9.
 """
 
-import os
-
 import pytest
 import torch
 from torch import Tensor
 
 from paper_repro.kernels.scaled_swiglu import scaled_swiglu, scaled_swiglu_of_product, triton
 from paper_repro.models import common
+from paper_repro.tests.support.ops import ON_A_GPU, apart, assert_same, outcome
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 5e-6}
 SCALES = {"both": ("M", "M"), "u": ("M", None), "nu": (None, "M"), "numbers": ("1", "1"), "neither": (None, None)}
@@ -28,20 +27,6 @@ def _inputs(
     return [None if value is None else value.to(dtype) for value in (pre, *chosen)]
 
 
-def _found(inputs: list[Tensor | None], implementation: str) -> list[Tensor]:
-    """The result, and the gradients along fixed weights."""
-    leaves = [None if value is None else value.detach().clone().requires_grad_() for value in inputs]
-    assert leaves[0] is not None
-    out = scaled_swiglu(leaves[0], leaves[1], leaves[2], implementation)
-    weights = torch.cos(torch.arange(out.numel(), dtype=torch.float64)).reshape(out.shape).to(out)
-    return [out.detach(), *torch.autograd.grad((out * weights).sum(), [leaf for leaf in leaves if leaf is not None])]
-
-
-def _assert_same(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
-    for one, two in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, two, rtol=tolerance, atol=tolerance * float(two.abs().max()))
-
-
 def _wide(inputs: list[Tensor | None]) -> list[Tensor | None]:
     return [None if value is None else value.double() for value in inputs]
 
@@ -55,15 +40,19 @@ def test_values_and_gradients_are_those_of_the_definition(
 ) -> None:
     monkeypatch.setattr(triton, "PROGRAMS", 4)  # several tokens a program
     inputs = _inputs(shape, half, scales, dtype)
-    found = _found(inputs, "fused")
+    found = outcome(scaled_swiglu, inputs, implementation="fused")
     assert all(value.dtype == dtype for value in found)
-    _assert_same([value.double() for value in found], _found(_wide(inputs), "reference"), TOLERANCE[dtype])
+    assert_same(
+        [value.double() for value in found],
+        outcome(scaled_swiglu, _wide(inputs), implementation="reference"),
+        TOLERANCE[dtype],
+    )
 
 
 @pytest.mark.parametrize("implementation", ["fused", "reference"])
 def test_large_pre_activations_stay_finite(implementation: str) -> None:
     pre = torch.tensor([[1e4, -1e4, 1e4, -1e4, 1e4, 1e4, -1e4, -1e4]])
-    out, gradient = _found([pre, None, None], implementation)
+    out, gradient = outcome(scaled_swiglu, [pre, None, None], implementation=implementation)
     assert out.tolist() == [[1e8, -1e8, 0, 0]]
     assert bool(gradient.isfinite().all())
 
@@ -76,12 +65,9 @@ def test_behind_a_product_values_and_gradients_are_those_of_the_definition(imple
     given = [x, weight, *_inputs((1,), 5, scales)[1:]]
 
     def found(implementation: str) -> list[Tensor]:
-        leaves = [None if value is None else value.detach().clone().requires_grad_() for value in given]
-        out = scaled_swiglu_of_product(*leaves, implementation=implementation)
-        along = torch.cos(torch.arange(out.numel(), dtype=out.dtype)).view_as(out)
-        return [out.detach(), *torch.autograd.grad(out, [leaf for leaf in leaves if leaf is not None], along)]
+        return outcome(scaled_swiglu_of_product, given, implementation=implementation)
 
-    _assert_same(found(implementation), found("reference"), 1e-12)
+    assert_same(found(implementation), found("reference"), 1e-12)
 
 
 @pytest.mark.parametrize(("dtype", "is_folded"), [(torch.float32, True), (torch.bfloat16, False)], ids=str)
@@ -96,9 +82,7 @@ def test_weights_of_half_precision_are_not_folded(
     assert [scale is None for scale in seen] == [is_folded] * 2
 
 
-@pytest.mark.skipif(
-    not torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1", reason="compiled kernels need a GPU"
-)
+@ON_A_GPU
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("scales", SCALES)
 @pytest.mark.parametrize("half", [84, 1100, 5120])
@@ -107,5 +91,9 @@ def test_on_a_gpu(dtype: torch.dtype, scales: str, half: int) -> None:
     assert inputs[0] is not None
     cast = [inputs[0].to(dtype), *inputs[1:]]
     cast[1:] = [None if value is None else value.float() for value in cast[1:]]
-    for one, two in zip(_found(cast, "fused"), _found(inputs, "reference"), strict=True):
-        assert float((one.double() - two).norm() / two.norm()) < 1e-2
+    for one, two in zip(
+        outcome(scaled_swiglu, cast, implementation="fused"),
+        outcome(scaled_swiglu, inputs, implementation="reference"),
+        strict=True,
+    ):
+        assert apart(one, two) < 1e-2

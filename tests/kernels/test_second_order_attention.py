@@ -3,9 +3,7 @@
 Values, first and second derivatives, in float64; the tolerance is relative to the largest entry.
 """
 
-import dataclasses
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import NamedTuple
 
 import pytest
@@ -123,23 +121,6 @@ def test_values_and_derivatives_are_those_of_the_definition(size: Size, implemen
         _assert_same(_outcome(size.attend(implementation), leaves, rows, way), expected)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("implementation", FAST)
-@pytest.mark.parametrize("size", [SMALL, SMALL._replace(own=False, lead=0)], ids=str)
-def test_derivatives_by_one_input_alone(size: Size, implementation: str) -> None:
-    leaves = size.leaves()
-
-    def outcome(attend: Attend) -> list[Tensor]:
-        found = []
-        for leaf in leaves:
-            first = torch.autograd.grad(_along([attend(*leaves).square()]), leaf, create_graph=True)
-            asked = [other for other in leaves if other is not leaf]
-            found += [*first, *torch.autograd.grad(_along(first), asked, materialize_grads=True)]
-        return [value.detach() for value in found]
-
-    _assert_same(outcome(size.attend(implementation)), outcome(size.attend("reference")))
-
-
 @pytest.mark.parametrize("implementation", FAST)
 def test_torch_func_may_be_nested_twice(implementation: str) -> None:
     leaves = [leaf.detach() for leaf in SMALL.leaves()]
@@ -172,64 +153,6 @@ def test_the_compiler_traces_the_definition(monkeypatch: pytest.MonkeyPatch) -> 
     leaves = SMALL.leaves()
     compiled = torch.compile(SMALL.attend("auto"), backend="eager", fullgraph=True)
     _assert_same([compiled(*leaves).detach()], [SMALL.attend("reference")(*leaves).detach()])
-
-
-def test_auto_takes_the_closed_form_on_a_cpu_where_scores_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    leaves, causal = SMALL.leaves(), SMALL._replace(own=False, lead=0).leaves()
-    taken: list[str] = []
-    monkeypatch.setattr(op, "PASSES", dataclasses.replace(op.PASSES, forward=_noted(taken)))
-
-    def call() -> list[str]:
-        """Without derivatives, with first and with second ones; returns what was taken by the closed form."""
-        taken.clear()
-        for recording, order in ((torch.no_grad(), 1), (nullcontext(), 1), (nullcontext(), 2)):
-            with recording, differentiable(order=order):
-                SMALL.attend("auto")(*leaves)
-                causal_attention(*causal)  # below second derivatives torch's own
-                causal_attention(*causal, dropout=0.5)
-        return taken
-
-    scores, causal_scores = 2 * 7 * 8, 2 * 7 * 7
-    monkeypatch.setattr(op, "LEAST_SCORES", (scores, scores + 1, causal_scores))
-    assert call() == ["self slot", "self slot", "causal"]
-    monkeypatch.setattr(op, "LEAST_SCORES", (scores + 1, scores, causal_scores + 1))
-    assert call() == ["self slot", "self slot"]
-
-
-def _noted(taken: list[str]) -> Callable[[op.Observed], tuple[Tensor, Tensor]]:
-    def forward(given: op.Observed) -> tuple[Tensor, Tensor]:
-        taken.append("self slot" if given.lead else "causal")
-        return op.forward(given)
-
-    return forward
-
-
-def test_what_is_captured_gets_no_gradient_in_the_first_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch.func.grad by the rows: products for keys and values come in the second pass alone."""
-    asked: list[tuple[bool, ...]] = []
-
-    def gradient(*given: object) -> tuple[Tensor | None, ...]:
-        asked.append(given[-1])  # type: ignore[arg-type]
-        return op.gradient(*given)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(op, "PASSES", dataclasses.replace(op.PASSES, gradient=gradient))
-    leaves = [leaf.detach() if index < 3 else leaf for index, leaf in enumerate(SMALL.leaves())]
-    first = _first(SMALL.attend("closed_form"), leaves, 3, "torch.func")
-    assert asked == [(True, False, False)]
-    torch.autograd.grad(_along(first), leaves[3:])
-    assert asked[1:] == [(False, True, True)]
-
-
-def test_bfloat16_is_computed_in_float32() -> None:
-    size = Size(1, 2, 33, 24, 24, lead=1)
-    half = [leaf.detach().bfloat16().requires_grad_() for leaf in size.leaves()]
-    expected = _outcome(size.attend("reference"), [leaf.detach().double().requires_grad_() for leaf in half], 3, "")
-    found = _outcome(size.attend("fused"), half, 3, "")
-    assert found[0].dtype == torch.bfloat16
-    for one, two in zip(found, expected, strict=True):
-        assert float((one.double() - two).norm() / two.norm()) < 3e-2
-    with pytest.raises(ValueError, match=r"it does not take torch\.bfloat16"):
-        size.attend("closed_form")(*half)
 
 
 @pytest.mark.parametrize("own", [True, False])

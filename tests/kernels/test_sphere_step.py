@@ -3,13 +3,12 @@
 Tolerances relative to the largest entry: float64 1e-12, float32 2e-5, sums of some thousand products in another order.
 """
 
-import os
-
 import pytest
 import torch
 from torch import Tensor
 
 from paper_repro.kernels.sphere_step import op, sphere_step, triton
+from paper_repro.tests.support.ops import ON_A_GPU, apart, assert_same, outcome
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
 FAST = ("fused", "closed_form")
@@ -31,18 +30,6 @@ def _inputs(*shape: int, rates: int | None = None, dtype: torch.dtype = torch.fl
     return [value.to(dtype) for value in (h * shape[-1] ** -0.5, 3 * f, alpha)]
 
 
-def _value_and_gradients(inputs: list[Tensor], absolute: bool, implementation: str) -> list[Tensor]:
-    leaves = [value.clone().requires_grad_() for value in inputs]
-    out = sphere_step(*leaves, absolute, implementation)
-    direction = torch.cos(torch.arange(out.numel(), dtype=torch.float64)).reshape(out.shape).to(out)
-    return [out.detach(), *torch.autograd.grad(out, leaves, direction)]
-
-
-def _assert_same(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
-    for one, two in zip(found, expected, strict=True):
-        torch.testing.assert_close(one.double(), two.double(), rtol=0, atol=tolerance * float(two.abs().max()))
-
-
 @pytest.mark.parametrize("implementation", FAST)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("absolute", [True, False])
@@ -52,12 +39,14 @@ def test_values_and_gradients_are_those_of_the_definition(
 ) -> None:
     for rates in (None, 1):
         inputs = _inputs(*shape, rates=rates, dtype=dtype)
-        expected = _value_and_gradients([value.double() for value in inputs], absolute, "reference")
-        found = _value_and_gradients(inputs, absolute, implementation)
+        expected = outcome(
+            sphere_step, [value.double() for value in inputs], absolute=absolute, implementation="reference"
+        )
+        found = outcome(sphere_step, inputs, absolute=absolute, implementation=implementation)
         assert {value.dtype for value in found} == {dtype}
         # The gradient of one alpha is a sum of terms that cancel: rounding goes with the terms, not with the sum.
         tolerance = TOLERANCE[dtype] * (1 if rates is None else 10)
-        _assert_same(found, expected, tolerance)
+        assert_same(found, expected, tolerance)
 
 
 @pytest.mark.parametrize("implementation", FAST)
@@ -75,21 +64,7 @@ def test_what_is_kept_is_the_inputs_and_two_numbers_a_row(implementation: str) -
     assert sum(size for place, size in kept.items() if place not in known) == 2 * 50
 
 
-@pytest.mark.parametrize(("trained", "chosen"), [(True, True), (False, False)])
-def test_auto_takes_the_closed_form_where_gradients_are_asked_for(
-    trained: bool, chosen: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    called = []
-    forward = op.SphereStep.apply
-    monkeypatch.setattr(op.SphereStep, "apply", lambda *given: (called.append(1), forward(*given))[1])
-    inputs = [value.requires_grad_(trained) for value in _inputs(3, 4)]
-    sphere_step(*inputs)
-    assert bool(called) is chosen
-
-
-@pytest.mark.skipif(
-    not torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1", reason="compiled kernels need a GPU"
-)
+@ON_A_GPU
 @pytest.mark.parametrize("dtypes", [(torch.float32,) * 2, (torch.float32, torch.bfloat16), (torch.float16,) * 2])
 @pytest.mark.parametrize("absolute", [True, False])
 @pytest.mark.parametrize(("rows", "width"), [(1100, 84), (5000, 1024), (301, 1280), (40, 8192)])
@@ -97,8 +72,10 @@ def test_on_a_gpu(rows: int, width: int, absolute: bool, dtypes: tuple[torch.dty
     for rates in (None, 1):
         h, f, alpha = (value.cuda() for value in _inputs(rows, width, rates=rates))
         cast = [h.to(dtypes[0]), f.to(dtypes[1]), alpha.float()]
-        expected = _value_and_gradients([value.double() for value in cast], absolute, "reference")
+        expected = outcome(
+            sphere_step, [value.double() for value in cast], absolute=absolute, implementation="reference"
+        )
         # One alpha's gradient is one number, a sum of terms that cancel.
-        compared = zip(_value_and_gradients(cast, absolute, "fused"), expected, strict=True)
+        compared = zip(outcome(sphere_step, cast, absolute=absolute, implementation="fused"), expected, strict=True)
         for one, two in list(compared)[: 3 if rates else 4]:
-            assert float((one.double() - two).norm() / two.norm()) < 1e-2
+            assert apart(one, two) < 1e-2

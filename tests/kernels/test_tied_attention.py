@@ -3,9 +3,7 @@
 Tolerances relative to the largest entry: float64 1e-12, float32 2e-5: sums over a head, the width and up to 150 tokens.
 """
 
-import itertools
 import math
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from paper_repro.kernels.tied_attention import descend, op, tied_attention
-from paper_repro.kernels.tied_attention.op import Descent
-from paper_repro.kernels.tied_attention.triton import LEAST, ROW_BYTES, tiles
+from paper_repro.tests.support.ops import ON_A_GPU, along
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
 FAST = ("fused", "closed_form")
@@ -64,10 +61,6 @@ def _slopes(keys: Tensor) -> Tensor:
     return torch.tensor([2.0 ** -(1 + head / 2) for head in range(keys.shape[2])]).to(keys)
 
 
-def _along(out: Tensor) -> Tensor:
-    return torch.cos(torch.arange(out.numel(), dtype=torch.float64)).reshape(out.shape).to(out)
-
-
 def _descended(size: Size, inputs: list[Tensor], implementation: str, **options: Any) -> Tensor:
     x, keys, reading, writing, context, weight, bias_self, bias_cross = inputs
     places = {"slopes": _slopes(keys), "bias_self": bias_self, "bias_cross": bias_cross}
@@ -85,7 +78,7 @@ def _outcome(size: Size, inputs: list[Tensor], implementation: str) -> list[Tens
     """x_T and every gradient."""
     leaves = [value.clone().requires_grad_() for value in inputs]
     out = _descended(size, leaves, implementation)
-    return [out.detach(), *torch.autograd.grad(out, _used(size, leaves), _along(out))]
+    return [out.detach(), *torch.autograd.grad(out, _used(size, leaves), along(out))]
 
 
 def _attended(
@@ -109,7 +102,7 @@ def _attended(
         implementation=implementation,
     )
     asked = [query, keys, bias_self, bias_cross, *([state, context] if shared else [])]
-    return [out.detach(), lse.detach()], list(torch.autograd.grad(out, asked, _along(out)))
+    return [out.detach(), lse.detach()], list(torch.autograd.grad(out, asked, along(out)))
 
 
 def _assert_same(found: list[Tensor], expected: list[Tensor], tolerance: float, least: float = 1e-12) -> None:
@@ -175,22 +168,6 @@ def test_descent_and_gradients_are_those_of_the_definition(size: Size, dtype: to
     _assert_same(found, expected, TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("implementation", FAST)
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize(
-    "size", [Size(1, 9, 12, 72, 80), Size(1, 17, 3, 84, 24), Size(1, 33, 2, 56, 64), Size(1, 1, 1, 1, 1)], ids=str
-)
-def test_one_attention_and_its_gradients_are_those_of_the_definition(
-    size: Size, shared: bool, dtype: torch.dtype, implementation: str
-) -> None:
-    inputs = _inputs(size, dtype)
-    values, gradients = _attended([value.double() for value in inputs], "reference", shared)
-    found_values, found_gradients = _attended(inputs, implementation, shared)
-    assert {value.dtype for value in found_values} == {dtype}
-    _assert_same([*found_values, *found_gradients], [*values, *gradients], TOLERANCE[dtype])
-
-
 @pytest.mark.parametrize("implementation", ["reference", *FAST])
 def test_no_token_hears_of_a_later_one(implementation: str) -> None:
     size = Size(1, 23, 2, 4, 6)
@@ -206,31 +183,7 @@ def test_no_token_hears_of_a_later_one(implementation: str) -> None:
     assert int(gradient[:, 20:].count_nonzero()) == 0 and int(gradient[:, 19].count_nonzero()) > 0
 
 
-@pytest.mark.parametrize(("trained", "least", "chosen"), [(True, 200, True), (True, 201, False), (False, 200, False)])
-def test_auto_takes_the_closed_form_for_gradients_of_many_scores(
-    trained: bool, least: int, chosen: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    called, apply = [], Descent.apply
-    monkeypatch.setattr(Descent, "apply", lambda *given: (called.append(1), apply(*given))[1])
-    monkeypatch.setattr(op, "LEAST_SCORES", least)
-    inputs = _inputs(SMALL)  # 2 sequences, 2 heads, 5 x 5 pairs, 2 steps
-    _descended(SMALL, [inputs[0].requires_grad_(trained), *inputs[1:]], "auto")
-    assert bool(called) is chosen
-
-
-def test_under_autocast_the_kernel_attends_in_its_dtype_and_x_keeps_its_own() -> None:
-    leaves = [value.requires_grad_() for value in _inputs(SMALL, torch.float32)]
-    with torch.autocast("cpu", torch.bfloat16):
-        found = _descended(SMALL, leaves, "fused")
-    gradients = torch.autograd.grad(found.square().sum(), leaves)
-    assert {value.dtype for value in (found, *gradients)} == {torch.float32}
-    exact = _descended(SMALL, leaves, "reference").detach()
-    assert 1e-5 < float((found.detach() - exact).norm() / exact.norm()) < 2e-2
-
-
-@pytest.mark.skipif(
-    not torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1", reason="compiled kernels need a GPU"
-)
+@ON_A_GPU
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
     "size", [Size(2, 300, 12, 64, 768), Size(3, 129, 8, 84, 672), Size(2, 700, 12, 72, 864, context=False)], ids=str
@@ -244,23 +197,3 @@ def test_on_a_gpu(size: Size, dtype: torch.dtype) -> None:
     found = _outcome(size, inputs, "fused")
     for one, two in zip(found, _outcome(size, [value.double() for value in inputs], "reference"), strict=True):
         assert float((one.double() - two).norm() / two.norm()) < (2e-2 if one.ndim else 1e-1)
-
-
-def test_heads_take_two_powers_of_two_where_these_are_less_than_one() -> None:
-    assert {width: tiles(width, 2)[:2] for width in (1, 16, 40, 56, 64, 72, 84, 128, 200)} == {
-        1: (16, 0),
-        16: (16, 0),
-        40: (32, 16),
-        56: (64, 0),
-        64: (64, 0),
-        72: (64, 16),
-        84: (64, 32),
-        128: (128, 0),
-        200: (256, 0),
-    }
-    given = itertools.product((1, 33, 72, 129, 256), (2, 4, 8), (False, True))
-    for width, size, own_keys in given:
-        plan = tiles(width, size, own_keys)
-        assert width <= plan.block + plan.tail and min(plan.own, plan.other, plan.block) >= LEAST
-        assert plan.own * (plan.block + plan.tail) * size <= ROW_BYTES or plan.own == LEAST
-        assert all(number & (number - 1) == 0 for number in plan[:5])

@@ -107,20 +107,3 @@ def test_a_projection_divides_by_the_norm_computed_in_float32(dtype: torch.dtype
     found = unit_adam.project_rows_(value)
     assert found is value
     torch.testing.assert_close(value, expected, rtol=torch.finfo(dtype).eps * 2, atol=0)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"gradients": [torch.zeros(3, 3)]}, r"one shape, got \(2, 3\), \(3, 3\)"),
-        ({"step": 0}, "step must be 1 or more, got 0"),
-        ({key: [torch.zeros(3)] for key in ("parameters", "gradients", "first_moments", "second_moments")}, "matrix"),
-    ],
-)
-def test_wrong_arguments_are_refused(change: dict[str, object], message: str) -> None:
-    names = ("parameters", "gradients", "first_moments", "second_moments")
-    arguments = {**{name: [torch.ones(2, 3)] for name in names}, "step": 1, "unit_rows": True, **NUMBERS, **change}
-    with pytest.raises(ValueError, match=message):
-        unit_adam.adam_(**arguments)
-    with pytest.raises(ValueError, match="unit rows need a matrix"):
-        unit_adam.project_rows_(torch.ones(3))

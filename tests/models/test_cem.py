@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from paper_repro.kernels.preferences import prefer
 from paper_repro.models import cem
-from paper_repro.models import cem as regression
 from paper_repro.models.cem import CEMAttention
 
 PRECONDITIONERS = {"none": "none", "diag": "diagonal", "dlr": "diagonal_low_rank"}
@@ -48,17 +48,14 @@ def _golden_model(golden) -> cem.CEMMLP:  # type: ignore[no-untyped-def]
 
 def _assert_golden(found: Tensor, expected: Tensor) -> None:
     """1e-9 of each number, or of the largest where one is a difference of larger ones."""
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9 * float(expected.abs().max()))
+    torch.testing.assert_close(found.detach(), expected, rtol=1e-9, atol=1e-9 * float(expected.abs().max()))
 
 
 @pytest.mark.golden("cem", "cem_mlp*.npz")
-def test_golden_cem_mlp_output(golden) -> None:  # type: ignore[no-untyped-def]
-    _assert_golden(_golden_model(golden)(golden.shared("hraw")).detach(), golden.expected("out"))
-
-
-@pytest.mark.golden("cem", "cem_mlp*.npz")
-def test_golden_cem_mlp_energies_and_states(golden) -> None:  # type: ignore[no-untyped-def]
-    trace = _golden_model(golden).trace(golden.shared("hraw"))
+def test_golden_cem_mlp_output_energies_and_states(golden) -> None:  # type: ignore[no-untyped-def]
+    model = _golden_model(golden)
+    trace = model.trace(golden.shared("hraw"))
+    _assert_golden(model(golden.shared("hraw")).detach(), golden.expected("out"))
     _assert_golden(trace.energies.detach(), golden.expected("energy"))
     _assert_golden(trace.states[-1].detach(), golden.expected("out"))
 
@@ -153,45 +150,21 @@ def test_preconditioned_update_is_minus_p_times_the_gradient(kind: str) -> None:
     torch.testing.assert_close(block.update(x, context), -gradient @ matrix, rtol=1e-12, atol=1e-13)
 
 
-def test_preconditioner_starts_at_softplus_of_one_times_the_identity() -> None:
-    block = cem.CEMMLP(20, 9, preconditioner="diagonal_low_rank")
-    assert block.preconditioner.rank == 16
-    folded = block.preconditioner.fold(torch.eye(20))
-    torch.testing.assert_close(folded, math.log1p(math.e) * torch.eye(20), rtol=1e-6, atol=0)
-    # 320 draws of N(0, 0.02): the sample deviation is within 4% of it with one sigma
-    assert float(block.preconditioner.left.detach().std()) == pytest.approx(0.02, rel=0.2)
-
-
-def test_preconditioner_starts_where_the_options_say() -> None:
-    identity = math.log(math.e - 1)
-    options: dict[str, Any] = {"preconditioner_diagonal": identity, "preconditioner_std": 0.5}
-    parts = (
-        cem.CEMMLP(20, 9, preconditioner="diagonal_low_rank", **options),
-        CEMAttention(20, 4, preconditioner="diagonal_low_rank", **options),
-    )
-    for part in parts:
+@pytest.mark.parametrize(
+    ("options", "diagonal", "std"),
+    [
+        ({}, math.log1p(math.e), 0.02),
+        ({"preconditioner_diagonal": math.log(math.e - 1), "preconditioner_std": 0.5}, 1.0, 0.5),
+    ],
+)
+def test_preconditioners_start_where_the_options_say(options: dict[str, Any], diagonal: float, std: float) -> None:
+    options = {"preconditioner": "diagonal_low_rank", **options}
+    for part, rank in ((cem.CEMMLP(20, 9, **options), 16), (CEMAttention(20, 4, **options), 4)):
         folded = part.preconditioner.fold(torch.eye(20))
-        torch.testing.assert_close(folded, torch.eye(20).expand_as(folded), rtol=1e-6, atol=0)
-        # 320 draws: within 4% with one sigma
-        assert float(part.preconditioner.left.detach().std()) == pytest.approx(0.5, rel=0.2)
-
-
-@pytest.mark.parametrize("options", [{}, {"norm_context": True, "preconditioner": "diagonal"}])
-def test_small_steps_lower_the_energy(options: dict[str, object]) -> None:
-    block = _double(cem.CEMMLP(8, 12, num_steps=6, step_size=0.01, **options))  # type: ignore[arg-type]
-    with torch.no_grad():
-        trace = block.trace(torch.randn(50, 8).double())
-    assert (trace.energies.diff(dim=0) < 0).all()
-    assert trace.states.shape == (7, 50, 8)
-    assert trace.energies.shape == (7, 50)
-
-
-def test_t_of_one_with_the_raw_stream_is_a_weight_tied_gated_block() -> None:
-    block = _double(cem.CEMMLP(6, 9, norm_context=True, norm_inside=True))
-    stream = torch.randn(5, 6).double()
-    h = nn.functional.rms_norm(stream, (6,), block.norm_weight, 1e-6)
-    gated = (h @ block.context_weight.T) * nn.functional.silu(h @ block.reading_weight.T)
-    torch.testing.assert_close(block(stream), stream + gated @ block.reading_weight, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(folded, diagonal * torch.eye(20).expand_as(folded), rtol=1e-6, atol=0)
+        # 320 draws: the sample deviation is within 4% with one sigma
+        assert part.preconditioner.rank == rank
+        assert float(part.preconditioner.left.detach().std()) == pytest.approx(std, rel=0.2)
 
 
 @pytest.mark.parametrize("preconditioner", ["none", "diagonal"])
@@ -206,33 +179,15 @@ def test_learned_step_size_gets_the_gradient_of_the_plain_loop(preconditioner: s
         torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("scale", [1.0, 2.45])
-def test_initial_weights_fill_their_interval(scale: float) -> None:
-    torch.manual_seed(0)
-    block = cem.CEMMLP(64, 170, context_init_scale=scale, reading_init_scale=2 * scale)
-    for weight, bound in ((block.context_weight, scale / 8), (block.reading_weight, scale / 4)):
-        assert 0.99 * bound < float(weight.detach().abs().max()) <= bound
-        # the standard deviation of 10,880 uniform draws is within 0.4% of bound/sqrt(3) with one sigma; 3% is > 7
-        assert float(weight.detach().std()) == pytest.approx(bound / math.sqrt(3), rel=0.03)
-
-
 BLOCKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
-    "plain": (lambda: regression.PlainMLP(64, 256), 33_985),
-    "gated": (lambda: regression.GatedMLP(64, 170), 33_941),
+    "plain": (lambda: cem.PlainMLP(64, 256), 33_985),
+    "gated": (lambda: cem.GatedMLP(64, 170), 33_941),
     "energy": (lambda: cem.CEMMLP(64, 170, num_steps=2), 22_657),
 }
 
 
-@pytest.mark.parametrize("name", BLOCKS)
-def test_parameters_of_table_3(name: str) -> None:
-    build, parameters = BLOCKS[name]
-    model = regression.GaussianProcessRegressor(build(), num_inputs=10, width=64)
-    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
-    assert model(torch.zeros(3, 5, 10)).shape == (3, 5)
-
-
 def test_regressor_is_linear_norm_block_linear() -> None:
-    model = _double(regression.GaussianProcessRegressor(regression.GatedMLP(8, 11), num_inputs=3, width=8))
+    model = _double(cem.GaussianProcessRegressor(cem.GatedMLP(8, 11), num_inputs=3, width=8))
     x = torch.randn(7, 3).double()
     state = model.state_dict()
     h = x @ state["input.weight"].T + state["input.bias"]
@@ -244,70 +199,134 @@ def test_regressor_is_linear_norm_block_linear() -> None:
     torch.testing.assert_close(model(x).detach(), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_plain_mlp_equation() -> None:
-    block = _double(regression.PlainMLP(5, 7, activation="gelu"))
-    h = torch.randn(3, 5).double()
-    inner = nn.functional.gelu(h @ block.up.weight.T + block.up.bias)
-    torch.testing.assert_close(block(h), h + inner @ block.down.weight.T + block.down.bias, rtol=1e-12, atol=1e-12)
+# Attention.
+
+DIAGONALS = {"none": "none", "shared": "shared", "per_head": "per_head"}
 
 
-@pytest.mark.parametrize("name", BLOCKS)
-def test_stacked_models_equal_single_models(name: str) -> None:
-    torch.manual_seed(1)
-    models = [regression.GaussianProcessRegressor(BLOCKS[name][0]()).double() for _ in range(3)]
-    parameters, _ = torch.func.stack_module_state(models)
-    x = torch.randn(3, 20, 10).double()
-    stacked = torch.func.vmap(lambda p, rows: torch.func.functional_call(models[0], p, (rows,)))(parameters, x)
-    gradients = torch.autograd.grad(stacked.square().sum(), list(parameters.values()))
-    for index, model in enumerate(models):
-        out = model(x[index])
-        torch.testing.assert_close(stacked[index], out, rtol=1e-12, atol=1e-12)
-        single = torch.autograd.grad(out.square().sum(), list(model.parameters()))
-        for key, (ours, theirs) in enumerate(zip(gradients, single, strict=True)):
-            torch.testing.assert_close(ours[index], theirs, rtol=1e-10, atol=1e-10, msg=str(key))
+def _attention(golden: Any, num_steps: int, **options: Any) -> CEMAttention:
+    case, heads = golden.case, golden.shared("WQ")
+    model = CEMAttention(
+        width=heads.shape[-1],
+        num_heads=len(heads),
+        num_steps=num_steps,
+        diagonal=DIAGONALS[case["diag"]],
+        value_diagonal=case["value_diag"],
+        temperature=case["tau"],
+        slopes="press" if case.get("alibi", True) else "none",
+        preconditioner=PRECONDITIONERS[case["precond"]],
+        rank=golden.shared("pa_U").shape[-1] if case["precond"] == "dlr" else None,
+        **options,
+    ).double()
+    state = {
+        name: golden.shared(theirs).flatten(0, 1) for name, theirs in (("query_weight", "WQ"), ("key_weight", "WK"))
+    }
+    state["norm_weight"] = golden.shared("g1")
+    if model.slopes is not None:
+        state |= {"bias_self": golden.shared("b_self"), "bias_cross": golden.shared("b_cross")}
+        model.slopes = golden.shared("slopes")
+    if case["diag"] != "none":
+        state["diagonal"] = golden.shared({"shared": "d_shared", "per_head": "d_head"}[case["diag"]])
+    if case["precond"] != "none":
+        state["preconditioner.diagonal"] = golden.shared("pa_p")
+    if case["precond"] == "dlr":
+        state |= {"preconditioner.left": golden.shared("pa_U"), "preconditioner.right": golden.shared("pa_V")}
+    model.load_state_dict(state, strict=True)
+    return model
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"width": 0}, "width must be a whole number of at least 1, got 0"),
-        ({"hidden": 2.5}, "hidden must be a whole number of at least 1, got 2.5"),
-        ({"num_steps": 0}, "num_steps must be a whole number of at least 1, got 0"),
-        ({"num_steps": True}, "num_steps must be a whole number of at least 1, got True"),
-        ({"activation": "silo"}, r"activation must be one of silu, gelu, got 'silo' \(did you mean 'silu'"),
-        ({"start": "norm"}, "start must be one of raw, normed, got 'norm'"),
-        ({"start": "normed"}, "start='normed' has no effect without norm_context"),
-        ({"preconditioner": "full"}, "preconditioner must be one of"),
-        ({"rank": 2}, "rank=2 has no effect with preconditioner='none'"),
-        ({"preconditioner_diagonal": 1.0}, "preconditioner_diagonal=1.0 has no effect with preconditioner='none'"),
-        ({"preconditioner": "diagonal", "preconditioner_std": 0.02}, "preconditioner_std=0.02 has no effect"),
-        (
-            {"preconditioner": "diagonal_low_rank", "rank": 2, "preconditioner_std": 0.0},
-            "preconditioner_std must be a positive finite number, got 0.0",
-        ),
-        ({"preconditioner": "diagonal_low_rank", "rank": 7}, "rank must lie between 0 .* width 6, got 7"),
-        ({"preconditioner": "diagonal_low_rank", "rank": 0}, "rank must be a whole number of at least 1, got 0"),
-        ({"preconditioner": "diagonal_low_rank"}, "rank must lie between 0 .* width 6, got 16"),
-        ({"step_size": -1.0}, "step_size must be a positive finite number, got -1.0"),
-        ({"norm_eps": 0}, "norm_eps must be a positive"),
-        ({"context_init_scale": math.inf}, "context_init_scale must be a positive finite number, got inf"),
-        ({"reading_init_scale": "1"}, "reading_init_scale must be a positive finite number, got '1'"),
-    ],
-)
-def test_wrong_options_of_the_energy_mlp_are_refused(options: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        cem.CEMMLP(**{"width": 6, "hidden": 9, **options})  # type: ignore[arg-type]
+def _golden_attention(golden: Any) -> CEMAttention:
+    case = golden.case
+    options = {"norm_inside": case["norm_inside"], "start": case["start"], "step_size": case["eta"]}
+    return _attention(golden, case["T"], **options)
 
 
-@pytest.mark.parametrize("block", [regression.PlainMLP, regression.GatedMLP])
-@pytest.mark.parametrize("options", [{"width": -1}, {"hidden": 0}, {"activation": "tanh"}])
-def test_wrong_options_of_the_baselines_are_refused(block: type, options: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=next(iter(options))):
-        block(**{"width": 6, "hidden": 9, **options})
+@pytest.mark.golden("cem", "cem_attention*.npz")
+@pytest.mark.parametrize("implementation", ["auto", "reference"])
+def test_golden_cem_attention_output(golden: Any, implementation: str) -> None:
+    with prefer(implementation):
+        _assert_golden(_golden_attention(golden)(golden.shared("hraw")), golden.expected("out"))
 
 
-def test_a_block_of_another_width_is_refused() -> None:
-    with pytest.raises(ValueError, match="width is 32, but the block was built with width 64"):
-        regression.GaussianProcessRegressor(regression.PlainMLP(64, 256), width=32)
-    with pytest.raises(ValueError, match="num_inputs must be a whole number of at least 1"):
-        regression.GaussianProcessRegressor(regression.PlainMLP(64, 256), num_inputs=0)
+@pytest.mark.golden("cem", "cem_attention*.npz")
+def test_golden_cem_attention_context_energies_and_updates(golden: Any) -> None:
+    model, stream = _golden_attention(golden), golden.shared("hraw")
+    trace, context = model.trace(stream), model.context(stream)
+    _assert_golden(context, golden.shared("h"))
+    _assert_golden(trace.energies, golden.expected("energy"))
+    _assert_golden(trace.states[-1], golden.expected("out"))
+    _assert_golden(model.update(trace.states[0], context), golden.expected("first_update"))
+
+
+@pytest.mark.golden("cem", "cem_block*.npz")
+def test_golden_cem_block(golden: Any) -> None:
+    case, weight = golden.case, golden.shared("W")
+    options = {"start": case["residual"]}
+    attention = _attention(golden, case["T_att"], **options)
+    mlp = cem.CEMMLP(
+        width=weight.shape[1],
+        hidden=weight.shape[0],
+        num_steps=case["T_mlp"],
+        activation=case["act"],
+        norm_context=True,
+        norm_inside=True,
+        preconditioner=PRECONDITIONERS[case["precond"]],
+        rank=golden.shared("pm_U").shape[1] if case["precond"] == "dlr" else None,
+        **options,
+    ).double()
+    names = {"context_weight": "W", "reading_weight": "Vm", "norm_weight": "g2"}
+    names |= {"preconditioner.diagonal": "pm_p"} if case["precond"] != "none" else {}
+    names |= {"preconditioner.left": "pm_U", "preconditioner.right": "pm_V"} if case["precond"] == "dlr" else {}
+    attention.norm_eps = mlp.norm_eps = case["eps"]
+    mlp.load_state_dict({ours: golden.shared(theirs) for ours, theirs in names.items()}, strict=True)
+    mid = attention(golden.shared("hraw"))
+    _assert_golden(mid, golden.expected("mid"))
+    _assert_golden(mlp(mid), golden.expected("out"))
+    _assert_golden(attention.trace(golden.shared("hraw")).energies, golden.expected("energy_att"))
+    _assert_golden(mlp.trace(mid).energies, golden.expected("energy_mlp"))
+
+
+def _drawn(seed: int = 3, **options: Any) -> CEMAttention:
+    """D = 12, K = 3, float64, every parameter away from its start."""
+    torch.manual_seed(seed)
+    model = CEMAttention(12, 3, **options).double()
+    for parameter in model.parameters():
+        parameter.data = parameter.data + 0.4 * torch.randn_like(parameter.data)
+    return model
+
+
+STREAM = torch.randn(2, 7, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+EXACT = [("none", False), ("shared", True), ("per_head", True)]
+"""With these the update is minus the gradient of the energy; without the values' diagonal it is not."""
+
+
+def _gradient(model: CEMAttention, x: Tensor, context: Tensor) -> Tensor:
+    point = x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(model.energy(point, context).sum(), point)
+    return gradient
+
+
+@pytest.mark.parametrize(("diagonal", "value_diagonal"), EXACT)
+@pytest.mark.parametrize("temperature", cem.TEMPERATURES)
+def test_the_update_is_minus_the_gradient_of_the_energy(diagonal: str, value_diagonal: bool, temperature: str) -> None:
+    options = {"diagonal": diagonal, "value_diagonal": value_diagonal, "temperature": temperature}
+    model = _drawn(norm_inside=False, **options)
+    context = model.context(STREAM)
+    torch.testing.assert_close(
+        model.update(STREAM, context), -_gradient(model, STREAM, context), rtol=1e-12, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("diagonal", ["shared", "per_head"])
+def test_with_the_diagonal_in_the_scores_alone_it_is_not(diagonal: str) -> None:
+    model = _drawn(norm_inside=False, diagonal=diagonal)
+    context = model.context(STREAM)
+    assert float((model.update(STREAM, context) + _gradient(model, STREAM, context)).detach().abs().max()) > 0.1
+
+
+def test_slopes() -> None:
+    assert cem.press_slopes(8) == [2.0**-k for k in range(1, 9)]
+    # Press et al.: for 12 heads those of 8, then every second one of 16.
+    assert cem.press_slopes(12) == [2.0**-k for k in range(1, 9)] + [2 ** -(k - 0.5) for k in range(1, 5)]
+    assert cem.power_slopes(3) == [0.5, 0.25, 0.125]
+    assert cem.press_slopes(1) == [2.0**-8]

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from paper_repro.models import cet as cet_energy
 from paper_repro.models.cet import CET, CETNudge, CETPatches, CETState
-from paper_repro.models.common import project
+from paper_repro.models.common import fold, project, to_blocks
 from paper_repro.tests.support import golden, golden_cet
 
 ENERGIES = golden.files("cet", "cet_energy*.npz")
@@ -126,14 +126,13 @@ def test_each_terms_gradients_are_autograds(name: str, images: int, monkeypatch:
 def test_patches_are_those_of_a_convolution() -> None:
     patches = CETPatches(3, 12, 6, 2)
     images, kernel = torch.randn(2, 3, 12, 12), torch.randn(5, 3, 6, 6)
-    matrix = patches.from_convolution(kernel)
+    matrix = to_blocks(kernel, 2).flatten(1)
     found = (patches.gather(patches.blocks(images)) @ matrix.T).mT
     torch.testing.assert_close(found, functional.conv2d(images, kernel, stride=2).flatten(2), rtol=1e-5, atol=1e-4)
     tokens = torch.randn(2, patches.count, 5)
-    drawn = patches.images(patches.scatter(tokens @ matrix))
+    drawn = patches.images(fold(tokens @ matrix, patches.blocks(images)))
     grid = tokens.mT.unflatten(2, (patches.side, patches.side))
     torch.testing.assert_close(drawn, functional.conv_transpose2d(grid, kernel, stride=2), rtol=1e-5, atol=1e-4)
-    assert torch.equal(patches.to_convolution(matrix), kernel)
     assert torch.equal(patches.images(patches.blocks(images)), images)
 
 
@@ -144,59 +143,3 @@ def test_projected_tokens_have_mean_0_and_population_deviation_1_and_are_the_nea
     torch.testing.assert_close(found.square().mean(-1), torch.ones(4, dtype=torch.float64), rtol=1e-11, atol=0)
     other = project(found + 0.1 * torch.randn_like(found))
     assert bool(((z - found).norm(dim=-1) < (z - other).norm(dim=-1)).all())
-
-
-def test_the_papers_size_has_5_475_843_parameters_and_121_tokens() -> None:
-    with torch.device("meta"):
-        model = CET()
-    assert sum(parameter.numel() for parameter in model.parameters()) == 5_475_843
-    assert model.patches.count == 121
-
-
-def test_zeros_are_where_the_first_step_starts_that_ends_at_the_drive() -> None:
-    model, masked = _drawn(start="zeros")
-    clamped = model.clamp(masked)
-    state = model.step(model.first(clamped), clamped)
-    torch.testing.assert_close(state.z, project(clamped.drive + model.position.bias), rtol=1e-12, atol=1e-12)
-
-
-def test_a_tolerance_ends_the_relaxation_where_no_image_moves_more() -> None:
-    model, masked = _drawn()
-    clamped = model.clamp(masked)
-    long = model.relax(model.first(clamped), clamped, 400, 0.2, energies_at=range(401))
-    assert long.changes is not None
-    tolerance = float(long.changes[60].max())
-    short = model.relax(model.first(clamped), clamped, 400, 0.2, tolerance=tolerance)
-    assert short.num_steps <= 61 < long.num_steps == 400
-    assert short.change is not None and bool((short.change <= tolerance).all())
-    assert long.energies.shape == (401, 2) and long.changes.shape == (400, 2)
-
-
-def test_a_small_step_lowers_the_energy_of_every_image() -> None:
-    model, masked = _drawn()
-    clamped = model.clamp(masked)
-    energies = model.relax(model.first(clamped), clamped, 50, 0.01, energies_at=range(51)).energies
-    assert bool((energies.diff(dim=0) < 0).all())
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"stride": 7}, "patches of 20 at stride 7 do not tile images of 120"),
-        ({"size": 125}, "do not tile images of 125"),
-        ({"patch": 130, "stride": 10}, "the patch must fit"),
-        ({"num_heads": 0}, "num_heads"),
-        ({"gamma": 0.0}, "gamma"),
-        ({"num_memories": 0}, "num_memories"),
-        ({"start": "random"}, "start must be one of drive, zeros"),
-    ],
-)
-def test_wrong_sizes_are_refused(options: dict[str, Any], message: str) -> None:
-    with torch.device("meta"), pytest.raises(ValueError, match=message):
-        CET(**options)
-
-
-def test_images_of_another_shape_are_refused() -> None:
-    model, _ = _drawn()
-    with pytest.raises(ValueError, match=r"shape \(B, 2, 8, 8\), got \(1, 1, 8, 8\)"):
-        model.clamp(torch.zeros(1, 1, 8, 8))

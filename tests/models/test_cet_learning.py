@@ -154,20 +154,3 @@ def test_gradients_are_added_to_what_lies_there_and_averaged_over_the_batch() ->
     torch.testing.assert_close(together, torch.stack(alone).mean(0), rtol=1e-9, atol=1e-11)
     equilibrium_propagation(model, masked, images, phases)
     torch.testing.assert_close(_flat(model), 2 * together, rtol=1e-9, atol=1e-11)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"nudged_steps": 1}, "only the decoder would learn: give 2 or more"),
-        ({"nudged_steps": 0}, "nudged_steps"),
-        ({"beta": 0.0}, "beta must lie between 0 and 1/2, got 0.0"),
-        ({"beta": 0.5}, "no minimum from 2 beta = 1 on"),
-        ({"beta": -0.1}, "beta must lie"),
-        ({"free_steps": 0}, "free_steps"),
-        ({"step_size": 0.0}, "step_size"),
-    ],
-)
-def test_wrong_phases_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Phases(**options)

@@ -146,19 +146,6 @@ def test_only_cets_own_steps_are_prepared(kind: str, monkeypatch: pytest.MonkeyP
     assert len(made) == (kind == "own")
 
 
-def test_bfloat16_rounds_factors_and_nothing_else() -> None:
-    model, images = _model(DEEP)
-    model, images = model.float(), images.float()
-    with torch.no_grad():
-        exact = model(images, 10)
-        model.precision = "bfloat16"
-        rounded = model(images, 10)
-    assert rounded.dtype == torch.float32
-    # 2^-9 of each factor; ten steps of a map that nearly contracts.
-    assert float((rounded - exact).norm() / exact.norm()) < 2e-2
-    assert torch.get_float32_matmul_precision() == "highest"
-
-
 def test_with_factors_in_bfloat16_sums_are_float32() -> None:
     model, images = _model(DEEP)
     model, images = model.float(), images.float()

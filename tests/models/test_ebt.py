@@ -194,42 +194,18 @@ def test_energies_cost_a_pass_only_where_they_are_read(noise: float, steps_with:
 def test_the_sample_of_lowest_energy_is_chosen_for_each_token() -> None:
     energies = torch.tensor([[[0.0, 3.0]], [[1.0, 2.0]], [[-1.0, 9.0]]])  # (N, 1, 2)
     predictions = torch.arange(6.0).view(3, 1, 2, 1)
-    logits, best = Considered(predictions, energies).choose()
+    logits, best = Considered(predictions, lambda: energies).choose()
     assert best.tolist() == [[2, 1]] and logits.flatten().tolist() == [4.0, 3.0]
-    assert Considered(predictions, energies).choose(2)[1].tolist() == [[0, 1]]
+    assert Considered(predictions, lambda: energies).choose(2)[1].tolist() == [[0, 1]]
     with pytest.raises(ValueError, match=r"1 \.\.\. 3, got 4"):
-        Considered(predictions, energies).choose(4)
+        Considered(predictions, lambda: energies).choose(4)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"num_steps": 0}, "num_steps must be a whole number of at least 1"),
-        ({"most_steps": 1}, "most_steps must be at least num_steps=2"),
-        ({"rule": "cod"}, "rule must be one of code, listing"),
-        ({"noise": -1.0}, "noise must be a finite number"),
-        ({"step_size_spread": 0.5}, "step_size_spread"),
-        ({"truncate": True}, "it needs loss=last"),
-    ],
-)
-def test_settings_out_of_range(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ThinkingSettings(**wrong)
-
-
-def test_models_and_thoughts_that_cannot_be() -> None:
-    with pytest.raises(ValueError, match="step_size must be a positive finite number"):
-        EBT(V, T, D, 2, 1, step_size=0.0)
-    with pytest.raises(ValueError, match="variant=default has one landscape"):
-        EBT(V, T, D, 2, 1, num_landscapes=2)
+def test_thoughts_that_cannot_be() -> None:
     with pytest.raises(ValueError, match="num_steps=1 is fewer than the 2 landscapes"):
         list(think(made("time_embed", 2), IDS, normal(1, B, T, V), 1))
     with pytest.raises(ValueError, match="start holds no sample"):
         list(think(made(), IDS, normal(0, B, T, V), 1))
-    with pytest.raises(ValueError, match="crop the sequences"):
-        made().embed(torch.zeros(1, T + 1, dtype=torch.int64))
-    with pytest.raises(ValueError, match="vocabulary_size is 11"):
-        made().embed(torch.full((1, 2), V))
 
 
 @pytest.mark.parametrize("streams", ["split", "concatenated"])
@@ -258,5 +234,3 @@ def test_a_recurrent_transformer_passes_its_blocks_again_with_the_embeddings_add
         torch.testing.assert_close(model.final_state(IDS, passed + 1), x)
     torch.testing.assert_close(model.final_state(IDS), model.final_state(IDS, 2))
     assert len(model.states(IDS)) == 1 + 2 * 3 and torch.equal(model.states(IDS)[-1], model.final_state(IDS))
-    with pytest.raises(ValueError, match="num_passes"):
-        TransformerPlusPlus(V, T, D, 2, 3, num_passes=0)

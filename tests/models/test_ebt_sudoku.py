@@ -26,16 +26,6 @@ def ebt(**options: Any) -> SudokuEBT:
     return model
 
 
-def test_all_models_have_one_trunk_and_context_and_differ_in_their_heads_alone() -> None:
-    def names(model: torch.nn.Module) -> set[str]:
-        return {name for name, _ in model.named_parameters()}
-
-    classifier, recursive = SudokuFeedForward(**SIZES), SudokuRecursive(**SIZES, num_iterations=3)
-    assert names(classifier) == names(recursive)
-    own = {"prediction_embedding.weight", "energy_head.weight", "step_size_parameter"}
-    assert names(SudokuEBT(**SIZES)) == names(classifier) - {"head.weight"} | own
-
-
 def test_predictions_enter_as_large_as_the_context() -> None:
     torch.manual_seed(0)
     model = SudokuEBT(**{**SIZES, "width": 64})
@@ -110,30 +100,3 @@ def test_clamped_givens_hide_what_is_predicted_there() -> None:
         model = ebt(clamp_givens=clamp_givens)
         ends = [list(think(model, GIVENS, one[None], 2))[-1] for one in (start, other)]
         assert torch.equal(ends[0].energies, ends[1].energies) == clamp_givens
-
-
-def test_predictions_of_different_cells_depend_on_each_other_and_boards_do_not() -> None:
-    model, candidates = ebt(), normal(2, 81, 8)
-    before = model.energies(GIVENS)(candidates, 0)
-    candidates[0, int(BLANK[0].nonzero()[0])] += 1
-    changed = model.energies(GIVENS)(candidates, 0) != before
-    assert changed[0].all() and not changed[1].any()
-
-
-def test_several_samples_of_a_board_are_thought_of_independently() -> None:
-    model, start = ebt(), normal(3, 2, 81, 9)
-    together = list(think(model, GIVENS, start, 2))[-1]
-    alone = list(think(model, GIVENS[1:], start[2:, 1:], 2))[-1]
-    torch.testing.assert_close(together.energies[2, 1], alone.energies[0, 0], rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(together.predictions[2, 1], alone.predictions[0, 0], rtol=1e-10, atol=1e-10)
-
-
-def test_wrong_sizes_and_boards_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"givens must have the shape \(B, 81\), got \(2, 80\)"):
-        SudokuFeedForward(**SIZES)(GIVENS[:, :80])
-    with pytest.raises(ValueError, match="num_iterations must be a whole number of at least 1, got 0"):
-        SudokuRecursive(**SIZES, num_iterations=0)
-    with pytest.raises(ValueError, match="step_size must be a positive finite number, got 0"):
-        SudokuEBT(**SIZES, step_size=0)
-    with pytest.raises(ValueError, match="heads"):
-        SudokuEBT(**{**SIZES, "num_heads": 3})

@@ -3,13 +3,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch import Tensor, nn
 
 from paper_repro.kernels.preferences import prefer
 from paper_repro.models import nrgpt
-from paper_repro.models import nrgpt as nrgpt_energy
 from paper_repro.tests.support.float64 import assert_exact, own_gradient, randomised, tokens
 
 SIZES = {"vocabulary_size": 11, "block_length": 9, "width": 6, "num_heads": 2, "num_steps": 3}
@@ -23,11 +20,7 @@ FITTING = [
 OWT = {"vocabulary_size": 50304, "block_length": 1024, "num_steps": 12, "num_heads": 12}
 SHAKESPEARE = {"vocabulary_size": 65, "block_length": 256, "num_steps": 8}
 LISTOPS = {"block_length": 128, "num_heads": 1, "num_steps": 5}
-
-
-def _ids(model: nrgpt.NRGPT, batch: int = 2) -> Tensor:
-    generator = torch.Generator().manual_seed(4)
-    return torch.randint(model.vocabulary_size, (batch, model.block_length), generator=generator)
+IDS = torch.randint(11, (2, 9), generator=torch.Generator().manual_seed(4))
 
 
 def test_norms_equal_equation_17() -> None:
@@ -63,7 +56,7 @@ def _rate_matrix(model: nrgpt.NRGPT) -> Tensor:
     if "root" in weights:
         return weights["root"].T @ weights["root"] + weights["skew"] - weights["skew"].T
     c = weights["log_c"].exp() if weights else torch.ones(1, dtype=torch.float64)
-    scale = model.norm.weight if isinstance(model.inference_rate, nrgpt.NormScaleRate) else torch.ones(6)
+    scale = model.norm.weight if model.inference_rate.kind == "norm_scale" else torch.ones(6)
     assert isinstance(scale, Tensor)
     return torch.diag(c * scale)
 
@@ -87,21 +80,14 @@ def test_the_update_is_minus_the_rate_times_the_gradient_of_the_energy(
 @pytest.mark.parametrize(("norm", "rate"), FITTING)
 def test_every_trained_parameter_gets_a_gradient(norm: str, rate: str) -> None:
     model = randomised(nrgpt.NRGPT_H_FF2W(**SIZES, norm=norm, inference_rate=rate, learn_head_weights=True), 0.1)
-    model(_ids(model)).square().mean().backward()
+    model(IDS).square().mean().backward()
     for name, parameter in model.named_parameters():
         assert (parameter.grad is not None and bool(parameter.grad.any())) is parameter.requires_grad, name
 
 
-def test_rates_start_as_they_say() -> None:
-    for rate in ("identity", "positive_scalar", "norm_scale"):
-        model = nrgpt.NRGPT_H_FF1(**SIZES, norm="layer_norm", inference_rate=rate).double()
-        assert_exact(_rate_matrix(model), torch.eye(6, dtype=torch.float64))
-    assert nrgpt.PsdSkewRate(6, 2).root.shape == (2, 6)
-
-
 def test_the_symmetric_part_of_psd_skew_is_positive_semi_definite() -> None:
     for rank in (2, 6, 9):
-        rate = randomised(nrgpt.PsdSkewRate(6, rank), 2.0).coefficient(None)
+        rate = randomised(nrgpt.InferenceRate("psd_skew", 6, rank), 2.0).coefficient(None)
         values = torch.linalg.eigvalsh((rate + rate.mT) / 2)
         assert values.min() > -1e-12 * values.max() and (values > 1e-9 * values.max()).sum() == min(rank, 6)
         assert (rate - rate.mT).abs().max() > 0.1
@@ -121,15 +107,15 @@ def test_the_first_tokens_energy_falls_as_the_propositions_say(make: type[nrgpt.
         else:
             model.inference_rate.root.mul_(0.05)
             model.inference_rate.skew.mul_(1e-4)
-    total = model.trace(_ids(model), num_steps=20).energies.total
+    total = model.trace(IDS, num_steps=20).energies.total
     assert total[:, :, 0].diff(dim=0).max() < 0
 
 
-@pytest.mark.parametrize("mask", nrgpt_energy.MASKS)
+@pytest.mark.parametrize("mask", nrgpt.MASKS)
 @pytest.mark.parametrize("make", MODELS)
 def test_no_logit_sees_a_later_token(make: type[nrgpt.NRGPT], mask: str) -> None:
     model = randomised(make(**SIZES, mask=mask), 0.2)
-    ids = _ids(model)
+    ids = IDS
     changed = ids.clone()
     changed[:, 5:] = (changed[:, 5:] + 1) % model.vocabulary_size
     before, after = model(ids), model(changed)
@@ -144,57 +130,7 @@ def test_the_first_token_has_no_attention_energy_under_the_strict_mask() -> None
         energies, gradients = model.energies(x), model.gradients(x)
         assert energies.attention.shape == (2, length) and gradients.attention.shape == (2, length, 6)
         assert not energies.attention[:, 0].any() and not gradients.attention[:, 0].any()
-    model(_ids(model)[:, :1]).sum().backward()
-
-
-def test_trace_goes_on_where_the_trained_steps_end() -> None:
-    torch.manual_seed(1)
-    model = randomised(nrgpt.NRGPT_H_FF2W(**SIZES), 0.1)
-    ids = _ids(model)
-    trace = model.trace(ids, num_steps=5)
-    assert_exact(trace.states[:4], model.states(ids))
-    assert_exact(model.logits(trace.states[3]), model(ids))
-    assert trace.states.shape == (6, 2, 9, 6)
-    for index, x in enumerate(trace.states):
-        for found, expected in zip(trace.energies, model.energies(x), strict=True):
-            assert_exact(found[index], expected)
-
-
-class _LargestSquare(TorchDispatchMode):
-    """Whether an operation returned scores, (..., N, N) with N of 32 or more, or was given a mask of that size."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        results = out if isinstance(out, (tuple, list)) else [out]
-        for value in (*args, *(kwargs or {}).values(), *results):
-            if isinstance(value, Tensor) and value.ndim >= 2 and value.shape[-1] == value.shape[-2] >= 32:
-                self.found.append(f"{func}: {tuple(value.shape)}")
-        return out
-
-
-@pytest.mark.parametrize("mask", nrgpt_energy.MASKS)
-def test_forward_and_backward_make_no_mask_and_no_scores(mask: str) -> None:
-    model = nrgpt.NRGPT_H_FF1(11, 40, 6, 2, num_steps=2, mask=mask)
-    ids = torch.randint(11, (2, 40))
-    with _LargestSquare() as seen:
-        model(ids).sum().backward()
-    assert seen.found == []
-    with _LargestSquare() as seen:
-        model.attention.energy(torch.randn(2, 40, 6))
-    assert seen.found  # the measurement does, so the check sees them
-
-
-@pytest.mark.parametrize("make", MODELS)
-def test_forward_needs_no_autograd(make: type[nrgpt.NRGPT]) -> None:
-    model = randomised(make(**SIZES))
-    with torch.inference_mode():
-        inferred = model(_ids(model))
-    # Without a gradient to prepare, the feed-forward part is computed another way: the definition.
-    assert_exact(inferred, model(_ids(model)))
+    model(IDS[:, :1]).sum().backward()
 
 
 @pytest.mark.parametrize("rate", nrgpt.INFERENCE_RATES)
@@ -205,25 +141,10 @@ def test_recomputed_steps_give_the_same_gradients(rate: str) -> None:
         model.zero_grad()
         torch.manual_seed(6)
         with prefer(recompute=recompute):
-            model(_ids(model)).square().mean().backward()
+            model(IDS).square().mean().backward()
         gradients.append([parameter.grad for parameter in model.parameters()])
     for kept, recomputed in zip(*gradients, strict=True):
         assert_exact(recomputed, kept)
-
-
-def test_recomputed_steps_keep_nothing_but_their_states() -> None:
-    kept = {}
-    for recompute in (False, True):
-        model = nrgpt.NRGPT_H_FF1(**SIZES)
-        sizes: list[int] = []
-        with (
-            prefer(recompute=recompute),
-            torch.autograd.graph.saved_tensors_hooks(lambda x, to=sizes: to.append(x.numel()) or x, lambda x: x),
-        ):
-            model(_ids(model))
-        hidden = 4 * model.width * _ids(model).numel()
-        kept[recompute] = sum(size == hidden for size in sizes)
-    assert kept[False] >= model.num_steps and kept[True] == 0
 
 
 def test_dropout_acts_in_training_only_and_never_on_energies() -> None:
@@ -236,108 +157,118 @@ def test_dropout_acts_in_training_only_and_never_on_energies() -> None:
     assert_exact(model.gradients(x).attention, own_gradient(model.attention.energy, model.norm(x).detach()))
 
 
-@pytest.mark.parametrize("make", MODELS)
-def test_bfloat16_autocast_stays_close(make: type[nrgpt.NRGPT]) -> None:
-    torch.manual_seed(0)
-    model = make(11, 33, 24, 2, num_steps=3)
-    ids = _ids(model)
-    exact = model(ids)
-    with torch.autocast("cpu", torch.bfloat16):
-        rounded = model(ids)
-        functional.cross_entropy(rounded.flatten(0, 1), ids.flatten()).backward()
-    # bfloat16 keeps 8 bits, 0.4 %, of each of the values that are multiplied.
-    assert (rounded.float() - exact).norm() < 1e-2 * exact.norm()
-    assert all(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
+# The energies.
+
+FEED_FORWARDS = [nrgpt.OneLayerEnergy, nrgpt.TwoWeightEnergy, nrgpt.TwoLayerEnergy]
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
-def test_a_stack_of_models_under_vmap_equals_one_after_the_other() -> None:
-    models = [randomised(nrgpt.NRGPT_H_FF2W(**SIZES, norm="layer_norm", inference_rate="norm_scale"), 0.1)]
-    models.append(randomised(nrgpt.NRGPT_H_FF2W(**SIZES, norm="layer_norm", inference_rate="norm_scale"), 0.2))
-    parameters, buffers = torch.func.stack_module_state(models)  # type: ignore[arg-type]
-    ids = _ids(models[0])
-
-    def loss(weights: dict[str, Tensor]) -> Tensor:
-        return torch.func.functional_call(models[0], (weights, {}), (ids,)).square().mean()
-
-    assert not buffers
-    gradients = torch.func.vmap(torch.func.grad(loss))(parameters)
-    for index, model in enumerate(models):
-        model.zero_grad()
-        model(ids).square().mean().backward()
-        for name, parameter in model.named_parameters():
-            assert parameter.grad is not None
-            assert_exact(gradients[name][index], parameter.grad)
+def _attention_energy(attention: nrgpt.NRGPTAttention, query: Tensor, source: Tensor, strict: bool) -> Tensor:
+    """Equation 11 term by term, with keys from ``source``; both (B, T, D)."""
+    maps = attention.key.weight.unflatten(0, (attention.num_heads, -1))
+    weights = attention.head_weights if attention.head_weights is not None else torch.ones(attention.num_heads)
+    rows = [torch.zeros(len(query), dtype=query.dtype)] if strict else []
+    for token in range(len(rows), query.shape[1]):
+        past = source[:, :token] if strict else source[:, : token + 1]
+        scores = torch.einsum("bd,hde,bte->bht", query[:, token], maps, past)
+        rows.append(-(torch.logsumexp(attention.beta * scores, -1) @ weights.to(scores)) / attention.beta)
+    return torch.stack(rows, 1)
 
 
-@pytest.mark.parametrize(
-    ("model", "options", "total"),
-    [
-        (nrgpt.NRGPT_H_FF2W, {**OWT, "width": 768}, 90_496_897),
-        (nrgpt.NRGPT_H_FF2W, {**OWT, "width": 768, "tie_output": True}, 51_863_425),
-        (nrgpt.NRGPT_H_FF2W, {**OWT, "width": 768, "num_heads": 1}, 84_008_833),
-        (nrgpt.NRGPT_H_FF1, {**OWT, "width": 768}, 88_136_833),
-        (nrgpt.NRGPT_H_FF2W, {**OWT, "width": 1536}, 205_716_097),
-        (nrgpt.NRGPT_H_FF2W, {**OWT, "width": 1536, "tie_output": True}, 128_449_153),
-        (nrgpt.NRGPT_H_FF1, {**SHAKESPEARE, "width": 512, "num_heads": 2}, 2_036_802),
-        (nrgpt.NRGPT_H_FF1, {**SHAKESPEARE, "width": 512, "num_heads": 2, "hidden_factor": 8}, 3_087_426),
-        (nrgpt.NRGPT_H_FF1, {**SHAKESPEARE, "width": 512, "num_heads": 2, "tie_output": True}, 2_003_522),
-        (nrgpt.NRGPT_H_FF2W, {**SHAKESPEARE, "width": 128, "num_heads": 1}, 214_466),
-        (nrgpt.NRGPT_H_FF2W, {**SHAKESPEARE, "width": 128, "num_heads": 1, "tie_output": True}, 206_146),
-        (nrgpt.NRGPT_H_FF1, {**LISTOPS, "vocabulary_size": 30, "width": 40}, 17_471),
-        (nrgpt.NRGPT_H_FF1, {**LISTOPS, "vocabulary_size": 30, "width": 50}, 24_831),
-        (nrgpt.NRGPT_H_FF1, {**LISTOPS, "vocabulary_size": 30, "width": 40, "hidden_factor": 8}, 24_031),
-        (nrgpt.NRGPT_H_FF2W, {**LISTOPS, "vocabulary_size": 30, "width": 40}, 23_911),
-        (nrgpt.NRGPT_H_FF2W, {**LISTOPS, "vocabulary_size": 30, "width": 50}, 34_881),
-    ],
-)
-def test_parameter_counts(model: type[nrgpt.NRGPT], options: dict[str, Any], total: int) -> None:
-    """Untied totals hold the frozen scale, D numbers that are not trained."""
-    with torch.device("meta"):
-        parameters = list(model(**options).parameters())
-    assert sum(parameter.numel() for parameter in parameters) == total
-    assert sum(parameter.numel() for parameter in parameters if not parameter.requires_grad) == options["width"]
+@pytest.mark.parametrize("beta", nrgpt.BETAS)
+@pytest.mark.parametrize("learn_head_weights", [False, True])
+@pytest.mark.parametrize("mask", nrgpt.MASKS)
+def test_attention_energy_equals_its_definition(mask: str, learn_head_weights: bool, beta: str) -> None:
+    attention = randomised(nrgpt.NRGPTAttention(12, 3, mask, beta, learn_head_weights))
+    g = tokens(2, 9, 12)
+    assert_exact(attention.energy(g), _attention_energy(attention, g, g, mask == "strict"))
 
 
-@pytest.mark.parametrize(
-    ("model", "hidden_factor", "counts"),
-    [
-        (nrgpt.NRGPT_H_FF1, 4, (4373, 5941, 8171, 11797, 16661, 23821, 35861, 52501)),
-        (nrgpt.NRGPT_H_FF1, 8, (5461, 7621, 10771, 16021, 23221, 34021, 52501, 78421)),
-        (nrgpt.NRGPT_H_FF2W, 4, (5413, 7561, 10696, 15925, 23101, 33871, 52309, 78181)),
-    ],
-)
-def test_parameter_counts_on_listops(model: type[nrgpt.NRGPT], hidden_factor: int, counts: tuple[int, ...]) -> None:
-    found = []
-    with torch.device("meta"):
-        for width in (16, 20, 25, 32, 40, 50, 64, 80):
-            built = model(vocabulary_size=20, width=width, hidden_factor=hidden_factor, **LISTOPS)
-            found.append(sum(parameter.numel() for parameter in built.parameters()))
-    assert tuple(found) == counts
+@pytest.mark.parametrize("beta", nrgpt.BETAS)
+@pytest.mark.parametrize("learn_head_weights", [False, True])
+def test_under_the_strict_mask_the_gradient_is_that_of_the_tokens_energy(learn_head_weights: bool, beta: str) -> None:
+    attention = randomised(nrgpt.NRGPTAttention(12, 3, "strict", beta, learn_head_weights))
+    g = tokens(2, 9, 12)
+    assert_exact(attention.gradient(g), own_gradient(attention.energy, g))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_heads": 4}, "num_heads must divide the width 6"),
-        ({"mask": "causal"}, "mask must be one of strict, inclusive"),
-        ({"beta": "half"}, "beta must be one of one, inverse_root_head_width"),
-        ({"norm": "rmsnorm"}, "norm must be one of .* rms_norm"),
-        ({"inference_rate": "pos_scalar"}, "inference_rate must be one of .*positive_scalar"),
-        ({"inference_rate": "norm_scale"}, "choose norm='layer_norm' or norm='rms_norm'"),
-        ({"inference_rate": "norm_scale", "norm": "none"}, "needs gamma"),
-        ({"rate_rank": 3}, "rate_rank=3 has no effect with inference_rate='full'"),
-        ({"inference_rate": "psd_skew", "rate_rank": 0}, "rate_rank must be a whole number"),
-        ({"dropout": -0.1}, r"dropout must lie in \[0, 1\)"),
-        ({"hidden_factor": 0}, "hidden_factor"),
-        ({"num_steps": 0}, "num_steps"),
-    ],
-)
-def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        nrgpt.NRGPT_H_FF1(**{**SIZES, **options})
+@pytest.mark.parametrize("beta", nrgpt.BETAS)
+@pytest.mark.parametrize("learn_head_weights", [False, True])
+def test_under_the_inclusive_mask_the_gradient_holds_the_keys_fixed(learn_head_weights: bool, beta: str) -> None:
+    attention = randomised(nrgpt.NRGPTAttention(12, 3, "inclusive", beta, learn_head_weights))
+    g = tokens(2, 9, 12)
+    assert_exact(attention.gradient(g), own_gradient(lambda q: _attention_energy(attention, q, g, False), g))
+    assert (attention.gradient(g) - own_gradient(attention.energy, g)).abs().max() > 0.1
 
 
-def test_a_model_without_a_feed_forward_energy_says_so() -> None:
-    with pytest.raises(NotImplementedError, match=r"FeedForwardEnergy must define gradient\(g\)"):
-        nrgpt.NRGPT(**SIZES)(torch.zeros(1, 2, dtype=torch.long))
+@pytest.mark.parametrize("mask", nrgpt.MASKS)
+def test_the_gradient_is_not_that_of_the_sum_over_tokens(mask: str) -> None:
+    attention, g = randomised(nrgpt.NRGPTAttention(12, 3, mask)), tokens(2, 9, 12).requires_grad_()
+    (of_sum,) = torch.autograd.grad(attention.energy(g).sum(), g)
+    assert (attention.gradient(g) - of_sum).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("kind", FEED_FORWARDS)
+def test_feed_forward_gradient_is_that_of_its_energy(kind: type[nrgpt.FeedForwardEnergy]) -> None:
+    feed_forward, g = randomised(kind(7, 19)), tokens(2, 9, 7)
+    assert_exact(feed_forward.gradient(g), own_gradient(feed_forward.energy, g))
+
+
+@pytest.mark.parametrize("kind", FEED_FORWARDS)
+def test_derivatives_of_the_feed_forward_gradient(kind: type[nrgpt.FeedForwardEnergy]) -> None:
+    feed_forward, g = randomised(kind(3, 5)), tokens(2, 3).requires_grad_()
+    names, values = zip(*feed_forward.named_parameters(), strict=True)
+
+    class Gradient(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = feed_forward
+
+        def forward(self, at: Tensor) -> Tensor:
+            return self.inner.gradient(at)
+
+    def gradient(at: Tensor, *weights: Tensor) -> Tensor:
+        named = {f"inner.{name}": weight for name, weight in zip(names, weights, strict=True)}
+        return torch.func.functional_call(Gradient(), named, (at,))
+
+    assert torch.autograd.gradcheck(gradient, (g, *values))
+
+
+# Schedules of the rate.
+
+SCHEDULED = ["full", "identity", "positive_scalar", "psd_skew"]
+
+
+def _model(**options: Any) -> Any:
+    return randomised(nrgpt.NRGPT_H_FF2W(**SIZES, **options))
+
+
+@pytest.mark.parametrize("rate", SCHEDULED)
+@pytest.mark.parametrize("schedule", [[1.0, 1.0, 1.0], "learned"])
+def test_a_schedule_of_ones_gives_what_none_gives(rate: str, schedule: Any) -> None:
+    plain, scheduled = _model(inference_rate=rate), _model(inference_rate=rate, inference_rate_schedule=schedule)
+    scheduled.load_state_dict(plain.state_dict(), strict=schedule != "learned")
+    if schedule == "learned":
+        scheduled.log_step_rates.data.zero_()
+    assert_exact(scheduled(IDS), plain(IDS))
+
+
+@pytest.mark.parametrize("rate", SCHEDULED)
+def test_each_step_takes_its_own_rate_and_steps_beyond_the_last_take_the_last(rate: str) -> None:
+    c = [0.5, 2.0, 0.25]
+    plain, scheduled = _model(inference_rate=rate), _model(inference_rate=rate, inference_rate_schedule=c)
+    states = scheduled.trace(IDS, num_steps=5).states
+    for index, used in enumerate([*c, c[-1], c[-1]]):
+        x = states[index]
+        assert_exact(states[index + 1], x + used * (plain.step(x) - x))
+        assert_exact(states[index + 1], scheduled.step(x, index))
+    assert_exact(scheduled.states(IDS), states[:4])
+
+
+def test_a_learned_schedule_is_one_positive_parameter_a_step_with_a_gradient() -> None:
+    model = _model(inference_rate_schedule="learned")
+    assert model.log_step_rates.shape == (3,)
+    model(IDS).square().sum().backward()
+    assert bool((model.log_step_rates.grad != 0).all())
+    fixed = _model(inference_rate_schedule=model.log_step_rates.exp().tolist())
+    fixed.load_state_dict(model.state_dict(), strict=False)
+    assert_exact(fixed(IDS), model(IDS))

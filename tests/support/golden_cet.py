@@ -5,6 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from paper_repro.models.cet import CET, CETState
+from paper_repro.models.common import to_blocks
 
 NAMES = {
     "Wenc": "encoder.weight",
@@ -41,7 +42,7 @@ def ours(model: CET, record: dict[str, Any], kind: str) -> dict[str, Tensor]:
     for theirs, name in NAMES.items():
         value = record[f"{kind}_{theirs}"]
         if theirs in ("Wenc", "Wdec"):
-            value = model.patches.from_convolution(value)
+            value = to_blocks(value, model.patches.stride).flatten(1)
         elif theirs in ("WQ", "WK"):
             value = value.flatten(0, 1)
         elif theirs in ("bpos", "Wmem"):
