@@ -16,7 +16,7 @@ from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.videos import VideoData
 from paper_repro.metrics.ranks import rank_correlation
 from paper_repro.models.ebt import LatentEBT, ThinkingSettings, think
-from paper_repro.probes.pictures import png
+from paper_repro.probes.attachments import png
 from paper_repro.probes.thinking import normal_start, settings_of
 from paper_repro.training.module import PaperModule
 

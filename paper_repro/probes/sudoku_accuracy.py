@@ -15,8 +15,7 @@ from paper_repro.datamodules.sudoku import TEST, VAL, SudokuData
 from paper_repro.metrics.sudoku import RightBlanks, SolvedBoards, filled, solved
 from paper_repro.training.module import PaperModule
 
-Fill = Callable[[Tensor], Tensor]
-"""Filled boards (B, 81) of givens (B, 81)."""
+Fill = Callable[[Tensor], Tensor]  # filled boards (B, 81) of givens (B, 81)
 
 
 class Solver(Protocol):

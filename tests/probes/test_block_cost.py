@@ -7,7 +7,7 @@ import pytest
 
 from paper_repro.cells.tasks import Cell, Outcome
 from paper_repro.papers.nrgpt.flops import flops_by_formula
-from paper_repro.probes.block_cost import BlockCost, count
+from paper_repro.probes.training_flops import BlockCost, count
 
 BLOCKS = {
     "rgpt": "gpt.RGPT",
@@ -36,9 +36,9 @@ def run(task: Any, *configs: dict[str, Any]) -> list[Outcome]:
 def test_every_product_of_a_block_is_counted(kind: str, width: int, heads: int, window: int, factor: int) -> None:
     """Also those inside a custom autograd function: a hidden product would leave the count below the formula."""
     counts = count(block(kind, width, heads, window, factor), window)
-    assert counts.total == flops_by_formula(kind, width, heads, window, factor)
+    assert counts["flops"] == flops_by_formula(kind, width, heads, window, factor)
     eta = 0 if kind.startswith("rgpt") else 2 * window * width**2
-    assert counts.total == counts.attention + counts.feed_forward + eta
+    assert counts["flops"] == counts["attention"] + counts["feed_forward"] + eta
 
 
 @pytest.mark.parametrize("heads", [1, 2, 12])
@@ -46,9 +46,9 @@ def test_every_product_of_a_block_is_counted(kind: str, width: int, heads: int, 
 def test_the_width_of_equal_parameters_is_the_nearest(kind: str, heads: int) -> None:
     own = block(kind, 96, heads, 8)
     found = run(BlockCost(), {"block": own, "window": 8, "equal_parameters": True})[0].metrics
-    wanted = count(block("rgpt", 96, heads, 8), 8).parameters
+    wanted = count(block("rgpt", 96, heads, 8), 8)["parameters"]
     assert found["parameters_ratio"] == found["parameters"] / wanted
     assert found["width"] % heads == 0
     for width in (int(found["width"]) - heads, int(found["width"]) + heads):
-        other = count({**own, "width": width}, 8).parameters
+        other = count({**own, "width": width}, 8)["parameters"]
         assert abs(other - wanted) >= abs(found["parameters"] - wanted)

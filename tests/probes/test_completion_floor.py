@@ -12,7 +12,7 @@ from paper_repro.base.identity import settings
 from paper_repro.cells.tasks import FINISHED, Cell
 from paper_repro.datamodules.image_sources import Faces
 from paper_repro.datamodules.images import MaskedImageData
-from paper_repro.probes.completion.floor import CompletionFloor, harmonic, mean_image, visible_mean
+from paper_repro.probes.image_floors import CompletionFloor, harmonic, mean_image, visible_mean
 from paper_repro.tests.support.reports import Recorder
 
 IMAGES = "paper_repro.datamodules.images"
@@ -20,7 +20,7 @@ SOURCE = {"_target_": "paper_repro.datamodules.image_sources.Faces", "size": 24}
 
 
 def config(rule: str = "visible_mean", kind: str = "MaskedImageData", **data: Any) -> dict[str, Any]:
-    task = {"_target_": "paper_repro.probes.completion.floor.CompletionFloor", "rule": rule}
+    task = {"_target_": "paper_repro.probes.image_floors.CompletionFloor", "rule": rule}
     masks = {"cell": 4} if kind == "MaskedImageData" else {}
     given = {"_target_": f"{IMAGES}.{kind}", "source": SOURCE, "batch_size": 16, **masks, **data}
     return {"task": task, "data": given, "model": {"width": 8}, "seed": 0}

@@ -15,7 +15,7 @@ from paper_repro.datamodules.listops import ListOps, ListOpsData
 from paper_repro.lightning_modules.nrgpt_listops import NRGPTListOps
 from paper_repro.models.gpt import RGPT
 from paper_repro.models.nrgpt import NRGPT, NRGPT_H_FF2W, NRGPTEnergies
-from paper_repro.probes.energy_trace import ATTACHMENT, EnergyTrace, metrics
+from paper_repro.probes.inner_steps import ATTACHMENT, EnergyTrace, metrics
 from paper_repro.tests.support import golden, golden_nrgpt
 from paper_repro.training.build import build as build_cell
 from paper_repro.training.schedules import Constant

@@ -13,9 +13,7 @@ from paper_repro.base.identity import IGNORED, mix
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.documents import DocumentData
 from paper_repro.models.ebt import think
-from paper_repro.probes.energy_uncertainty import ATTACHMENT, EnergyUncertainty
-from paper_repro.probes.scored_texts import scored_batches
-from paper_repro.probes.thinking import Thinking
+from paper_repro.probes.thinking import EnergyUncertainty, Thinking, scored_batches
 from paper_repro.tests.support.ebt_language import documents, ebt_module, transformer_module
 
 PROBE = EnergyUncertainty(("dyck-generated",), ("dyck-generated",), num_steps=4, num_texts=8, num_tokens=5)
@@ -35,7 +33,7 @@ def test_energies_losses_and_entropies_of_one_batch_agree_with_the_model(data: D
     module = ebt_module(num_steps=2, most_steps=3)
     found = measured(PROBE, module, data)
     seen = dict[str, list[Tensor]](energy=[], loss=[], entropy=[])
-    kept = json.loads(found.attachments[ATTACHMENT])["texts"][0]
+    kept = json.loads(found.attachments["token_energies.json"])["texts"][0]
     generator = torch.Generator().manual_seed(mix(0, "energy_uncertainty", "validation"))
     for ids, following in scored_batches(data, "validation", 8, 8):
         with torch.no_grad():
@@ -55,7 +53,7 @@ def test_energies_losses_and_entropies_of_one_batch_agree_with_the_model(data: D
         expected = spearmanr(values[name].numpy(), values["loss"].numpy()).statistic
         assert found.metrics[f"{name}_rank"] == pytest.approx(expected, abs=1e-3)
         assert found.metrics[f"{name}_rank_low"] < expected < found.metrics[f"{name}_rank_high"]
-    assert kept["trained"] == 3 and len(json.loads(found.attachments[ATTACHMENT])["texts"]) == 2
+    assert kept["trained"] == 3 and len(json.loads(found.attachments["token_energies.json"])["texts"]) == 2
 
 
 def test_a_transformer_has_entropy_and_loss_but_no_energy(data: DocumentData) -> None:
@@ -85,7 +83,7 @@ def test_both_probes_of_thinking_may_measure_one_cell(data: DocumentData) -> Non
 
 def test_of_several_landscapes_the_trained_steps_are_taken(data: DocumentData) -> None:
     found = measured(PROBE, ebt_module(2, num_steps=2), data)
-    assert [len(text["energies"]) for text in json.loads(found.attachments[ATTACHMENT])["texts"]] == [3, 3]
+    assert [len(text["energies"]) for text in json.loads(found.attachments["token_energies.json"])["texts"]] == [3, 3]
 
 
 def test_fewer_steps_than_in_training_are_refused(data: DocumentData) -> None:

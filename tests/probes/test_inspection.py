@@ -14,18 +14,24 @@ from paper_repro.lightning_modules.ngpt_speedup import NGPTSpeedup
 from paper_repro.models.llama import RotaryLanguageModel
 from paper_repro.models.ngpt import NGPT, BaselineGPT
 from paper_repro.models.nrgpt import NRGPT_H_FF1
-from paper_repro.probes.inspection import embeddings as inspection_embeddings
-from paper_repro.probes.inspection.embeddings import Embeddings, eigenvalues_over_median
-from paper_repro.probes.inspection.matrices import (
+from paper_repro.probes import inspection
+from paper_repro.probes.inspection import (
     ATTENTION,
     FEED_FORWARD,
+    Embeddings,
     Matrices,
+    Scales,
     attention_slices,
+    branches,
+    counts,
+    effective_scales,
+    eigenvalues_over_median,
     feed_forward_matrices,
+    logarithmic_edges,
     median_condition,
+    shares,
+    symmetric_edges,
 )
-from paper_repro.probes.inspection.scales import Scales, effective_scales
-from paper_repro.probes.inspection.tools import branches, counts, logarithmic_edges, shares, symmetric_edges
 from paper_repro.training.schedules import Constant
 
 SIZES = {"vocabulary_size": 30, "block_length": 8, "width": 12, "num_heads": 2, "num_layers": 3}
@@ -149,13 +155,13 @@ def test_pairs_are_the_same_whatever_the_chunk(monkeypatch: pytest.MonkeyPatch) 
     model = build()
     whole = measure(Embeddings(), model).attachments
     for chunk in (1, 7, 29, 30):
-        monkeypatch.setattr(inspection_embeddings, "CHUNK", chunk)
+        monkeypatch.setattr(inspection, "CHUNK", chunk)
         assert measure(Embeddings(), model).attachments == whole
 
 
 def test_a_large_table_is_sampled_by_pairs_of_distinct_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(BaselineGPT)
-    monkeypatch.setattr(inspection_embeddings, "PAIR_CHUNK", 300)
+    monkeypatch.setattr(inspection, "PAIR_CHUNK", 300)
     sampled = Embeddings(all_pairs_up_to=29, sampled_pairs=20_000)
     found = measure(sampled, model).metrics
     dots = brute_dots(model.token_embedding.weight)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome
-from paper_repro.probes.reference_texts import ReferenceTexts, reference_text
+from paper_repro.probes.text_quality import ReferenceTexts, reference_text
 
 CORPUS = "".join(f"Line {number} has words {number * 7} and {'long ' * (number % 4)}ends.\n" for number in range(200))
 

@@ -16,7 +16,7 @@ from paper_repro.datamodules.gaussian_process import GaussianProcessData
 from paper_repro.datamodules.image_sources import Faces
 from paper_repro.datamodules.images import MaskedImageData
 from paper_repro.datamodules.listops import ListOps, ListOpsData
-from paper_repro.probes.completion.floor import Gaussian, gaussian, mean_image
+from paper_repro.probes.image_floors import Gaussian, gaussian, mean_image
 from paper_repro.tests.support.reports import Recorder
 
 DATA = "paper_repro.datamodules."
@@ -33,7 +33,7 @@ def measured(task: str, data: dict[str, Any], **given: Any) -> Outcome:
 
 
 def test_the_most_frequent_answer_is_counted_by_outermost_operation() -> None:
-    found = measured("listops_floor.ListOpsFloor", {**LISTOPS, "task": EXPRESSIONS}).metrics
+    found = measured("floors.ListOpsFloor", {**LISTOPS, "task": EXPRESSIONS}).metrics
     corpus = ListOps(10, num_train=3000, num_test=100).generate()
     best = {}
     for operation in ("max_10", "median_10", "add_10"):
@@ -45,7 +45,7 @@ def test_the_most_frequent_answer_is_counted_by_outermost_operation() -> None:
 
 
 def test_the_bigram_of_listops_is_that_of_its_stream() -> None:
-    found = measured("bigram_floor.BigramFloor", {**LISTOPS, "task": EXPRESSIONS}).metrics
+    found = measured("floors.BigramFloor", {**LISTOPS, "task": EXPRESSIONS}).metrics
     data = ListOpsData(ListOps(10, num_train=3000, num_test=100), batch_size=4, window=64)
     stream, weight = data.streams["train"], found["bigram_weight"]
     cut = stream[: (len(stream) - 1) // 64 * 64 + 1].tolist()
@@ -66,9 +66,9 @@ def test_mean_and_linear_fit_are_those_of_numpy() -> None:
         split: [part.double().numpy() for part in next(iter(data.evaluation_batches(split)))] for split in data.splits
     }
     (x, y), (others, wanted) = points["train"], points["test"]
-    mean = measured("regression_floor.RegressionFloor", POINTS).metrics
+    mean = measured("floors.RegressionFloor", POINTS).metrics
     assert mean["test_rmse"] == pytest.approx(np.sqrt(np.mean((wanted - y.mean()) ** 2)))
-    linear = measured("regression_floor.RegressionFloor", POINTS, rule="linear").metrics
+    linear = measured("floors.RegressionFloor", POINTS, rule="linear").metrics
     weights, *_ = np.linalg.lstsq(np.c_[x, np.ones(len(x))], y, rcond=None)
     assert linear["test_rmse"] == pytest.approx(
         np.sqrt(np.mean((np.c_[others, np.ones(len(others))] @ weights - wanted) ** 2))
@@ -105,13 +105,13 @@ def test_a_gaussian_of_faces_fills_better_than_their_mean() -> None:
         gaussian(data, 1)
 
 
-@pytest.mark.parametrize("task", ["listops_floor.ListOpsFloor", "regression_floor.RegressionFloor"])
+@pytest.mark.parametrize("task", ["floors.ListOpsFloor", "floors.RegressionFloor"])
 def test_only_the_data_make_the_id_and_other_data_are_refused(task: str) -> None:
     config = {"task": {"_target_": f"paper_repro.probes.{task}"}, "data": POINTS, "model": {}, "seed": 0}
     assert settings(config) == settings({**config, "model": {"width": 8}})
-    wrong = POINTS if task.startswith("listops") else {**LISTOPS, "task": EXPRESSIONS}
+    wrong = POINTS if "ListOps" in task else {**LISTOPS, "task": EXPRESSIONS}
     with pytest.raises(UsageError, match="the data are"):
         measured(task, wrong)
-    if task.startswith("regression"):
+    if "Regression" in task:
         with pytest.raises(ValueError, match="rule"):
             measured(task, POINTS, rule="cubic")

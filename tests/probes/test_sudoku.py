@@ -15,8 +15,8 @@ from paper_repro.datamodules.gaussian_process import GaussianProcessData
 from paper_repro.datamodules.sudoku import GeneratedSudoku
 from paper_repro.datamodules.sudoku_boards import check_board, propagated, puzzle
 from paper_repro.metrics.sudoku import filled
+from paper_repro.probes.floors import SudokuFloor, most_frequent, only_candidates
 from paper_repro.probes.sudoku_accuracy import SudokuAccuracy, accuracies
-from paper_repro.probes.sudoku_floor import SudokuFloor, most_frequent, only_candidates
 from paper_repro.training.module import PaperModule
 from paper_repro.training.schedules import Constant
 

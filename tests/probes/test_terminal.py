@@ -2,7 +2,7 @@ import io
 
 import pytest
 
-from paper_repro.probes.thoughts.terminal import Shader, wants_color
+from paper_repro.probes.terminal import Shader, wants_color
 
 
 class Terminal(io.StringIO):
@@ -26,4 +26,4 @@ def test_low_values_are_green_and_high_ones_purple() -> None:
     assert shade("a", -1.0) == "\x1b[48;5;28;38;5;231ma\x1b[0m"
     assert shade("a", 3.0) == "\x1b[48;5;54;38;5;231ma\x1b[0m"
     assert shade("a", 1.0) == "\x1b[48;5;255;38;5;16ma\x1b[0m" == Shader(1.0, 1.0, colored=True)("a", 1.0)
-    assert shade("a", None) == "a" == Shader(-1.0, 3.0, colored=False)("a", 1.0)
+    assert Shader(-1.0, 3.0, colored=False)("a", 1.0) == "a"

@@ -13,8 +13,7 @@ from paper_repro.base.identity import IGNORED, mix
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.documents import DocumentData
 from paper_repro.models.ebt import think
-from paper_repro.probes.scored_texts import scored_batches
-from paper_repro.probes.thinking import Thinking
+from paper_repro.probes.thinking import Thinking, scored_batches
 from paper_repro.tests.support.ebt_language import documents, ebt_module, prose, transformer_module
 
 SETS = ("validation", "dyck-generated")
