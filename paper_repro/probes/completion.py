@@ -128,9 +128,6 @@ class RelaxationTrace:
         step_size: of this relaxation.
         num_images: B; 16 in the paper.
         per_decade: recorded pairs of later steps.
-
-    Raises:
-        ValueError: an argument out of range, or a relaxation that is not longer than T1.
     """
 
     name: str
@@ -275,9 +272,6 @@ class EstimateOrder:
         betas: falling.
         num_steps: of the free phase, of each nudged phase and of the backpropagation: so many that all converge.
         beta: of the training.
-
-    Raises:
-        ValueError: fewer than two betas, or one out of range.
     """
 
     betas: Sequence[float] = (1e-2, 3e-3, 1e-3, 3e-4)
@@ -338,9 +332,6 @@ class GradientPrecision:
         narrow: the precisions, among ``PRECISIONS``.
         free_steps, nudged_steps, beta, step_size: see ``Phases``.
         num_images: of the test split, in one batch.
-
-    Raises:
-        ValueError: phases out of range, an unknown precision, or no image.
     """
 
     narrow: Sequence[str]

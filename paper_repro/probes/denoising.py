@@ -4,10 +4,10 @@ classifier on the features of a denoiser that stays as it is.
 Letters: B images, C channels, H image side; N labelled images, D features, K classes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -43,9 +43,6 @@ def noised_batches(data: ImageData, time: int, split: str | None = None) -> Iter
 
     Args:
         split: None: the last one of the data, "test" or "val".
-
-    Raises:
-        ValueError: a time outside the schedule.
     """
     split = data.splits[-1] if split is None else split
     signal, std = diffusion.signal(time), diffusion.noise_std(time)
@@ -113,9 +110,6 @@ class Denoising:
         most_passes: the file has 1 ... ``most_passes``.
         steps: of DDIM, one pass each, for the file; those above a level's t + 1 are left out.
         shown: images of a strip.
-
-    Raises:
-        ValueError: levels and passes that do not fit, a time outside the schedule, or a number below 1.
     """
 
     levels: Mapping[str, int] = field(default_factory=lambda: dict(LEVELS))
@@ -209,21 +203,13 @@ def _found(by: Denoiser, noised: Tensor, time: int, ways: Sequence[Way]) -> Iter
 
 # Linear classifiers.
 
-TOP = (1, 5)
-LEAST_STD = 1e-6
 
-
-class Features(Protocol):
-    """What gives numbers (N, D) of images (N, C, H, H) in [-1, 1]."""
-
-    def __call__(self, images: Tensor, /) -> Tensor: ...
-
-
+Features = Callable[[Tensor], Tensor]
+"""Numbers (N, D) of images (N, C, H, H) in [-1, 1]."""
 FLOORS: dict[str, Features] = {
     "pixels": lambda images: images.flatten(1),
     "chance": lambda images: torch.zeros(len(images), 1),
-}
-"""Features that need no model."""
+}  # features that need no model
 
 
 @dataclass(frozen=True)
@@ -231,9 +217,6 @@ class LinearSettings:
     """How the classifier is trained: AdamW on the cross-entropy, features scaled to mean 0 and variance 1.
 
     The paper says no more than "linear probe".
-
-    Raises:
-        ValueError: a number out of range.
     """
 
     epochs: int = 50
@@ -265,11 +248,7 @@ class LinearProbe:
     settings: LinearSettings = LinearSettings()
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Train and judge the classifier; of the denoiser's data only the folders of files are taken.
-
-        Raises:
-            UsageError: a model without features of images, or images without labels.
-        """
+        """Train and judge the classifier; of the denoiser's data only the folders of files are taken."""
         model = module.model
         if not isinstance(model, ImageEBT | DiT):
             raise UsageError(f"probes.linear: {type(model).__name__} has no features of images")
@@ -295,9 +274,6 @@ class LinearProbeFloor(Task):
         data: as of ``LinearProbe``.
         rule: "pixels" or "chance".
         settings: see ``LinearSettings``.
-
-    Raises:
-        ValueError: an unknown rule.
     """
 
     def __init__(self, data: ImageData, rule: str = "pixels", settings: LinearSettings = LinearSettings()) -> None:
@@ -314,21 +290,18 @@ class LinearProbeFloor(Task):
 def accuracies(features: Features, data: ImageData, settings: LinearSettings, seed: int) -> dict[str, float]:
     """Train a linear classifier on the training images, and return ``top_1`` and ``top_5`` of those of
     the last split.
-
-    Raises:
-        UsageError: the images have no labels.
     """
     if not data.labelled:
         raise UsageError("a linear probe needs labels: give an ImageData with labelled=true")
     (inputs, labels), (tested, expected) = (
         _gathered(features, data, split) for split in (data.splits[0], data.splits[-1])
     )
-    mean, std = inputs.mean(0), inputs.std(0).clamp(min=LEAST_STD)  # (D,) each
+    mean, std = inputs.mean(0), inputs.std(0).clamp(min=1e-6)  # (D,) each
     inputs, tested = (inputs - mean) / std, (tested - mean) / std
     classifier = _trained(inputs, labels, data.source.num_classes, settings, seed)
     order = classifier(tested).argsort(dim=1, descending=True, stable=True)  # (N, K)
     right = order == expected[:, None]
-    return {f"top_{count}": float(right[:, :count].any(1).float().mean()) for count in TOP}
+    return {f"top_{count}": float(right[:, :count].any(1).float().mean()) for count in (1, 5)}
 
 
 def _gathered(features: Features, data: ImageData, split: str) -> tuple[Tensor, Tensor]:
@@ -357,11 +330,7 @@ def _trained(inputs: Tensor, labels: Tensor, classes: int, settings: LinearSetti
 
 
 def _fitted(images: Tensor, size: int, channels: int) -> Tensor:
-    """Return images (N, C, H, H) at another size, with equal channels where there is one.
-
-    Raises:
-        UsageError: a size that is neither a multiple nor a fraction, or channels that do not fit.
-    """
+    """Return images (N, C, H, H) at another size, with equal channels where there is one."""
     side = images.shape[-1]
     if images.shape[1] not in (1, channels):
         raise UsageError(f"images of {images.shape[1]} channels do not fit a model of {channels}")

@@ -59,7 +59,6 @@ class Downstream:
         prepare: the command that makes the task files, where lm-eval has none of its own.
 
     Raises:
-        ValueError: no task, one in ``normalized`` that is not in ``tasks``, or a number out of range.
         UsageError: prepared questions are there, but damaged.
     """
 

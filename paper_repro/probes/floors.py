@@ -92,9 +92,6 @@ class BigramFloor(FloorTask):
         most_tokens: the first so many training tokens are counted; all, where there are fewer.
         sets: names of ``datamodules.text_sets``, or "validation", the first documents of the evaluation.
         num_texts: of each set, at most.
-
-    Raises:
-        ValueError: a number below 1, an unknown set, or one twice.
     """
 
     kinds = (TextData, ListOpsData)
@@ -280,9 +277,6 @@ class SudokuFloor(FloorTask):
     Args:
         rule: "most_frequent", the digit that the givens lack most often in every blank, or "only_candidates", which
             first fills blanks that have one digit left until there are none.
-
-    Raises:
-        ValueError: an unknown rule.
     """
 
     kinds = (SudokuData,)
@@ -324,9 +318,6 @@ class RegressionFloor(FloorTask):
 
     Args:
         rule: "mean" or "linear".
-
-    Raises:
-        ValueError: an unknown rule.
     """
 
     kinds = (CounterBasedDataModule,)
@@ -394,9 +385,6 @@ class VideoFloor(FloorTask):
     Args:
         rule: "last_frame" or "linear".
         num_batches: training batches that the linear map is fitted to.
-
-    Raises:
-        ValueError: an unknown rule, or no batch.
     """
 
     kinds = (VideoData,)

@@ -167,9 +167,6 @@ class CompletionFloor(FloorTask):
         rule: "visible_mean", "mean_image", "harmonic" or "gaussian".
         num_images: of the strips.
         num_batches: training batches that the mean image or the Gaussian is of.
-
-    Raises:
-        ValueError: an unknown rule, or a number below 1.
     """
 
     kinds = (MaskedImageData,)
@@ -265,9 +262,6 @@ class DenoisingFloor(FloorTask):
     Args:
         rule: "noised", "wiener" or "total_variation".
         shown: images of a strip.
-
-    Raises:
-        ValueError: an unknown rule, or no image of a strip.
     """
 
     kinds = (ImageData,)

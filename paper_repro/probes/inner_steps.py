@@ -32,9 +32,6 @@ class InnerSteps:
     Args:
         steps: the numbers S.
         num_batches: of the evaluation split.
-
-    Raises:
-        ValueError: no S, one below 1 or one twice, or no batch.
     """
 
     steps: Sequence[int] = (1, 2, 3, 4, 8)
@@ -107,11 +104,7 @@ class EnergyTrace:
     first_tokens: bool = False
 
     def check(self, module: PaperModule, data: CounterBasedDataModule) -> None:
-        """Check that the model has energies and that windows are long enough.
-
-        Raises:
-            UsageError: it has none, or windows are shorter than ``num_tokens``.
-        """
+        """Check that the model has energies and that windows are long enough."""
         _energy_model(module)
         window = getattr(data, "window", self.num_tokens)
         if window < self.num_tokens:

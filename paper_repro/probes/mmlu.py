@@ -67,7 +67,6 @@ class MMLU:
         instruction: what ends the prompt of a generated text.
 
     Raises:
-        ValueError: no column, a column without a subject, or a number below one.
         UsageError: the questions are there, but damaged.
     """
 

@@ -61,7 +61,6 @@ class TextQuality:
         settle: stops NRGPT's recurrences early.
 
     Raises:
-        ValueError: no prompt, prompts and seeds of different numbers, or a value out of range.
         UsageError: a model of perplexity that is there, but damaged.
     """
 
@@ -88,12 +87,7 @@ class TextQuality:
         find_model(self.perplexity_model)  # before hours are spent on the training
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Generate and score.
-
-        Raises:
-            UsageError: data without a tokenizer, a model that is no CausalLanguageModel, ``settle`` for one without
-                energies, or a prompt that the vocabulary cannot say or, ``within_context``, the context cannot hold.
-        """
+        """Generate and score."""
         model, tokenizer = module.model, getattr(data, "tokenizer", None)
         if not isinstance(tokenizer, Tokenizer):
             raise UsageError(f"TextQuality needs text: {type(data).__name__} has no tokenizer; leave the probe out")

@@ -34,11 +34,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 def check_sets(names: Sequence[str]) -> None:
-    """Check the names of text sets; ``validation`` is the data's own.
-
-    Raises:
-        ValueError: none, an unknown name, or one twice.
-    """
+    """Check the names of text sets; ``validation`` is the data's own."""
     if not names or len(set(names)) < len(names):
         raise ValueError(f"sets must be different names of text sets, at least one, got {list(names)}")
     for name in names:
@@ -139,9 +135,6 @@ class Thinking:
         num_texts: of each set, at most.
         batch_size: texts at once; N times as many predictions of T V numbers are in memory.
         noise: sigma of Langevin noise while thinking; the names of metrics then end with ``_noise<sigma>``.
-
-    Raises:
-        ValueError: no set or step, one twice, an unknown set, no single sample, or a number out of range.
     """
 
     sets: Sequence[str] = (VALIDATION, "gsm8k", "squad", "bigbench-math", "bigbench-dyck")
@@ -167,11 +160,7 @@ class Thinking:
             raise ValueError(f"noise must be a finite number of at least 0, got {self.noise!r}")
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Score the texts, which are the same for every model and seed; the samples follow from the seed.
-
-        Raises:
-            UsageError: a model that is neither an EBT nor a Transformer++, or one with more landscapes than steps.
-        """
+        """Score the texts, which are the same for every model and seed; the samples follow from the seed."""
         found, rows = Findings(), ["set,steps,samples,loss,oracle"]
         suffix = f"_noise{self.noise:g}" if self.noise else ""
         for name in self.sets:
@@ -296,9 +285,6 @@ class EnergyUncertainty:
         num_texts: of validation and of each set, at most.
         num_tokens: that are kept of a text.
         batch_size: texts at once.
-
-    Raises:
-        ValueError: no set, an unknown one or one twice, or a number below 1.
     """
 
     sets: Sequence[str] = ("gsm8k", "squad", "bigbench-math", "bigbench-dyck")
@@ -316,12 +302,7 @@ class EnergyUncertainty:
             at_least(name, getattr(self, name))
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Score the texts, which are the same for every model and seed; the first predictions follow from the seed.
-
-        Raises:
-            UsageError: a model that is neither an EBT nor a Transformer++, data without a tokenizer, or fewer steps
-                than in training.
-        """
+        """Score the texts, which are the same for every model and seed; the first predictions follow from the seed."""
         if not isinstance(data, TextData):
             raise UsageError(f"probes.uncertainty shows tokens, the data are {type(data).__name__}")
         known = self._texts(module, data, VALIDATION, seed)

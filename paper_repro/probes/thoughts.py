@@ -48,11 +48,7 @@ def command_for(model: nn.Module) -> str:
 
 @dataclass(frozen=True)
 class Manner:
-    """How a context is thought about.
-
-    Raises:
-        ValueError: no sample, or a step size that is not positive.
-    """
+    """How a context is thought about."""
 
     num_samples: int = 1  # N
     settings: ThinkingSettings = field(default_factory=ThinkingSettings)  # rule and noise; the rest is not read
@@ -202,11 +198,7 @@ class Reader:
         return ids
 
     def read(self, ids: Sequence[int], num_steps: int, num_following: int = 5) -> TextThought:
-        """Think about every token of a text from the second on, and about what follows it.
-
-        Raises:
-            ValueError: as ``trace``.
-        """
+        """Think about every token of a text from the second on, and about what follows it."""
         found = trace(self.model, self._batch(ids), num_steps, self.manner, kept=1)
         logits, best = (part[0] for part in found.last.choose())  # (T, V), (T,)
         following = torch.softmax(logits[-1, : self.num_words], -1).topk(min(num_following, self.num_words))
@@ -222,9 +214,6 @@ class Reader:
         """Yield the thought about each of ``num_tokens`` further tokens; the likeliest one is taken each time.
 
         The model sees the last tokens that its context holds.
-
-        Raises:
-            ValueError: as ``trace``.
         """
         so_far = list(ids)
         for number in range(num_tokens):
@@ -283,11 +272,7 @@ class BoardThought:
 
 
 def think_of_board(model: SudokuEBT, givens: Sequence[int], num_steps: int, manner: Manner) -> BoardThought:
-    """Think about a board of 81 digits, 0 for a blank.
-
-    Raises:
-        ValueError: as ``trace``.
-    """
+    """Think about a board of 81 digits, 0 for a blank."""
     ids = _cells(model, givens)  # (1, T)
     found = trace(model, ids, num_steps, manner, kept=ids.shape[1])
     sample = int(found.energies[-1].sum(-1).argmin())

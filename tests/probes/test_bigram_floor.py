@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from paper_repro.base.errors import UsageError
-from paper_repro.base.identity import settings
 from paper_repro.cells.estimates import CannotBuildError, count_here
 from paper_repro.cells.tasks import FINISHED, Cell, task_of
 from paper_repro.datamodules.documents import DocumentData
@@ -121,12 +120,6 @@ def data_with(root: Path, evaluation_seed: int) -> DocumentData:
 def test_only_the_first_tokens_are_counted_where_that_is_asked(root: Path, reader: type) -> None:
     metrics = measured(config(root, reader, most_tokens=1000))
     assert 800 < metrics["counted_tokens"] <= 1000
-
-
-def test_a_floor_is_one_cell_whatever_the_model(root: Path) -> None:
-    first = config(root)
-    assert settings(first) == settings({**first, "model": {"width": 16}, "optimizer": {"lr": 1}})
-    assert settings(first) != settings({**first, "data": {**first["data"], "window": 8}})
 
 
 def test_what_cannot_be_counted_is_refused(root: Path) -> None:

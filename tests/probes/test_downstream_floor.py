@@ -138,11 +138,3 @@ def test_altered_questions_are_refused_before_and_after_a_training(root: Path, m
     monkeypatch.setenv(files.DATA_VARIABLE, str(root))
     with pytest.raises(UsageError, match=message):
         Downstream(**COMMON)
-
-
-def test_other_data_than_texts_are_refused(root: Path) -> None:
-    task = {"_target_": "paper_repro.probes.floors.DownstreamFloor", **COMMON}
-    section = {"_target_": "paper_repro.datamodules.gaussian_process.GaussianProcessData"}
-    config = {"task": task, "data": section, "machine": {}, "seed": 0}
-    with pytest.raises(UsageError, match="DownstreamFloor counts tokens of texts, the data are GaussianProcessData"):
-        task_of(config).run([Cell("0" * 16, config)], root, SimpleNamespace())  # type: ignore[arg-type]

@@ -1,5 +1,4 @@
-"""What is thought of texts and boards, and the energy around a prediction, against thinking done by hand."""
-
+import io
 import math
 from typing import Any
 
@@ -13,16 +12,8 @@ from paper_repro.datamodules.sudoku_boards import puzzle
 from paper_repro.datamodules.tokenizers import CharacterTokenizer
 from paper_repro.models.ebt import CODE, EBT, LISTING, ThinkingSettings, think
 from paper_repro.models.ebt_sudoku import SudokuEBT
-from paper_repro.probes.thoughts import (
-    SPACES,
-    Manner,
-    Place,
-    Reader,
-    around_board,
-    rows,
-    think_of_board,
-    trace,
-)
+from paper_repro.probes.terminal import Shader, wants_color
+from paper_repro.probes.thoughts import SPACES, Manner, Place, Reader, around_board, rows, think_of_board, trace
 from paper_repro.tests.support.golden_ebt import in_float64
 
 TOKENIZER = CharacterTokenizer("abcdefgh ")
@@ -230,3 +221,27 @@ def test_the_energy_around_a_board_moves_its_free_cells(clamp_givens: bool) -> N
             assert float(found.energy(point[None]).detach()) == pytest.approx(sum(energies), rel=1e-9)
         along = found.curve(found.random_directions(1, 0)[0], torch.tensor([-1.0, 1.0], dtype=torch.float64))
         assert float(along[0]) != float(along[1])
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colors_are_for_terminals_that_nobody_asked_to_be_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "")
+    assert wants_color(Terminal()) and not wants_color(io.StringIO())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not wants_color(Terminal())
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert not wants_color(Terminal())
+
+
+def test_low_values_are_green_and_high_ones_purple() -> None:
+    shade = Shader(-1.0, 3.0, colored=True)
+    assert shade("a", -1.0) == "\x1b[48;5;28;38;5;231ma\x1b[0m"
+    assert shade("a", 3.0) == "\x1b[48;5;54;38;5;231ma\x1b[0m"
+    assert shade("a", 1.0) == "\x1b[48;5;255;38;5;16ma\x1b[0m" == Shader(1.0, 1.0, colored=True)("a", 1.0)
+    assert Shader(-1.0, 3.0, colored=False)("a", 1.0) == "a"

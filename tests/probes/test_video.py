@@ -77,21 +77,6 @@ def test_a_linear_map_is_better_on_what_it_was_fitted_to() -> None:
     assert floor("linear", num_batches=16)["test_loss"] > 0
 
 
-@pytest.mark.parametrize(("wrong", "message"), [({"rule": "mean"}, "rule"), ({"num_batches": 0}, "num_batches")])
-def test_unknown_floors_are_refused(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        VideoFloor(**wrong)
-
-
-def test_floors_on_video_want_clips() -> None:
-    section = {
-        "_target_": "paper_repro.datamodules.images.ImageData",
-        "source": {"_target_": f"{Digits.__module__}.Digits"},
-    }
-    with pytest.raises(UsageError, match="windows of clips"):
-        VideoFloor().run([Cell("cell", {"data": section, "seed": 0})], Path(), Recorder())
-
-
 def test_a_window_stands_still_or_is_cut_in_its_middle() -> None:
     windows = torch.arange(12.0).view(3, 4, 1)
     assert stopped(windows)[:, :, 0].tolist() == [[0.0] * 4, [4.0] * 4, [8.0] * 4]
