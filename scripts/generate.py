@@ -87,7 +87,7 @@ def _load(words: argparse.Namespace) -> tuple[CausalLanguageModel, Tokenizer, Re
     from paper_repro.cells.tasks import Cell
     from paper_repro.datamodules.trained_tokenizer import trained_tokenizer
     from paper_repro.models.common import CausalLanguageModel
-    from paper_repro.probes.serving import command_for
+    from paper_repro.probes.thoughts import command_for
     from paper_repro.training.build import rebuild
 
     machine = {"accelerator": words.device, "data_root": words.data_root}

@@ -56,11 +56,8 @@ def _measure(folder: Path, record: Record, words: argparse.Namespace) -> tuple[s
     import torch
 
     from paper_repro.cells.tasks import Cell
-    from paper_repro.probes.inspection.embeddings import Embeddings
-    from paper_repro.probes.inspection.matrices import Matrices
-    from paper_repro.probes.inspection.scales import Scales
-    from paper_repro.probes.inspection.tools import branches, inspected
-    from paper_repro.probes.serving import command_for
+    from paper_repro.probes.inspection import Embeddings, Matrices, Scales, branches, inspected
+    from paper_repro.probes.thoughts import command_for
     from paper_repro.training.build import rebuild
 
     parts = rebuild(folder, Cell(record.cell, {**record.config, "machine": {"accelerator": words.device}}))

@@ -28,16 +28,14 @@ from typing import TYPE_CHECKING, Any
 
 from paper_repro.base.errors import Options, UsageError, counts, number, run_main
 from paper_repro.cells.records import Record
-from paper_repro.probes.thoughts.terminal import Shader, wants_color
+from paper_repro.probes.terminal import Shader, print_board, wants_color
 from paper_repro.tables.view import trained
 
 if TYPE_CHECKING:
     from think_figures import ThoughtFigure
 
     from paper_repro.datamodules.sudoku_boards import Board
-    from paper_repro.probes.thoughts.surface import Surface
-    from paper_repro.probes.thoughts.text import Place, TextThought
-    from paper_repro.probes.thoughts.trace import Manner
+    from paper_repro.probes.thoughts import Manner, Place, Surface, TextThought
     from paper_repro.training.build import BuiltCell
 
 sys.path.append(str(Path(__file__).parent))  # where think_figures is, for paper-repro think, too
@@ -117,8 +115,7 @@ class Thinker:
         from paper_repro.cells.tasks import Cell
         from paper_repro.lightning_modules.prediction_descent import PredictionDescent
         from paper_repro.models.ebt import TransformerPlusPlus
-        from paper_repro.probes.serving import KINDS, command_for
-        from paper_repro.probes.thoughts.trace import Manner
+        from paper_repro.probes.thoughts import KINDS, Manner, command_for
         from paper_repro.training.build import rebuild
 
         machine = {"accelerator": words.device, "data_root": words.data_root}
@@ -158,7 +155,7 @@ class Thinker:
         from think_figures import TokenEnergies
 
         from paper_repro.datamodules.trained_tokenizer import trained_tokenizer
-        from paper_repro.probes.thoughts.text import Reader
+        from paper_repro.probes.thoughts import Reader
 
         tokenizer = trained_tokenizer(self.parts.data, self.record.provenance.get("data", {}), self.record.cell)
         reader = Reader(self.model, tokenizer, self.manner)
@@ -200,7 +197,7 @@ class Thinker:
     def _one_board(self, givens: Board, solution: Board) -> dict[str, ThoughtFigure]:
         from think_figures import BoardEnergies
 
-        from paper_repro.probes.thoughts.board import around, print_board, think_of_board
+        from paper_repro.probes.thoughts import around_board, think_of_board
 
         found = [think_of_board(self.model, givens, count, self.manner) for count in self.steps]
         last, shown = found[-1], _spread(self.steps[-1])
@@ -214,12 +211,12 @@ class Thinker:
             for cell, digit in enumerate(last.boards[step])
         ]
         energies = BoardEnergies(rows, f"Energies of a board's cells, givens bold, {self.label}")
-        return self._figures(energies, lambda: around(self.model, givens, last), "the board's prediction")
+        return self._figures(energies, lambda: around_board(self.model, givens, last), "the board's prediction")
 
     def image(self) -> dict[str, ThoughtFigure]:
         from think_figures import DenoisedImage
 
-        from paper_repro.probes.thoughts.image import read_image, think_of_image
+        from paper_repro.probes.thoughts import read_image, think_of_image
 
         module: Any = self.parts.module
         time = module.time if self.words.time is None else self.words.time
@@ -242,12 +239,12 @@ class Thinker:
             return {"energies": energies}
         from think_figures import Surfaces
 
-        from paper_repro.probes.thoughts import surface
+        from paper_repro.probes.thoughts import rows
 
         count = self.model.num_landscapes
         where = f" on landscape {count} of {count}" if count > 1 else ""
         title = f"Energy{where} around {what}, {self.label}"
-        return {"energies": energies, "landscape": Surfaces(list(surface.rows(around(), self.manner.seed)), title)}
+        return {"energies": energies, "landscape": Surfaces(list(rows(around(), self.manner.seed)), title)}
 
 
 def _shader(energies: Iterable[float]) -> Shader:
@@ -277,7 +274,7 @@ def _print_text(thought: TextThought, first: str, shade: Shader) -> None:
 
 
 def _print_continuation(new: Sequence[Place], num_samples: int, shade: Shader) -> None:
-    from paper_repro.probes.thoughts.trace import num_evaluations
+    from paper_repro.probes.thoughts import num_evaluations
 
     steps = len(new[0].energies) - 1
     evaluations = num_evaluations(num_samples, steps)

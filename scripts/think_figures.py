@@ -116,7 +116,7 @@ class DenoisedImage(ThoughtFigure):
 class Surfaces(ThoughtFigure):
     """The energy around a prediction, for each space: along directions, in a random plane, in the path's plane.
 
-    Rows are those of ``probes.thoughts.surface.rows``.
+    Rows are those of ``probes.thoughts.rows``.
     """
 
     size = (12.0, 7.6)

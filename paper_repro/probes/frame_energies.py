@@ -16,7 +16,7 @@ from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.videos import VideoData
 from paper_repro.metrics.ranks import rank_correlation
 from paper_repro.models.ebt import LatentEBT, ThinkingSettings, think
-from paper_repro.probes.pictures import png
+from paper_repro.probes.attachments import png
 from paper_repro.probes.thinking import normal_start, settings_of
 from paper_repro.training.module import PaperModule
 
@@ -56,9 +56,6 @@ class FrameEnergies:
 
     Args:
         num_windows: so many are measured, at most those that are evaluated.
-
-    Raises:
-        ValueError: fewer than two windows.
     """
 
     num_windows: int = 256
@@ -67,11 +64,7 @@ class FrameEnergies:
         at_least("num_windows", self.num_windows, 2)
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Predict the frames of every window from the same normal numbers.
-
-        Raises:
-            UsageError: a module without energies of frames, or data that are no windows of clips.
-        """
+        """Predict the frames of every window from the same normal numbers."""
         model = module.model
         if not isinstance(model, LatentEBT) or not isinstance(data, VideoData):
             what = f"{type(model).__name__} on {type(data).__name__}"

@@ -1,5 +1,10 @@
-"""CEM, section 5.2: what more or fewer inner steps than a model was trained with do to its perplexity and energies."""
+"""Energies along inner steps: of CEM with more or fewer steps than in training (section 5.2), and of every token of
+NRGPT (figures 2 and 6).
 
+Letters: S inner steps, T tokens.
+"""
+
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,11 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paper_repro.base.errors import at_least
+from paper_repro.base.errors import UsageError, at_least
 from paper_repro.base.identity import IGNORED
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.models.llama import Llama
+from paper_repro.models.nrgpt import NRGPT, NRGPTEnergies, attention_bounds, feed_forward_bound, radius
 from paper_repro.training.module import PaperModule
 
 
@@ -26,9 +32,6 @@ class InnerSteps:
     Args:
         steps: the numbers S.
         num_batches: of the evaluation split.
-
-    Raises:
-        ValueError: no S, one below 1 or one twice, or no batch.
     """
 
     steps: Sequence[int] = (1, 2, 3, 4, 8)
@@ -63,3 +66,120 @@ class InnerSteps:
             for kind, found in energies.items():
                 findings.metrics[f"energy_{kind}_T{number}"] = float(torch.cat(found).mean())
         return findings
+
+
+ATTACHMENT = "energies.csv"
+ROUNDING = 1e-9  # a rise of a smaller share of a token's span is rounding of float64
+
+
+@dataclass(frozen=True)
+class EnergyTrace:
+    """Traces E, E_att and E_ff (without its scale) of the first ``num_tokens`` tokens of validation, in float64.
+
+    Metrics, each over the tokens of one trained model; a token's span is the range of its energy over all S steps:
+
+    * ``ends_lower``: share of tokens whose last energy is below their first, between 0 and 1.
+    * ``late_change``: largest change of a token's energy within the last tenth of the steps, over its span.
+    * ``first_token_rise``: largest rise of the first token's energy from one step to the next, over its span
+      (proposition 2.1: none; the first token has no predecessor).
+    * ``first_tokens_rising``: share of the vocabulary's V tokens whose energy rises at a step, by more than rounding,
+      where they are the first; with ``first_tokens``.
+    * ``settled_rise``: the same of every later token, from the step on at which all earlier tokens have settled: the
+      energy of each stays within ``settled_within`` of its span of its last value.  At the first such step the earlier
+      tokens move little, not nothing, so a rise of that order is no contradiction.
+    * ``judged_tokens``: how many tokens had predecessors that settled early enough to be judged.
+    * ``bound_use``: largest share of the bounds of appendix E.2 that an energy takes up; above 1 it breaks them.
+      Left out for a model without norm, whose energies have no bounds.
+
+    Args:
+        num_tokens: T; 64 in the paper.
+        num_steps: S; 30 in figure 2, 100 in figure 6; it may exceed the steps that the model was trained with.
+        settled_within: share of a token's span that counts as settled.
+        first_tokens: whether every token of the vocabulary is traced in the first place, too.
+    """
+
+    num_tokens: int = 64
+    num_steps: int = 30
+    settled_within: float = 0.01
+    first_tokens: bool = False
+
+    def check(self, module: PaperModule, data: CounterBasedDataModule) -> None:
+        """Check that the model has energies and that windows are long enough."""
+        _energy_model(module)
+        window = getattr(data, "window", self.num_tokens)
+        if window < self.num_tokens:
+            raise UsageError(
+                f"probes.energy.num_tokens={self.num_tokens} is more than the tokens of a sequence, "
+                f"data.window={window}: give probes.energy.num_tokens={window}, or longer windows"
+            )
+
+    def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
+        """Trace the model on the first validation batch's first sequence; ``check`` has seen both."""
+        model = copy.deepcopy(_energy_model(module)).to("cpu", torch.float64)
+        ids = next(iter(data.evaluation_batches("val")))[0][:1, : self.num_tokens]  # (1, T)
+        traced = model.trace(ids.cpu(), self.num_steps).energies  # each (S + 1, 1, T)
+        energies = NRGPTEnergies(*(part[:, 0] for part in traced))  # each (S + 1, T)
+        found = metrics(model, energies, self.settled_within)
+        if self.first_tokens:
+            found["first_tokens_rising"] = _first_tokens_rising(model, self.num_steps)
+        return Findings(found, {ATTACHMENT: _csv(energies)})
+
+
+def _energy_model(module: PaperModule) -> NRGPT:
+    if not isinstance(module.model, NRGPT):
+        raise UsageError(f"probes.energy: {type(module.model).__name__} has no energies; choose a model=nrgpt/ff...")
+    return module.model
+
+
+def metrics(model: NRGPT, energies: NRGPTEnergies, settled_within: float) -> dict[str, float]:
+    """Compute the metrics of ``EnergyTrace`` from the energies of T tokens before and after S steps, (S + 1, T)."""
+    total, span, rises = energies.total, _span(energies.total), _rises(energies.total)
+    late = total[-(1 + max(1, (len(total) - 1) // 10)) :]
+    settled = ((total - total[-1]).abs() <= settled_within * span).flip(0).cummin(0).values.flip(0)  # (S + 1, T)
+    # (S, T - 1): whether this token and all before it have settled by this step
+    after = settled.cummin(1).values[:-1, :-1]
+    settled_rises = rises[:, 1:][after]  # as many as are True
+    bound_use = {} if model.norm_kind == "none" else {"bound_use": _bound_use(model, energies)}
+    return {
+        "ends_lower": float((total[-1] < total[0]).double().mean()),
+        "late_change": float(((late.amax(0) - late.amin(0)) / span).max()),
+        "first_token_rise": float(rises[:, 0].max()),
+        "settled_rise": float(settled_rises.max()) if len(settled_rises) else 0.0,
+        "judged_tokens": float(after.any(0).sum()),
+        **bound_use,
+    }
+
+
+def _span(total: Tensor) -> Tensor:
+    """Return the range of each token's energy, (T,), of energies (S + 1, T)."""
+    return (total.amax(0) - total.amin(0)).clamp(min=torch.finfo(total.dtype).tiny)
+
+
+def _rises(total: Tensor) -> Tensor:
+    """Return by how much of its span a token's energy rises at each step, (S, T), of energies (S + 1, T)."""
+    return (total[1:] - total[:-1]).clamp(min=0) / _span(total)
+
+
+def _first_tokens_rising(model: NRGPT, num_steps: int) -> float:
+    total = model.trace(torch.arange(model.vocabulary_size)[:, None], num_steps).energies.total[..., 0]  # (S + 1, V)
+    return float((_rises(total).amax(0) > ROUNDING).double().mean())
+
+
+def _bound_use(model: NRGPT, energies: NRGPTEnergies) -> float:
+    r = radius(model)
+    low, high = attention_bounds(model.attention, r, energies.attention.shape[1])
+    middle, reach = (low + high) / 2, (high - low) / 2
+    distance = (energies.attention - middle).abs()
+    attention = torch.where(reach > 0, distance / reach.clamp(min=1e-300), distance)
+    feed_forward = energies.feed_forward.abs() / feed_forward_bound(model.feed_forward, r)
+    return float(torch.maximum(attention.max(), feed_forward.max()))
+
+
+def _csv(energies: NRGPTEnergies) -> bytes:
+    columns = torch.stack([energies.total, energies.attention, energies.feed_forward], -1)  # (S + 1, T, 3)
+    rows = [
+        f"{step},{token},{','.join(f'{value:.5g}' for value in values)}\n"
+        for step, tokens in enumerate(columns.tolist())
+        for token, values in enumerate(tokens)
+    ]
+    return "".join(["step,token,total,attention,feed_forward\n", *rows]).encode()

@@ -48,9 +48,6 @@ class LengthExtrapolation:
         least_documents: fewer than these are too few to be judged on.
         most_documents: N at most, the first ones.
         batch_tokens: the most tokens of one forward pass; one window may exceed it.
-
-    Raises:
-        ValueError: factors other than said, or a number below 1.
     """
 
     factors: Sequence[int] = (1, 2, 4, 8)
@@ -69,12 +66,7 @@ class LengthExtrapolation:
             at_least(name, getattr(self, name))
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Score the texts; the same for every model and seed.
-
-        Raises:
-            UsageError: a model without rotary positions, data other than token shards, books of another tokenizer,
-                or fewer tokens than one text needs.
-        """
+        """Score the texts; the same for every model and seed."""
         model = module.model
         if not isinstance(model, RotaryLanguageModel):
             raise UsageError(f"LengthExtrapolation extends a RotaryLanguageModel, found {type(model).__name__}")

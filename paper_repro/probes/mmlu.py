@@ -1,23 +1,52 @@
-"""Five-shot MMLU of a trained language model, in both scorings of ``evaluation.mmlu`` (NRGPT, Table 6)."""
+"""Five-shot MMLU (Hendrycks et al., 2020) of a trained language model, in two scorings (NRGPT, Table 6).
 
+``by_log_likelihood`` is the standard one.  ``by_generation`` is how the authors of NRGPT made their Table 6: a greedy
+text in which the first letter that looks like an answer counts.
+"""
+
+import csv
+import hashlib
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from paper_repro.base.errors import UsageError, at_least
 from paper_repro.base.files import places
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
-from paper_repro.evaluation import mmlu
-from paper_repro.evaluation.causal import Evaluator
-from paper_repro.evaluation.mmlu import Tally
+from paper_repro.probes.causal_evaluator import Evaluator
 from paper_repro.training.module import PaperModule
 
 FOLDER = "mmlu"
-LACK = f"needs mmlu: put it below the data folder, then use --fill; run: {mmlu.DOWNLOAD} $PAPER_REPRO_DATA/{FOLDER}"
-LIKELIHOOD, GENERATED, ALWAYS_A = "mmlu", "mmlu_generated", "mmlu_always_a"
+LETTERS = "ABCD"
+SHOTS = 5
+HUB_FILES = {"dev": "all/dev-00000-of-00001.parquet", "test": "all/test-00000-of-00001.parquet"}
+"""All subjects of a split in one file, as in the data set cais/mmlu of the Hugging Face hub."""
+DOWNLOAD = "hf download cais/mmlu --repo-type dataset --include 'all/dev-*' 'all/test-*' --local-dir"
+LACK = f"needs mmlu: put it below the data folder, then use --fill; run: {DOWNLOAD} $PAPER_REPRO_DATA/{FOLDER}"
+INSTRUCTION = "\n\nOutput 'A', 'B', 'C', or 'D'. Full answer not needed."
+"""What deepeval appends for models that cannot be held to a schema."""
+ANSWER_PATTERNS = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"\banswer\s+is\s*:?\s*\(?([a-d])\b",
+        r"\banswer\s*:\s*\(?([a-d])\b",
+        r"\b(?:option|choice)\s*:?\s*\(?([a-d])\b",
+        r"\(([a-d])\)",
+        r"^\s*([a-d])\s*[.):]",
+        r"\b([a-d])\s*[.):]",
+        r"^\s*([a-d])\b",
+        r"\b([a-d])\b",
+    )
+)
+"""From "answer is X" down to a lone letter; the first pattern that is found decides.  To ignore the case is what the
+authors get by turning the text into upper case."""
+FALLBACK = "A"
+WAYS = ("mmlu", "mmlu_generated", "mmlu_always_a")
 
 
 class MMLU:
@@ -26,11 +55,11 @@ class MMLU:
     ``mmlu_always_a_...`` is what the second gives to a model that says nothing.  All are percentages.  A column is the
     mean of its subjects, the average the mean of the columns.  Beside them: ``mmlu_cropped`` (prompts that the context
     cannot hold), ``mmlu_generated_fallbacks`` and ``mmlu_generated_articles`` (texts scored as A for want of a letter,
-    or for an English article).  The attachment ``mmlu.json`` holds what became of each subject, and the hash of the
+    or for an English article).  The attachment ``mmlu.json`` holds the counts of each subject, and the hash of the
     questions.
 
-    The data module needs a ``tokenizer``; the questions lie in ``mmlu/`` below the data folder (layouts:
-    ``evaluation.mmlu.read``), else every metric is unavailable.
+    The data module needs a ``tokenizer``; the questions lie in ``mmlu/`` below the data folder (layouts: ``read``),
+    else every metric is unavailable.
 
     Args:
         columns: each column's subjects with their number of test questions.
@@ -38,12 +67,11 @@ class MMLU:
         instruction: what ends the prompt of a generated text.
 
     Raises:
-        ValueError: no column, a column without a subject, or a number below one.
         UsageError: the questions are there, but damaged.
     """
 
     def __init__(
-        self, columns: Mapping[str, Mapping[str, int]], num_tokens: int = 50, instruction: str = mmlu.INSTRUCTION
+        self, columns: Mapping[str, Mapping[str, int]], num_tokens: int = 50, instruction: str = INSTRUCTION
     ) -> None:
         empty = [name for name, subjects in columns.items() if not subjects]
         if not columns or empty:
@@ -56,35 +84,34 @@ class MMLU:
         }
         self.num_tokens, self.instruction = at_least("num_tokens", num_tokens), instruction
         if (folder := _folder()) is not None:  # before hours are spent on the training
-            mmlu.read(folder, self.sizes)
+            read(folder, self.sizes)
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
         folder = _folder(getattr(data, "data_root", None))
         if folder is None:
-            return Findings(unavailable=dict.fromkeys(self._names(), LACK))
-        subjects = mmlu.read(folder, self.sizes)
-        evaluator = _evaluator(module, data)
-        by_likelihood = mmlu.by_log_likelihood(evaluator, subjects)
-        metrics = self._scores(LIKELIHOOD, by_likelihood)
-        metrics["mmlu_cropped"] = 100 * evaluator.num_cropped / evaluator.num_requests
-        generated = mmlu.by_generation(evaluator, subjects, self.num_tokens, self.instruction)
-        metrics |= self._scores(GENERATED, generated) | self._scores(ALWAYS_A, mmlu.by_fallback(subjects))
+            names = [f"{way}_{name}" for way in WAYS for name in [*self.columns, "average"]]
+            names += ["mmlu_cropped", "mmlu_generated_fallbacks", "mmlu_generated_articles"]
+            return Findings(unavailable=dict.fromkeys(names, LACK))
+        tokenizer = getattr(data, "tokenizer", None)
+        if tokenizer is None:
+            raise UsageError(f"MMLU needs text: {type(data).__name__} has no tokenizer; leave probes.mmlu out")
+        subjects, evaluator = read(folder, self.sizes), Evaluator(module.model, tokenizer)
+        by_likelihood = by_log_likelihood(evaluator, subjects)
+        metrics = {"mmlu_cropped": 100 * evaluator.num_cropped / evaluator.num_requests}
+        generated = by_generation(evaluator, subjects, self.num_tokens, self.instruction)
+        for way, tallies in zip(WAYS, (by_likelihood, generated, by_fallback(subjects)), strict=True):
+            scores = {name: 100 * share for name, share in column_accuracies(tallies, self.columns).items()}
+            scores["average"] = math.fsum(scores.values()) / len(scores)
+            metrics |= {f"{way}_{name}": score for name, score in scores.items()}
         total = sum(tally.questions for tally in generated.values())
         metrics["mmlu_generated_fallbacks"] = 100 * sum(tally.fallbacks for tally in generated.values()) / total
         metrics["mmlu_generated_articles"] = 100 * sum(tally.articles for tally in generated.values()) / total
-        return Findings(metrics, {"mmlu.json": _document(mmlu.digest(subjects), by_likelihood, generated)})
-
-    def _names(self) -> list[str]:
-        scores = [
-            f"{prefix}_{name}" for prefix in (LIKELIHOOD, GENERATED, ALWAYS_A) for name in [*self.columns, "average"]
-        ]
-        return [*scores, "mmlu_cropped", "mmlu_generated_fallbacks", "mmlu_generated_articles"]
-
-    def _scores(self, prefix: str, tallies: Mapping[str, Tally]) -> dict[str, float]:
-        columns = {name: list(subjects) for name, subjects in self.columns.items()}
-        found = {name: 100 * value for name, value in mmlu.column_accuracies(tallies, columns).items()}
-        found["average"] = math.fsum(found.values()) / len(found)
-        return {f"{prefix}_{name}": value for name, value in found.items()}
+        outcomes = {
+            name: {"log_likelihood": asdict(by_likelihood[name]), "generated": asdict(generated[name])}
+            for name in generated
+        }
+        content = {"questions_sha256": digest(subjects), "subjects": outcomes}
+        return Findings(metrics, {"mmlu.json": json.dumps(content, indent=1, sort_keys=True).encode() + b"\n"})
 
 
 def _folder(root: str | Path | None = None) -> Path | None:
@@ -92,17 +119,199 @@ def _folder(root: str | Path | None = None) -> Path | None:
     return next((path for path in paths if path.is_dir()), None)
 
 
-def _evaluator(module: PaperModule, data: CounterBasedDataModule) -> Evaluator:
-    tokenizer = getattr(data, "tokenizer", None)
-    if tokenizer is None:
-        raise UsageError(f"MMLU needs text: {type(data).__name__} has no tokenizer; leave probes.mmlu out")
-    return Evaluator(module.model, tokenizer)
+# Questions.
 
 
-def _document(digest: str, by_likelihood: Mapping[str, Tally], generated: Mapping[str, Tally]) -> bytes:
-    subjects: dict[str, dict[str, dict[str, int]]] = {
-        name: {"log_likelihood": asdict(by_likelihood[name]), "generated": asdict(generated[name])}
-        for name in generated
+@dataclass(frozen=True)
+class Question:
+    text: str
+    choices: tuple[str, ...]  # each question has four answers
+    answer: int  # the index of the right one
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One subject: the examples that stand in the prompt, and the questions that are scored."""
+
+    examples: list[Question]
+    questions: list[Question]
+
+
+def read(folder: Path, sizes: Mapping[str, int]) -> dict[str, Subject]:
+    """Return the subjects that ``sizes`` names, each with as many test questions as it says.
+
+    Two layouts: the hub's, ``all/dev-00000-of-00001.parquet`` and ``all/test-00000-of-00001.parquet`` with the columns
+    subject, question, choices, answer; or the original, ``dev/<subject>_dev.csv`` and ``test/<subject>_test.csv`` whose
+    rows are question, four choices and a letter, without a header.
+
+    Raises:
+        UsageError: a file is absent or damaged, or a subject has another number of questions.
+    """
+    splits = {split: _read_split(folder, split, sizes) for split in ("dev", "test")}
+    for subject, size in sizes.items():
+        for split, expected in (("dev", SHOTS), ("test", size)):
+            if (found := len(splits[split][subject])) != expected:
+                raise UsageError(
+                    f"{folder}: {found} {split} questions on {subject}, expected {expected}; {_mend(folder)}"
+                )
+    return {subject: Subject(splits["dev"][subject], splits["test"][subject]) for subject in sizes}
+
+
+def digest(subjects: Mapping[str, Subject]) -> str:
+    """Return SHA-256 of all questions and answers: equal for the two layouts."""
+    content = {name: asdict(subject) for name, subject in subjects.items()}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _read_split(folder: Path, split: str, names: Mapping[str, int]) -> dict[str, list[Question]]:
+    path = folder / HUB_FILES[split]
+    if path.is_file():
+        return _read_parquet(path, names)
+    found = {}
+    for name in names:
+        table = folder / split / f"{name}_{split}.csv"
+        if not table.is_file():
+            raise UsageError(f"needs mmlu: there is neither {path} nor {table}; {_mend(folder)}")
+        try:
+            with table.open(newline="", encoding="utf-8") as stream:
+                found[name] = [_from_row(row, f"{table}: row {row_}") for row_, row in enumerate(csv.reader(stream), 1)]
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise UsageError(f"{table}: no CSV in UTF-8: {error}; {_mend(folder)}") from error
+    return found
+
+
+def _from_row(row: Sequence[str], where: str) -> Question:
+    if len(row) != 6 or row[5].strip() not in tuple(LETTERS):
+        raise UsageError(
+            f"{where}: found {len(row)} fields {row!r:.80}, expected question, four choices and a letter A-D"
+        )
+    return Question(row[0], tuple(row[1:5]), LETTERS.index(row[5].strip()))
+
+
+def _read_parquet(path: Path, names: Mapping[str, int]) -> dict[str, list[Question]]:
+    from pyarrow import ArrowException
+    from pyarrow.parquet import read_table
+
+    found: dict[str, list[Question]] = {name: [] for name in names}
+    try:
+        rows: list[dict[str, Any]] = read_table(
+            path, columns=["subject", "question", "choices", "answer"], partitioning=None
+        ).to_pylist()
+    except (ArrowException, OSError) as error:
+        raise UsageError(f"{path}: no parquet file of MMLU: {error}; {_mend(path.parent.parent)}") from error
+    for number, row in enumerate(rows):
+        if row["subject"] in found:
+            where = f"{path}: row {number}"
+            letter = LETTERS[row["answer"]] if row["answer"] in range(len(LETTERS)) else ""
+            found[row["subject"]].append(_from_row([row["question"], *row["choices"], letter], where))
+    return found
+
+
+def _mend(folder: Path) -> str:
+    return f"run: {DOWNLOAD} {folder}"
+
+
+# Answers.
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Counts of one subject's questions by outcome."""
+
+    questions: int
+    correct: int
+    fallbacks: int = 0  # texts without a letter that looks like an answer, scored as "A"
+    articles: int = 0  # texts in which the English article "a" was taken for the answer A
+
+    @property
+    def accuracy(self) -> float:
+        return self.correct / self.questions
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The answer that is read from a text, and why."""
+
+    letter: str
+    fallback: bool = False
+    article: bool = False
+
+
+def prompt(subject: str, examples: Sequence[Question], question: Question) -> str:
+    """Return the original paper's prompt: a heading, the answered examples, the question, "Answer:"."""
+    shots = [f"{_posed(example)} {LETTERS[example.answer]}\n\n" for example in examples]
+    heading = f"The following are multiple choice questions (with answers) about {subject.replace('_', ' ')}.\n\n"
+    return heading + "".join(shots) + _posed(question)
+
+
+def by_log_likelihood(evaluator: Evaluator, subjects: Mapping[str, Subject]) -> dict[str, Tally]:
+    """Read the answer as the likeliest of " A", " B", " C", " D" after the prompt (of equals the first)."""
+
+    def answers(prompts: Sequence[str]) -> list[Reading]:
+        pairs = [evaluator.pair(text, f" {letter}") for text in prompts for letter in LETTERS]
+        found = [score.log_likelihood for score in evaluator.log_likelihoods(pairs)]
+        rows = [found[start : start + len(LETTERS)] for start in range(0, len(found), len(LETTERS))]
+        return [Reading(LETTERS[row.index(max(row))]) for row in rows]
+
+    return _tallies(subjects, answers)
+
+
+def by_generation(
+    evaluator: Evaluator, subjects: Mapping[str, Subject], num_tokens: int = 50, instruction: str = INSTRUCTION
+) -> dict[str, Tally]:
+    """Read the answer from a greedy text of ``num_tokens`` tokens (NRGPT, Table 6, as the authors score it).
+
+    Biased towards A, and kept so: a text without any letter counts as A, and so does an English article.  The context
+    keeps the last P tokens, so that five long examples lose their beginning.  The exact patterns and the version of
+    deepeval are not published; the patterns here follow their description.
+    """
+
+    def answers(prompts: Sequence[str]) -> list[Reading]:
+        texts = evaluator.continuations([text + instruction for text in prompts], num_tokens)
+        return [read_answer(text) for text in texts]
+
+    return _tallies(subjects, answers)
+
+
+def by_fallback(subjects: Mapping[str, Subject]) -> dict[str, Tally]:
+    """Return what a model scores that always says "A": the share of questions with that answer, 25 % give or
+    take some.
+    """
+    return _tallies(subjects, lambda prompts: [Reading(FALLBACK)] * len(prompts))
+
+
+def read_answer(text: str) -> Reading:
+    """Return the letter of the first of ``ANSWER_PATTERNS`` that is found in ``text``; "A" if none is."""
+    for pattern in ANSWER_PATTERNS:
+        if match := pattern.search(text):
+            letter, rest = match[1], text[match.end(1) :]
+            article = letter == "a" or (letter == "A" and re.match(r" [a-z]", rest) is not None)
+            return Reading(letter.upper(), article=article)
+    return Reading(FALLBACK, fallback=True)
+
+
+def column_accuracies(tallies: Mapping[str, Tally], columns: Mapping[str, Collection[str]]) -> dict[str, float]:
+    """Return the mean over each column's subjects of their accuracies, every subject with equal weight."""
+    return {
+        column: math.fsum(tallies[subject].accuracy for subject in subjects) / len(subjects)
+        for column, subjects in columns.items()
     }
-    content: dict[str, object] = {"questions_sha256": digest, "subjects": subjects}
-    return json.dumps(content, indent=1, sort_keys=True).encode() + b"\n"
+
+
+def _tallies(subjects: Mapping[str, Subject], answers: Callable[[Sequence[str]], list[Reading]]) -> dict[str, Tally]:
+    tallies = {}
+    for name, subject in subjects.items():
+        found = answers([prompt(name, subject.examples, question) for question in subject.questions])
+        right = [LETTERS[question.answer] for question in subject.questions]
+        tallies[name] = Tally(
+            len(right),
+            sum(reading.letter == letter for reading, letter in zip(found, right, strict=True)),
+            sum(reading.fallback for reading in found),
+            sum(reading.article for reading in found),
+        )
+    return tallies
+
+
+def _posed(question: Question) -> str:
+    choices = [f"{letter}. {choice}\n" for letter, choice in zip(LETTERS, question.choices, strict=True)]
+    return f"{question.text.strip()}\n{''.join(choices)}Answer:"

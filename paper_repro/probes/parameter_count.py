@@ -40,7 +40,7 @@ class ParameterCount:
         return Findings({f"paper_parameters_{name}": float(number) for name, number in self.counts().items()})
 
     def counts(self) -> dict[str, int]:
-        """Count in each way; the keys are Return the counts untied, tied, without_positions and trainable."""
+        """Count in each way; the keys are untied, tied, without_positions and trainable."""
         try:
             with torch.device("meta"):
                 model = self.model()
@@ -50,11 +50,10 @@ class ParameterCount:
             raise UsageError(f"ParameterCount counts a CausalLanguageModel, found {type(model).__name__}")
         output = model.vocabulary_size * model.width
         shared = output if model.get_parameter("output.weight") is model.token_embedding.weight else 0
-        tied_once, trainable = num_parameters(model, frozen=True), num_parameters(model)
-        untied = tied_once + shared
+        untied = num_parameters(model, frozen=True) + shared
         return {
             "untied": untied,
             "tied": untied - output,
             "without_positions": untied - model.block_length * model.width,
-            "trainable": trainable + shared,
+            "trainable": num_parameters(model) + shared,
         }

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,15 +15,7 @@ from paper_repro.datamodules.sudoku import TEST, VAL, SudokuData
 from paper_repro.metrics.sudoku import RightBlanks, SolvedBoards, filled, solved
 from paper_repro.training.module import PaperModule
 
-Fill = Callable[[Tensor], Tensor]
-"""Filled boards (B, 81) of givens (B, 81)."""
-
-
-class Solver(Protocol):
-    """A module that answers a board."""
-
-    def answer(self, givens: Tensor, factor: int = 1, num_samples: int = 1) -> Tensor:
-        """Return logits (B, 81, 9) after ``factor`` times the steps of training."""
+Fill = Callable[[Tensor], Tensor]  # filled boards (B, 81) of givens (B, 81)
 
 
 @dataclass(frozen=True)
@@ -39,9 +31,6 @@ class SudokuAccuracy:
     Args:
         factors: how many times the steps of training, each above 1.
         samples: numbers N; only for a model with an energy.
-
-    Raises:
-        ValueError: a factor or a number of samples below 2.
     """
 
     factors: Sequence[int] = (2,)
@@ -53,12 +42,9 @@ class SudokuAccuracy:
                 at_least(name, number, 2)
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Ask the module's model.
-
-        Raises:
-            UsageError: data other than Sudoku, a module that answers no boards, or samples of one that has no energy.
-        """
-        data = sudoku_of(data)
+        """Ask the module's model."""
+        if not isinstance(data, SudokuData):
+            raise UsageError(f"this measures Sudoku boards, the data are {type(data).__name__}")
         if not hasattr(module, "answer"):
             raise UsageError(f"probes.accuracy asks for boards, which {type(module).__name__} does not answer")
         ways = {f"{factor}x": (factor, 1) for factor in self.factors}
@@ -94,18 +80,13 @@ def accuracies(data: SudokuData, split: str, fill: Fill) -> dict[str, float]:
     return {"boards": float(boards.compute()), "blanks": float(blanks.compute()), **by_givens}
 
 
-def sudoku_of(data: CounterBasedDataModule) -> SudokuData:
-    """Return the data if they are Sudoku boards; raise UsageError if they are others."""
-    if not isinstance(data, SudokuData):
-        raise UsageError(f"this measures Sudoku boards, the data are {type(data).__name__}")
-    return data
-
-
-def _answered(module: PaperModule, factor: int, count: int) -> Fill:
-    solver: Solver = module  # type: ignore[assignment]  # measure has looked for ``answer``
+def _answered(module: Any, factor: int, count: int) -> Fill:
+    """Return boards as a module fills them by its ``answer``: logits (B, 81, 9) after ``factor`` times the steps of
+    training, by the best of ``count`` samples.
+    """
 
     def fill(givens: Tensor) -> Tensor:
         there = givens.to(module.device)
-        return filled(there, solver.answer(there, factor, count)).to(givens.device)
+        return filled(there, module.answer(there, factor, count)).to(givens.device)
 
     return fill

@@ -1,14 +1,19 @@
-"""Texts that a trained language model generates, and their quality (NRGPT, Tables 2, 4, 5 and 8)."""
+"""Texts that a trained language model generates, given texts, and their quality (NRGPT, Tables 2 to 5 and 8)."""
 
 import json
 import math
-from collections.abc import Sequence
+import random
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from paper_repro.base.configs import instantiate
 from paper_repro.base.errors import UsageError, at_least, one_of, positive
-from paper_repro.cells.tasks import Findings
+from paper_repro.base.files import absent, find_data, sha256_of_bytes
+from paper_repro.base.identity import mix
+from paper_repro.cells.tasks import FINISHED, Cell, Findings, Outcome, Report, Task
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.tokenizers import Tokenizer
 from paper_repro.metrics.perplexity import GPT2, find_model
@@ -20,8 +25,8 @@ from paper_repro.training.module import PaperModule
 ATTACHMENT = "texts.json"
 MOST_BYTES = 60_000
 BEST, MEAN = "best_perplexity", "mean"
-SEEDS = (5, 17, 42, 99)
-"""The authors', one for each of four prompts."""
+SEEDS = (5, 17, 42, 99)  # the authors', one for each of four prompts
+CORPUS = "text"  # the role of a corpus among ``data.files``
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,6 @@ class TextQuality:
         settle: stops NRGPT's recurrences early.
 
     Raises:
-        ValueError: no prompt, prompts and seeds of different numbers, or a value out of range.
         UsageError: a model of perplexity that is there, but damaged.
     """
 
@@ -83,22 +87,15 @@ class TextQuality:
         find_model(self.perplexity_model)  # before hours are spent on the training
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Generate and score.
-
-        Raises:
-            UsageError: data without a tokenizer, a model that is no CausalLanguageModel, ``settle`` for one without
-                energies, or a prompt that the vocabulary cannot say or, ``within_context``, the context cannot hold.
-        """
+        """Generate and score."""
         model, tokenizer = module.model, getattr(data, "tokenizer", None)
         if not isinstance(tokenizer, Tokenizer):
             raise UsageError(f"TextQuality needs text: {type(data).__name__} has no tokenizer; leave the probe out")
         if not isinstance(model, CausalLanguageModel):
             raise UsageError(f"TextQuality generates with a CausalLanguageModel, found {type(model).__name__}")
         with closing(TextScorer(self.perplexity_model, self.gqs_engines, device=module.device)) as scorer:
-            texts = [
-                self._write(model, tokenizer, scorer, prompt, own)
-                for prompt, own in zip(self.prompts, self.seeds, strict=True)
-            ]
+            pairs = zip(self.prompts, self.seeds, strict=True)
+            texts = [self._write(model, tokenizer, scorer, prompt, own) for prompt, own in pairs]
         return self._findings(texts, scorer)
 
     def _write(
@@ -145,9 +142,8 @@ class TextQuality:
 def _document(texts: list[Written], chosen: list[Written], unavailable: dict[str, str]) -> bytes:
     """Return the texts as JSON, each cut to as many characters as keep the whole within 60 kB."""
     longest = max(len(text.text) for text in texts)
-    content: dict[str, Any] = {"unavailable": unavailable}
     while True:
-        content["texts"] = [
+        rows = [
             {
                 "prompt": text.prompt,
                 "seed": text.seed,
@@ -160,7 +156,71 @@ def _document(texts: list[Written], chosen: list[Written], unavailable: dict[str
             }
             for text in texts
         ]
+        content = {"unavailable": unavailable, "texts": rows}
         encoded = json.dumps(content, ensure_ascii=False, indent=1, sort_keys=True).encode(errors="replace") + b"\n"
         if len(encoded) <= MOST_BYTES or not longest:
             return encoded
         longest = longest * 9 // 10
+
+
+class ReferenceTexts(Task):
+    """Scores each cell's text (table 3), a task that generates and trains nothing; where a text is too short, or this
+    machine lacks something, the reason stands in the score's place.
+    """
+
+    def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
+        with closing(instantiate(cells[0].config["scorer"])) as score:
+            return [self._outcome(cell.config, score) for cell in cells]
+
+    def _outcome(self, config: Mapping[str, Any], score: TextScorer) -> Outcome:
+        text, hashes = reference_text(config)
+        scores = score(text)
+        refused = {name: f"too short: {reason}" for name, reason in scores.refused.items()}
+        unavailable = refused | score.unavailable
+        return Outcome(FINISHED, scores.values, unavailable=unavailable, data_hashes=hashes)
+
+
+def reference_text(config: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+    """Return the text of a cell, and the SHA-256 of the corpus that it is a piece of.
+
+    Raises:
+        UsageError: a corpus that is absent, not UTF-8, or has no ``text.characters``.
+    """
+    spec, seed, hashes = config["text"], config["seed"], {}
+    text = spec["content"]
+    if text is None:
+        content = _corpus(config)
+        hashes[CORPUS] = sha256_of_bytes(content.encode())
+        text = _piece(content, spec["characters"], random.Random(mix(seed, "piece")))
+    if spec["shuffle_words"]:
+        words = text.split()
+        random.Random(mix(seed, "words")).shuffle(words)
+        rest = iter(words)
+        text = "\n".join(" ".join(next(rest) for _ in line.split()) for line in text.split("\n"))
+    return "\n".join([text] * spec["repeat"]), hashes
+
+
+def _corpus(config: Mapping[str, Any]) -> str:
+    name = config["data"]["files"].get(CORPUS)
+    if name is None:
+        raise UsageError(f"text.content is null and data.files has no '{CORPUS}': give one of them")
+    root = config.get("machine", {}).get("data_root")
+    path = find_data(name, root)
+    if path is None:
+        raise UsageError(absent(name, root))
+    try:
+        content = path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not UTF-8 at byte {error.start}, expected plain text: convert it") from error
+    needed = config["text"]["characters"]
+    if len(content) < 2 * needed:
+        raise UsageError(f"{path}: {len(content)} characters, expected at least {2 * needed}, for pieces of {needed}")
+    return content
+
+
+def _piece(content: str, characters: int, draw: random.Random) -> str:
+    """Cut whole lines, at most ``characters`` long, from the first line start behind a random place."""
+    place = draw.randrange(len(content) - characters)
+    start = content.find("\n", place) + 1
+    whole = content[start : start + characters]
+    return whole[: whole.rfind("\n") + 1].strip("\n") or whole

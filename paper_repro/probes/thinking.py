@@ -1,11 +1,14 @@
-"""EBT, sections 3.3 and 4.1: what more steps, and the best of several samples, do to the loss on sets of texts.
+"""EBT on sets of texts: the loss after more steps and of the best of several samples (sections 3.3 and 4.1); whether
+energies say how uncertain a prediction is, and how foreign a text (figures B.3 and B.5).
 
 Legend: B texts, N samples, T tokens, V vocabulary, S steps.
 """
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,24 +19,94 @@ from paper_repro.base.identity import IGNORED, mix
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.question_answers import AbsentTextsError
+from paper_repro.datamodules.text import VAL, TextData
+from paper_repro.datamodules.text_sets import TextSet
+from paper_repro.metrics.ranks import auroc, grouped_rank_correlation
 from paper_repro.models.ebt import EBT, AutoregressiveEBT, Considered, ThinkingSettings, TransformerPlusPlus, think
-from paper_repro.probes.scored_texts import VALIDATION, Pair, check_sets, lack, scored_batches
+from paper_repro.probes.attachments import rounded
 from paper_repro.training.module import PaperModule
 
-ATTACHMENT = "thinking"
-DIGITS = 8
+VALIDATION = "validation"
+Pair = tuple[Tensor, Tensor]
+
+
+# Sets of texts: documents of validation, and sets of other distributions by name.
+
+
+def check_sets(names: Sequence[str]) -> None:
+    """Check the names of text sets; ``validation`` is the data's own."""
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"sets must be different names of text sets, at least one, got {list(names)}")
+    for name in names:
+        if name != VALIDATION:
+            TextSet(name)
+
+
+def scored_batches(data: CounterBasedDataModule, name: str, num_texts: int, batch_size: int) -> list[Pair]:
+    """Return the first ``num_texts`` texts of a set as batches (ids (B, T), next ids (B, T)).
+
+    They are the same for every model and seed.  Places that no text of a batch reaches are cut off.
+
+    Raises:
+        AbsentTextsError: the files of a set are not there.
+        UsageError: data without a tokenizer, or damaged files.
+    """
+    if name == VALIDATION:
+        ids, following = (torch.cat(parts)[:num_texts] for parts in zip(*data.evaluation_batches(VAL), strict=True))
+        batches = list(zip(ids.split(batch_size), following.split(batch_size), strict=True))
+    else:
+        if not isinstance(data, TextData):
+            raise UsageError(f"text sets need a tokenizer, the data are {type(data).__name__}")
+        texts = TextSet(name, num_texts, cache=data.cache)
+        batches = list(texts.batches(data.tokenizer, data.window, batch_size, data.data_root))
+    return [_cut(*batch) for batch in batches]
+
+
+def _cut(ids: Tensor, following: Tensor) -> Pair:
+    reached = int((following != IGNORED).any(0).nonzero().max()) + 1
+    return ids[:, :reached], following[:, :reached]  # (B, T) each
+
+
+def lack(name: str, error: AbsentTextsError) -> str:
+    """Return what a record says of a set whose files are absent: it names no folder of this machine."""
+    return f"needs {name}: {error.command}; then use --fill"
+
+
+def mean_of_tokens(parts: Sequence[Tensor]) -> float:
+    """Return the mean over the tokens of all parts, (tokens,) each."""
+    return float(torch.cat(list(parts)).mean(dtype=torch.float64))
+
+
+def settings_of(module: PaperModule) -> ThinkingSettings:
+    """Return how an EBT was trained."""
+    settings: ThinkingSettings = module.thinking  # type: ignore[assignment]
+    return settings
+
+
+def negative_log_likelihoods(logits: Tensor, following: Tensor) -> Tensor:
+    """Return -log p(next token), (..., B, T), of logits (..., B, T, V); 0 where nothing counts."""
+    targets = following.expand(logits.shape[:-1])  # (..., B, T)
+    losses = functional.cross_entropy(
+        logits.float().flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="none"
+    )
+    return losses.view(targets.shape)
+
+
+def normal_start(shape: Sequence[int], model: AutoregressiveEBT, generator: torch.Generator) -> Tensor:
+    """Draw standard normal logits, or states, of a shape, where and as the model's weights are."""
+    return torch.randn(tuple(shape), generator=generator).to(model.prediction_embedding.weight)
+
+
+# Losses of thinking.
 
 
 @dataclass(frozen=True)
 class _Losses:
     """Nats of each counted token of a batch."""
 
-    trained: Tensor
-    """As the model was trained, (tokens,)."""
-    grid: dict[tuple[int, int], Tensor]
-    """By steps and samples, (tokens,) each."""
-    oracle: dict[int, Tensor]
-    """By steps: of the sample with the lowest loss, (tokens,) each."""
+    trained: Tensor  # as the model was trained, (tokens,)
+    grid: dict[tuple[int, int], Tensor]  # by steps and samples, (tokens,) each
+    oracle: dict[int, Tensor]  # by steps: of the sample with the lowest loss, (tokens,) each
 
 
 @dataclass(frozen=True)
@@ -61,10 +134,7 @@ class Thinking:
         samples: the numbers N, 1 among them.
         num_texts: of each set, at most.
         batch_size: texts at once; N times as many predictions of T V numbers are in memory.
-        noise: sigma of Langevin noise while thinking; what is measured is then called ``..._noise<sigma>``.
-
-    Raises:
-        ValueError: no set or step, one twice, an unknown set, no single sample, or a number out of range.
+        noise: sigma of Langevin noise while thinking; the names of metrics then end with ``_noise<sigma>``.
     """
 
     sets: Sequence[str] = (VALIDATION, "gsm8k", "squad", "bigbench-math", "bigbench-dyck")
@@ -90,29 +160,26 @@ class Thinking:
             raise ValueError(f"noise must be a finite number of at least 0, got {self.noise!r}")
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Score the texts, which are the same for every model and seed; the samples follow from the seed.
-
-        Raises:
-            UsageError: a model that is neither an EBT nor a Transformer++, or one with more landscapes than steps.
-        """
+        """Score the texts, which are the same for every model and seed; the samples follow from the seed."""
         found, rows = Findings(), ["set,steps,samples,loss,oracle"]
+        suffix = f"_noise{self.noise:g}" if self.noise else ""
         for name in self.sets:
             try:
                 batches = scored_batches(data, name, self.num_texts, self.batch_size)
             except AbsentTextsError as error:
                 kinds = ("loss", "first_loss", "longer_loss", "best_loss")
-                found.unavailable |= {f"{name}_{kind}{self._suffix}": lack(name, error) for kind in kinds}
+                found.unavailable |= {f"{name}_{kind}{suffix}": lack(name, error) for kind in kinds}
                 continue
             generator = torch.Generator().manual_seed(mix(seed, "thinking", name))
             parts = [self._losses(module, batch, generator) for batch in batches]
-            found.metrics[f"{name}_loss{self._suffix}"] = mean_of_tokens([part.trained for part in parts])
+            found.metrics[f"{name}_loss{suffix}"] = mean_of_tokens([part.trained for part in parts])
             grid = {at: mean_of_tokens([part.grid[at] for part in parts]) for at in parts[0].grid}
             for (steps, samples), loss in grid.items():
                 oracle = [part.oracle[steps] for part in parts if steps in part.oracle]
-                last = f"{mean_of_tokens(oracle):.{DIGITS}g}" if oracle else ""
-                rows.append(f"{name},{steps},{samples},{loss:.{DIGITS}g},{last}")
-            found.metrics |= {f"{name}_{kind}{self._suffix}": value for kind, value in _corners(grid).items()}
-        found.attachments[f"{ATTACHMENT}{self._suffix}.csv"] = ("\n".join(rows) + "\n").encode()
+                last = f"{mean_of_tokens(oracle):.8g}" if oracle else ""
+                rows.append(f"{name},{steps},{samples},{loss:.8g},{last}")
+            found.metrics |= {f"{name}_{kind}{suffix}": value for kind, value in _corners(grid).items()}
+        found.attachments[f"thinking{suffix}.csv"] = ("\n".join(rows) + "\n").encode()
         return found
 
     def _losses(self, module: PaperModule, batch: Pair, generator: torch.Generator) -> _Losses:
@@ -164,13 +231,9 @@ class Thinking:
         recurrent = {(passes, 1): passed(passes) for passes in self.steps if model.num_passes > 1}
         return _Losses(passed(model.num_passes), recurrent, {})
 
-    @property
-    def _suffix(self) -> str:
-        return f"_noise{self.noise:g}" if self.noise else ""
-
 
 def _corners(grid: Mapping[tuple[int, int], float]) -> dict[str, float]:
-    """Return what is a metric of its own of the losses by steps and samples."""
+    """Return the losses, by steps and samples, that are metrics of their own."""
     if not grid:
         return {}
     fewest, most, samples = min(grid)[0], max(grid)[0], max(samples for _, samples in grid)
@@ -178,29 +241,153 @@ def _corners(grid: Mapping[tuple[int, int], float]) -> dict[str, float]:
     return found if samples == 1 else {**found, "best_loss": grid[most, samples]}
 
 
-def mean_of_tokens(parts: Sequence[Tensor]) -> float:
-    """Return the mean over the tokens of all parts, (tokens,) each."""
-    return float(torch.cat(list(parts)).mean(dtype=torch.float64))
+# Uncertainty.
 
 
-def settings_of(module: PaperModule) -> ThinkingSettings:
-    """Return how an EBT was trained."""
-    settings = getattr(module, "thinking", None)
-    if not isinstance(settings, ThinkingSettings):
-        raise TypeError(f"{type(module).__name__} has no ThinkingSettings called thinking")
-    return settings
+class _Text(NamedTuple):
+    """The tokens of one text, and what a model says of them, (tokens,) each."""
+
+    following: Tensor
+    loss: Tensor
+    entropy: Tensor
+    energies: Tensor  # (S + 1, tokens), before and after each step; no row for a model without energies
+    trained: int  # the row after the most steps of training
+
+    @property
+    def scores(self) -> dict[str, Tensor]:
+        """The measures of uncertainty; all but the loss without knowing the next token."""
+        found = {"entropy": self.entropy, "loss": self.loss}
+        return {"energy": self.energies[self.trained], **found} if len(self.energies) else found
 
 
-def negative_log_likelihoods(logits: Tensor, following: Tensor) -> Tensor:
-    """Return -log p(next token), (..., B, T), of logits (..., B, T, V); 0 where nothing counts."""
-    targets = following.expand(logits.shape[:-1])  # (..., B, T)
-    losses = functional.cross_entropy(
-        logits.float().flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="none"
-    )
-    return losses.view(targets.shape)
+@dataclass(frozen=True)
+class EnergyUncertainty:
+    """Compares the energy after the most steps of training with the loss, and validation with other sets of texts.
+
+    Over the tokens of validation, with intervals of 95 % from resampled documents:
+
+    * ``energy_rank``, ``energy_rank_low``, ``energy_rank_high``: Spearman's correlation of energy and loss.
+    * ``entropy_rank`` ...: the same of the entropy of the prediction, which a Transformer++ has, too.
+
+    For each set: ``<set>_energy``, ``<set>_entropy``, the mean over tokens, and, but for validation,
+    ``<set>_energy_auroc``, ``<set>_entropy_auroc``, ``<set>_loss_auroc``: how often the mean over the tokens of one of
+    its texts exceeds that of a validation document.  A Transformer++ has no energies.  A set whose files are absent is
+    not available.
+
+    The attachment token_energies.json holds, of the first text of validation and of each set in ``shown``, the first
+    tokens with their losses, and their energies before and after each step.
+
+    Args:
+        sets: names of ``datamodules.text_sets``.
+        shown: those whose texts are kept.
+        num_steps: S of the energies that are kept, at least the most steps of training; with several landscapes the
+            latter.
+        num_texts: of validation and of each set, at most.
+        num_tokens: that are kept of a text.
+        batch_size: texts at once.
+    """
+
+    sets: Sequence[str] = ("gsm8k", "squad", "bigbench-math", "bigbench-dyck")
+    shown: Sequence[str] = ("gsm8k",)
+    num_steps: int = 8
+    num_texts: int = 64
+    num_tokens: int = 24
+    batch_size: int = 8
+
+    def __post_init__(self) -> None:
+        check_sets((VALIDATION, *self.sets))
+        if foreign := [name for name in self.shown if name not in self.sets]:
+            raise ValueError(f"shown names {foreign[0]!r}, which is not among the sets {list(self.sets)}")
+        for name in ("num_steps", "num_texts", "num_tokens", "batch_size"):
+            at_least(name, getattr(self, name))
+
+    def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
+        """Score the texts, which are the same for every model and seed; the first predictions follow from the seed."""
+        if not isinstance(data, TextData):
+            raise UsageError(f"probes.uncertainty shows tokens, the data are {type(data).__name__}")
+        known = self._texts(module, data, VALIDATION, seed)
+        kinds = [kind for kind in known[0].scores if kind != "loss"]
+        found, kept = Findings(), [self._shown(VALIDATION, known[0], data)]
+        for kind in kinds:
+            scores = [text.scores[kind] for text in known]
+            found.metrics[f"{VALIDATION}_{kind}"] = mean_of_tokens(scores)
+            rank = grouped_rank_correlation(
+                scores, [text.loss for text in known], mix(seed, "energy_uncertainty", kind)
+            )
+            found.metrics |= {f"{kind}_rank": rank.value, f"{kind}_rank_low": rank.low, f"{kind}_rank_high": rank.high}
+        for name in self.sets:
+            try:
+                texts = self._texts(module, data, name, seed)
+            except AbsentTextsError as error:
+                found.unavailable |= {f"{name}_{kind}_auroc": lack(name, error) for kind in known[0].scores}
+                continue
+            for kind in kinds:
+                found.metrics[f"{name}_{kind}"] = mean_of_tokens([text.scores[kind] for text in texts])
+            for kind in known[0].scores:
+                found.metrics[f"{name}_{kind}_auroc"] = _area(kind, known, texts)
+            if name in self.shown:
+                kept.append(self._shown(name, texts[0], data))
+        if "energy" in kinds:
+            found.attachments["token_energies.json"] = json.dumps({"texts": kept}, ensure_ascii=False).encode() + b"\n"
+        return found
+
+    def _texts(self, module: PaperModule, data: CounterBasedDataModule, name: str, seed: int) -> list[_Text]:
+        generator = torch.Generator().manual_seed(mix(seed, "energy_uncertainty", name))
+        found = []
+        for ids, following in scored_batches(data, name, self.num_texts, self.batch_size):
+            found += self._of_batch(module, ids, following, generator)
+        return found
+
+    def _of_batch(self, module: PaperModule, ids: Tensor, following: Tensor, generator: torch.Generator) -> list[_Text]:
+        model = module.model
+        device = next(model.parameters()).device
+        if isinstance(model, EBT):
+            logits, energies, trained = self._thought(module, model, ids.to(device), generator)
+        elif isinstance(model, TransformerPlusPlus):
+            logits, trained = model(ids.to(device)), 0  # (B, T, V)
+            energies = logits.new_zeros(0, *ids.shape)  # (0, B, T)
+        else:
+            raise UsageError(f"probes.uncertainty: {type(model).__name__} is neither an EBT nor a Transformer++")
+        losses = negative_log_likelihoods(logits, following.to(device)).cpu()  # (B, T)
+        entropy = torch.distributions.Categorical(logits=logits.float(), validate_args=False).entropy().cpu()  # (B, T)
+        counted, energies = following != IGNORED, energies.cpu()
+        return [
+            _Text(following[row][own], losses[row][own], entropy[row][own], energies[:, row][:, own], trained)
+            for row, own in enumerate(counted)
+        ]
+
+    def _thought(
+        self, module: PaperModule, model: EBT, ids: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor, int]:
+        """Return the logits (B, T, V) after the most steps of training, all energies (S + 1, B, T), and that step."""
+        settings = settings_of(module)
+        steps = self.num_steps if model.num_landscapes == 1 else settings.longest
+        if steps < settings.longest:
+            raise UsageError(
+                f"probes.uncertainty.num_steps={steps} is fewer than the {settings.longest} steps of training"
+            )
+        start = normal_start((1, *ids.shape, model.vocabulary_size), model, generator)  # (1, B, T, V)
+        energies, logits = [], start[0]
+        for number, considered in enumerate(think(model, ids, start, steps, replace(settings, noise=0.0))):
+            energies.append(considered.energies[0])  # (B, T)
+            if number == settings.longest:
+                logits = considered.predictions[0]  # (B, T, V)
+        return logits, torch.stack(energies), settings.longest
+
+    def _shown(self, name: str, text: _Text, data: TextData) -> dict[str, Any]:
+        most = self.num_tokens
+        return {
+            "set": name,
+            "tokens": [data.tokenizer.decode([token]) for token in text.following[:most].tolist()],
+            "loss": rounded(text.loss[:most]),
+            "energies": rounded(text.energies[:, :most]),
+            "trained": text.trained,
+        }
 
 
-def normal_start(shape: Sequence[int], model: AutoregressiveEBT, generator: torch.Generator) -> Tensor:
-    """Draw standard normal logits, or states, of a shape, where and as the model's weights are."""
-    weight = model.prediction_embedding.weight
-    return torch.randn(tuple(shape), generator=generator).to(weight)
+def _area(kind: str, known: Sequence[_Text], texts: Sequence[_Text]) -> float:
+    """Return how often a text's mean score exceeds that of a validation document; NaN where a score is none."""
+    negatives, positives = (torch.stack([text.scores[kind].mean() for text in side]) for side in (known, texts))
+    if bool(torch.cat([negatives, positives]).isnan().any()):
+        return math.nan
+    return auroc(negatives, positives)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.probes.inspection.tools import branches
+from paper_repro.probes.inspection import branches
 from paper_repro.tests.support import golden, golden_ngpt
 
 FILES = golden.files("ngpt", "*.npz")

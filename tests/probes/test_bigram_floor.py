@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from paper_repro.base.errors import UsageError
-from paper_repro.base.identity import settings
 from paper_repro.cells.estimates import CannotBuildError, count_here
 from paper_repro.cells.tasks import FINISHED, Cell, task_of
 from paper_repro.datamodules.documents import DocumentData
@@ -19,8 +18,8 @@ from paper_repro.datamodules.shard_writing import write_shards
 from paper_repro.datamodules.text import TokenData
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.metrics.counts import BigramCounts
-from paper_repro.probes.bigram_floor import BigramFloor, counted_pairs, evaluated_pairs
-from paper_repro.probes.scored_texts import scored_batches
+from paper_repro.probes.floors import BigramFloor, counted_pairs
+from paper_repro.probes.thinking import scored_batches
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "then", "it", "ran"]
 
@@ -48,7 +47,7 @@ def config(root: Path, reader: type = DocumentData, **others: Any) -> dict[str, 
         "window": 16,
         "num_evaluation_batches": 3,
     }
-    task = {"_target_": "paper_repro.probes.bigram_floor.BigramFloor", **others}
+    task = {"_target_": "paper_repro.probes.floors.BigramFloor", **others}
     return {"task": task, "data": data, "machine": {"data_root": str(root)}, "model": {"width": 8}, "seed": 0}
 
 
@@ -78,7 +77,7 @@ def test_documents_are_counted_as_they_are_cut_for_training(root: Path) -> None:
     cut = [ids[:17] for ids in TOKENIZER.encode_many(TRAIN)]
     assert any(len(ids) < 17 for ids in cut) and metrics["counted_tokens"] == sum(len(ids) - 1 for ids in cut)
     data = DocumentData({"manifest": "corpus/manifest.json"}, 8, 16, 3, data_root=root)
-    scored = [(int(x), int(y)) for x, y in zip(*evaluated_pairs(data, "val"), strict=True)]
+    scored = [(int(x), int(y)) for x, y in zip(*counted_pairs(data.evaluation_batches("val")), strict=True)]
     assert len(scored) == sum(int((following >= 0).sum()) for _, following in data.evaluation_batches("val"))
     assert 0 < metrics["bigram_weight"] < 1
     expected = by_hand(cut, scored, metrics["bigram_weight"])
@@ -93,7 +92,7 @@ def test_a_stream_is_counted_window_by_window(root: Path) -> None:
     most = (len(stream) - 1) // 16 * 16
     assert metrics["counted_tokens"] == most
     ids = stream.window(0, most + 1).tolist()
-    scored = [(int(x), int(y)) for x, y in zip(*evaluated_pairs(data, "val"), strict=True)]
+    scored = [(int(x), int(y)) for x, y in zip(*counted_pairs(data.evaluation_batches("val")), strict=True)]
     expected = by_hand([ids], scored, metrics["bigram_weight"])
     assert (metrics["val_loss"], metrics["val_unigram_loss"]) == pytest.approx(expected)
     windows = [ids[start : start + 17] for start in range(0, most, 16)]
@@ -121,12 +120,6 @@ def data_with(root: Path, evaluation_seed: int) -> DocumentData:
 def test_only_the_first_tokens_are_counted_where_that_is_asked(root: Path, reader: type) -> None:
     metrics = measured(config(root, reader, most_tokens=1000))
     assert 800 < metrics["counted_tokens"] <= 1000
-
-
-def test_a_floor_is_one_cell_whatever_the_model(root: Path) -> None:
-    first = config(root)
-    assert settings(first) == settings({**first, "model": {"width": 16}, "optimizer": {"lr": 1}})
-    assert settings(first) != settings({**first, "data": {**first["data"], "window": 8}})
 
 
 def test_what_cannot_be_counted_is_refused(root: Path) -> None:

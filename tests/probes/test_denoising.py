@@ -20,10 +20,15 @@ from paper_repro.lightning_modules.ebt_denoising import DiffusionDenoising, EBTD
 from paper_repro.models import ebt_image as diffusion
 from paper_repro.models.ebt import DIRECT, ThinkingSettings
 from paper_repro.models.ebt_image import DiT, ImageEBT, denoised
-from paper_repro.probes.denoising.floor import DenoisingFloor
-from paper_repro.probes.denoising.scores import LEVELS, noised_batches
-from paper_repro.probes.denoising.thinking import Denoising
-from paper_repro.probes.linear_probe import LinearProbe, LinearProbeFloor, LinearSettings
+from paper_repro.probes.denoising import (
+    LEVELS,
+    Denoising,
+    LinearProbe,
+    LinearProbeFloor,
+    LinearSettings,
+    noised_batches,
+)
+from paper_repro.probes.image_floors import DenoisingFloor
 from paper_repro.tests.support.reports import Recorder
 from paper_repro.training.module import PaperModule
 from paper_repro.training.schedules import Constant
@@ -55,13 +60,13 @@ def rows_of(found: Any) -> dict[tuple[str, int, int], dict[str, str]]:
 
 
 def test_noise_is_the_same_for_every_batch_size_of_training_and_another_at_each_level() -> None:
-    one, two = (torch.cat([batch.noised for batch in noised_batches(data(seed=seed), 99)]) for seed in (0, 1))
+    one, two = (torch.cat([noised for _, noised in noised_batches(data(seed=seed), 99)]) for seed in (0, 1))
     assert torch.equal(one, two)
-    batch = next(noised_batches(data(), 99))
-    noise = (batch.noised - diffusion.signal(99) * batch.images) / diffusion.noise_std(99)
+    images, noised = next(noised_batches(data(), 99))
+    noise = (noised - diffusion.signal(99) * images) / diffusion.noise_std(99)
     assert abs(float(noise.std()) - 1) < 0.1
-    other = next(noised_batches(data(), 199))
-    again = (other.noised - diffusion.signal(199) * other.images) / diffusion.noise_std(199)
+    images, noised = next(noised_batches(data(), 199))
+    again = (noised - diffusion.signal(199) * images) / diffusion.noise_std(199)
     assert abs(float((noise * again).mean())) < 0.2
 
 
@@ -74,10 +79,10 @@ def test_ebt_is_measured_after_each_pass(steps: int) -> None:
     assert found.metrics["in_nfe"] == steps and found.metrics["out_nfe"] == 3 * steps
     assert float(rows["out", steps, 3]["psnr"]) == pytest.approx(found.metrics["out_psnr"], rel=1e-6)
     images, errors = [], []
-    for batch in noised_batches(data(), 19):
-        *_, (last, _) = denoised(own.model, batch.noised, 3 * steps)
+    for whole, noised in noised_batches(data(), 19):
+        *_, (last, _) = denoised(own.model, noised, 3 * steps)
         images.append(last)
-        errors.append(((last.clamp(-1, 1) - batch.images) * 127.5).square())
+        errors.append(((last.clamp(-1, 1) - whole) * 127.5).square())
     mse = float(torch.cat(errors).mean())
     assert found.metrics["out_mse"] == pytest.approx(mse, rel=1e-4)
     strips = {f"{level}_{what}.png" for level in LEVELS for what in ("noised", "found")}

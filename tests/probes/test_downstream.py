@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import DATA_VARIABLE
 from paper_repro.cells.tasks import Findings
-from paper_repro.evaluation import harness
-from paper_repro.evaluation.causal import Evaluator
-from paper_repro.probes.downstream import SWITCHES, Downstream
-from paper_repro.tests.evaluation.doubles import Bytes, Reciting, small_gpt
+from paper_repro.probes import downstream
+from paper_repro.probes.causal_evaluator import Evaluator
+from paper_repro.probes.downstream import INSTALL, SWITCHES, Downstream, run_tasks
+from paper_repro.tests.probes.doubles import Bytes, Reciting, small_gpt
 
 ANSWERS = ["yes", "no", "yes", "yes", "no"]
 TASKS = {"own_words": "words", "own_endings": "endings"}
@@ -81,7 +81,7 @@ def test_the_scores_are_the_harness_own_and_the_mean_is_theirs(data: Path) -> No
     found = measured(Downstream(TASKS, limit=4), model).metrics
     evaluator = Evaluator(model, Bytes())
     own = {
-        name: harness.run_tasks(evaluator, [name], 0, 4, data / "downstream" / group).metrics[f"{name}/acc"]
+        name: run_tasks(evaluator, [name], 0, 4, data / "downstream" / group)[f"{name}/acc"]
         for name, group in TASKS.items()
     }
     assert {name: found[name] for name in TASKS} == pytest.approx({name: 100 * own[name] for name in TASKS}, abs=1e-9)
@@ -109,15 +109,14 @@ def test_the_harness_own_tasks_are_found_and_nothing_is_downloaded(
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "nothing"))
     modules = [importlib.import_module(name) for name in SWITCHES]
     seen: list[list[bool]] = []
-    run = harness.run_tasks
 
-    def watched(*arguments: Any) -> harness.HarnessScores:
+    def watched(*arguments: Any) -> dict[str, float]:
         seen.append([module.HF_HUB_OFFLINE for module in modules])
-        return run(*arguments)
+        return run_tasks(*arguments)
 
     for module in modules:
         monkeypatch.setattr(module, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(harness, "run_tasks", watched)
+    monkeypatch.setattr(downstream, "run_tasks", watched)
     tasks = {"arc_easy": "arc", "wsc273": "wsc273"}
     found = measured(Downstream(tasks, ["arc_easy"]), small_gpt())
     assert found.metrics == {}
@@ -132,8 +131,8 @@ def test_without_lm_eval_everything_is_unavailable_and_no_tokenizer_is_asked_for
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     found = Downstream(TASKS, ["own_words"]).measure(SimpleNamespace(model=None), SimpleNamespace(), 0)  # type: ignore[arg-type]
     names = {*TASKS, "own_words_norm", "downstream_mean", "downstream_cropped"}
-    assert found.metrics == {} and found.unavailable == dict.fromkeys(names, harness.INSTALL)
-    assert harness.INSTALL == "needs lm-eval: pip install 'paper-repro[eval]'"
+    assert found.metrics == {} and found.unavailable == dict.fromkeys(names, INSTALL)
+    assert INSTALL == "needs lm-eval: pip install 'paper-repro[eval]'"
 
 
 def test_a_user_error_is_named(data: Path) -> None:

@@ -11,13 +11,11 @@ from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, task_of
 from paper_repro.datamodules import continuations
 from paper_repro.datamodules.text import TokenData
-from paper_repro.evaluation import harness
 from paper_repro.metrics.counts import BigramCounts
-from paper_repro.probes.bigram_floor import BigramFloor
-from paper_repro.probes.downstream import Downstream
-from paper_repro.probes.downstream_floor import BigramModel
+from paper_repro.probes.downstream import INSTALL, Downstream
+from paper_repro.probes.floors import BigramFloor, BigramModel
 from paper_repro.tests.datamodules import test_continuations as made
-from paper_repro.tests.evaluation.doubles import small_gpt
+from paper_repro.tests.probes.doubles import small_gpt
 
 TASKS = {f"continuations_{letters}": "continuations-512" for letters in continuations.LETTERS}
 BEFORE = 7
@@ -44,7 +42,7 @@ def data(root: Path) -> TokenData:
 
 def outcome(root: Path, reader: str = "text.TokenData", **others: Any) -> Outcome:
     section = {"_target_": f"paper_repro.datamodules.{reader}", "files": {"manifest": "docstrings-512/manifest.json"}}
-    task = {"_target_": "paper_repro.probes.downstream_floor.DownstreamFloor", **COMMON, **others}
+    task = {"_target_": "paper_repro.probes.floors.DownstreamFloor", **COMMON, **others}
     config = {"task": task, "data": {**section, "window": 64}, "machine": {"data_root": str(root)}, "seed": 0}
     (found,) = task_of(config).run([Cell("0" * 16, config)], root / "cells", SimpleNamespace())  # type: ignore[arg-type]
     return found
@@ -64,7 +62,7 @@ def test_the_model_is_the_count() -> None:
 
 
 def test_the_count_knows_little_more_than_chance_and_is_right_where_it_is_by_hand(root: Path) -> None:
-    pytest.importorskip("lm_eval", reason=harness.INSTALL)
+    pytest.importorskip("lm_eval", reason=INSTALL)
     folder = made.prepare(root)
     found = outcome(root)
     assert found.status == FINISHED and set(found.data_hashes) == {"manifest", "tokenizer"}
@@ -107,7 +105,7 @@ class Knowing(torch.nn.Module):
 
 
 def test_who_knows_the_documents_is_right_and_five_examples_fit_into_a_short_context(root: Path) -> None:
-    pytest.importorskip("lm_eval", reason=harness.INSTALL)
+    pytest.importorskip("lm_eval", reason=INSTALL)
     made.prepare(root)
     for examples in (0, 5):
         found = Downstream(**COMMON, num_fewshot=examples).of_model(Knowing(127), data(root))
@@ -126,7 +124,7 @@ def test_what_is_lacking_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     monkeypatch.setattr(files, "DATA", root)
-    assert outcome(root).unavailable == dict.fromkeys(names, harness.INSTALL)
+    assert outcome(root).unavailable == dict.fromkeys(names, INSTALL)
 
 
 def test_altered_questions_are_refused_before_and_after_a_training(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,11 +138,3 @@ def test_altered_questions_are_refused_before_and_after_a_training(root: Path, m
     monkeypatch.setenv(files.DATA_VARIABLE, str(root))
     with pytest.raises(UsageError, match=message):
         Downstream(**COMMON)
-
-
-def test_other_data_than_texts_are_refused(root: Path) -> None:
-    task = {"_target_": "paper_repro.probes.downstream_floor.DownstreamFloor", **COMMON}
-    section = {"_target_": "paper_repro.datamodules.gaussian_process.GaussianProcessData"}
-    config = {"task": task, "data": section, "machine": {}, "seed": 0}
-    with pytest.raises(UsageError, match="DownstreamFloor counts tokens of texts, the data are GaussianProcessData"):
-        task_of(config).run([Cell("0" * 16, config)], root, SimpleNamespace())  # type: ignore[arg-type]

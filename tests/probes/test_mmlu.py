@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import DATA_VARIABLE
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
-from paper_repro.probes.mmlu import MMLU
-from paper_repro.tests.evaluation import doubles
-from paper_repro.tests.evaluation.doubles import SIZES, Bytes, Reciting
+from paper_repro.probes import mmlu
+from paper_repro.probes.causal_evaluator import Evaluator
+from paper_repro.probes.mmlu import MMLU, Tally
+from paper_repro.tests.probes import doubles
+from paper_repro.tests.probes.doubles import SIZES, Bytes, Reciting
 from paper_repro.training.module import PaperModule
 from paper_repro.training.schedules import Cosine
 
@@ -106,3 +108,108 @@ def test_wrong_columns_damaged_questions_and_data_without_text_are_refused(folde
         MMLU({"food": {"fruit": 6}})  # before anything is trained
     with pytest.raises(UsageError, match=r"Silent has no tokenizer; leave probes.mmlu out"):
         MMLU(COLUMNS).measure(Module(Reciting("Answer:", " B", 4096)), Silent(), 0)
+
+
+# Questions and answers.
+
+
+@pytest.fixture
+def subjects(tmp_path: Path) -> dict[str, mmlu.Subject]:
+    return mmlu.read(doubles.write_csv(tmp_path), SIZES)
+
+
+def right_answers(letter: str) -> dict[str, int]:
+    return {name: [row[5] for row in doubles.questions(name, "test")].count(letter) for name in SIZES}
+
+
+def test_both_layouts_give_the_same_questions(tmp_path: Path, subjects: dict[str, mmlu.Subject]) -> None:
+    pytest.importorskip("pyarrow")
+    hub = mmlu.read(doubles.write_parquet(tmp_path / "hub"), SIZES)
+    assert hub == subjects
+    assert mmlu.digest(hub) == mmlu.digest(subjects)
+    row = doubles.questions("fruit", "test")[2]
+    assert subjects["fruit"].questions[2] == mmlu.Question(row[0], tuple(row[1:5]), "ABCD".index(row[5]))
+    assert [len(subjects[name].examples) for name in SIZES] == [5, 5]
+
+
+def test_the_prompt_is_that_of_the_original_paper() -> None:
+    example = mmlu.Question("One and one?", ("1", "2", "3", "4"), 1)
+    question = mmlu.Question(" Two and one?\n", ("1", "2", "3", "4"), 2)
+    assert mmlu.prompt("small_sums", [example], question) == (
+        "The following are multiple choice questions (with answers) about small sums.\n\n"
+        "One and one?\nA. 1\nB. 2\nC. 3\nD. 4\nAnswer: B\n\n"
+        "Two and one?\nA. 1\nB. 2\nC. 3\nD. 4\nAnswer:"
+    )
+
+
+def test_silence_and_articles_count_as_answer_a_and_are_reported(subjects: dict[str, mmlu.Subject]) -> None:
+    said = {"": (1, 0), " 42 ...": (1, 0), " it was a dog": (0, 1), " A dog, then": (0, 1), " A. dog": (0, 0)}
+    for text, (fallback, article) in said.items():
+        evaluator = Evaluator(Reciting("needed.", text + "~" * 20, 4096), Bytes())
+        for name, tally in mmlu.by_generation(evaluator, subjects, num_tokens=20).items():
+            size = SIZES[name]
+            assert tally == Tally(size, right_answers("A")[name], fallback * size, article * size), text
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        ("The answer is C, not A.", "C"),
+        ("A guess: the ANSWER IS: (d)", "D"),
+        ("I take B) but answer: c", "C"),
+        ("A man chose option b here", "B"),
+        ("A thing (D) B.", "D"),
+        ("C. or B.", "C"),
+        ("see B: a list", "B"),
+        ("B or a C", "B"),
+        ("the word a decides", "A"),
+        ("Abcd bad cab", "A"),
+        ("I'd go", "D"),
+    ],
+)
+def test_the_first_pattern_found_decides_from_a_full_answer_to_a_lone_letter(text: str, letter: str) -> None:
+    assert mmlu.read_answer(text).letter == letter
+    assert len(mmlu.ANSWER_PATTERNS) == 8
+
+
+def test_readings_say_what_decided() -> None:
+    assert mmlu.read_answer("Abcd bad cab") == mmlu.Reading("A", fallback=True)
+    assert mmlu.read_answer("once upon a time") == mmlu.Reading("A", article=True)
+    assert mmlu.read_answer("A time") == mmlu.Reading("A", article=True)
+    assert mmlu.read_answer(" A\n\nThe next") == mmlu.Reading("A")
+    assert mmlu.read_answer("b time") == mmlu.Reading("B")
+
+
+def test_a_column_is_the_mean_of_its_subjects_whatever_their_size() -> None:
+    tallies = {"a": Tally(10, 1), "b": Tally(1000, 900), "c": Tally(4, 1)}
+    assert mmlu.column_accuracies(tallies, {"x": ["a", "b"], "y": ["c"]}) == {"x": 0.5, "y": 0.25}
+
+
+def test_absent_and_damaged_files_are_refused_with_the_command(tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError, match=r"needs mmlu: there is neither .*parquet nor .*fruit_dev.csv; run: hf download"
+    ):
+        mmlu.read(tmp_path, SIZES)
+    doubles.write_csv(tmp_path)
+    with pytest.raises(UsageError, match=r"7 test questions on fruit, expected 8; run: hf download"):
+        mmlu.read(tmp_path, {"fruit": 8})
+    table = tmp_path / "test" / "fruit_test.csv"
+    whole = table.read_bytes()
+    table.write_bytes(whole + b"question,a,b,c,d,E\n")
+    with pytest.raises(UsageError, match=r"fruit_test.csv: row 8: found 6 fields .*, expected question, four choices"):
+        mmlu.read(tmp_path, SIZES)
+    table.write_bytes(whole + b"question,a,b,c,A\n")
+    with pytest.raises(UsageError, match=r"fruit_test.csv: row 8: found 5 fields"):
+        mmlu.read(tmp_path, SIZES)
+    table.write_bytes(b"\xff" + whole)
+    with pytest.raises(UsageError, match=r"fruit_test.csv: no CSV in UTF-8"):
+        mmlu.read(tmp_path, SIZES)
+
+
+def test_a_damaged_parquet_file_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    doubles.write_parquet(tmp_path)
+    path = tmp_path / "all" / "dev-00000-of-00001.parquet"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(UsageError, match=r"dev-00000-of-00001.parquet: no parquet file of MMLU: .*; run: hf download"):
+        mmlu.read(tmp_path, SIZES)

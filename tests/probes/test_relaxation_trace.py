@@ -14,11 +14,19 @@ from paper_repro.datamodules.image_sources import Digits
 from paper_repro.datamodules.images import MaskedImageData
 from paper_repro.lightning_modules.cet_celeba import CETCelebA
 from paper_repro.models.cet import CET
-from paper_repro.probes.completion.equilibrium_gradient import EstimateOrder, GradientPrecision
-from paper_repro.probes.completion.reconstructions import Reconstructions
-from paper_repro.probes.completion.relaxation_trace import EVERY, METRICS, RelaxationTrace, Traced, metrics, recorded
-from paper_repro.probes.completion.tools import first_images
-from paper_repro.probes.pictures import PIXELS, png
+from paper_repro.probes.attachments import PIXELS, png
+from paper_repro.probes.completion import (
+    EVERY,
+    METRICS,
+    EstimateOrder,
+    GradientPrecision,
+    Reconstructions,
+    RelaxationTrace,
+    Traced,
+    first_images,
+    metrics,
+    recorded,
+)
 from paper_repro.training.schedules import Constant
 
 SIZES = {"channels": 1, "size": 8, "patch": 4, "stride": 2, "width": 12, "num_heads": 2, "head_width": 4}

@@ -1,5 +1,4 @@
-"""What is thought of texts and boards, and the energy around a prediction, against thinking done by hand."""
-
+import io
 import math
 from typing import Any
 
@@ -13,9 +12,8 @@ from paper_repro.datamodules.sudoku_boards import puzzle
 from paper_repro.datamodules.tokenizers import CharacterTokenizer
 from paper_repro.models.ebt import CODE, EBT, LISTING, ThinkingSettings, think
 from paper_repro.models.ebt_sudoku import SudokuEBT
-from paper_repro.probes.thoughts import board, surface
-from paper_repro.probes.thoughts.text import Place, Reader
-from paper_repro.probes.thoughts.trace import Manner, trace
+from paper_repro.probes.terminal import Shader, wants_color
+from paper_repro.probes.thoughts import SPACES, Manner, Place, Reader, around_board, rows, think_of_board, trace
 from paper_repro.tests.support.golden_ebt import in_float64
 
 TOKENIZER = CharacterTokenizer("abcdefgh ")
@@ -154,14 +152,14 @@ def test_random_directions_are_orthonormal_and_curves_pass_through_the_predictio
 def test_rows_of_a_surface_hold_curves_planes_and_path_of_both_spaces() -> None:
     reader = Reader(made(), TOKENIZER, Manner(2))
     thought = reader.read(IDS, 3)
-    rows = list(surface.rows(reader.around(IDS, thought), seed=0, num_curves=3, points=5))
-    for space in surface.SPACES:
-        here = [(row["kind"], row["over"]) for row in rows if row["space"] == space]
+    found = list(rows(reader.around(IDS, thought), seed=0, num_curves=3, points=5))
+    for space in SPACES:
+        here = [(row["kind"], row["over"]) for row in found if row["space"] == space]
         assert {kind: here.count(kind) for kind in here} == {
             **{("curve", "random"): 15, ("curve", "path"): 5},
             **{(kind, over): n for kind, n in (("plane", 25), ("path", 4)) for over in ("random", "path")},
         }
-        ends = [row for row in rows if (row["space"], row["kind"], row["line"]) == (space, "path", 3)]
+        ends = [row for row in found if (row["space"], row["kind"], row["line"]) == (space, "path", 3)]
         for end in ends:
             assert (end["x"], end["y"]) == (0.0, 0.0)
             assert end["energy"] == pytest.approx(thought.places[-1].energies[-1], rel=1e-9)
@@ -186,7 +184,7 @@ def plays(clamp_givens: bool = True) -> SudokuEBT:
 
 def test_a_board_is_that_of_the_sample_whose_cells_energies_have_the_lowest_sum() -> None:
     model, manner = plays(), Manner(5, step_size=40.0, seed=2)
-    found = board.think_of_board(model, GIVENS, 3, manner)
+    found = think_of_board(model, GIVENS, 3, manner)
     seeds = [mix(2, "start", 0, sample) for sample in range(5)]
     each = [torch.randn((81, 9), generator=torch.Generator().manual_seed(seed)) for seed in seeds]
     states = list(think(model, torch.tensor([GIVENS]), torch.stack(each)[:, None].double(), 3, step_size=40.0))
@@ -205,7 +203,7 @@ def test_a_board_is_accepted_when_its_digits_are_the_solutions() -> None:
     with torch.no_grad():
         model.energy_head.weight.zero_()  # without a gradient the digits stay what the random start says
     almost = [0 if cell == 40 else digit for cell, digit in enumerate(SOLUTION)]
-    found = [board.think_of_board(model, almost, 1, Manner(seed=seed)) for seed in range(40)]
+    found = [think_of_board(model, almost, 1, Manner(seed=seed)) for seed in range(40)]
     for thought in found:
         assert thought.accepted == [own == list(SOLUTION) for own in thought.boards]
     assert {thought.accepted[-1] for thought in found} == {True, False}
@@ -214,12 +212,36 @@ def test_a_board_is_accepted_when_its_digits_are_the_solutions() -> None:
 @pytest.mark.parametrize("clamp_givens", [True, False])
 def test_the_energy_around_a_board_moves_its_free_cells(clamp_givens: bool) -> None:
     model = plays(clamp_givens)
-    thought = board.think_of_board(model, GIVENS, 2, Manner(2))
+    thought = think_of_board(model, GIVENS, 2, Manner(2))
     free = GIVENS.count(0) if clamp_givens else 81
-    candidates, logits = board.around(model, GIVENS, thought)
+    candidates, logits = around_board(model, GIVENS, thought)
     assert (len(candidates.centre), len(logits.centre)) == (free * D, free * 9)
     for found in (candidates, logits):
         for point, energies in zip(found.path, thought.energies, strict=True):
             assert float(found.energy(point[None]).detach()) == pytest.approx(sum(energies), rel=1e-9)
         along = found.curve(found.random_directions(1, 0)[0], torch.tensor([-1.0, 1.0], dtype=torch.float64))
         assert float(along[0]) != float(along[1])
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colors_are_for_terminals_that_nobody_asked_to_be_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "")
+    assert wants_color(Terminal()) and not wants_color(io.StringIO())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not wants_color(Terminal())
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert not wants_color(Terminal())
+
+
+def test_low_values_are_green_and_high_ones_purple() -> None:
+    shade = Shader(-1.0, 3.0, colored=True)
+    assert shade("a", -1.0) == "\x1b[48;5;28;38;5;231ma\x1b[0m"
+    assert shade("a", 3.0) == "\x1b[48;5;54;38;5;231ma\x1b[0m"
+    assert shade("a", 1.0) == "\x1b[48;5;255;38;5;16ma\x1b[0m" == Shader(1.0, 1.0, colored=True)("a", 1.0)
+    assert Shader(-1.0, 3.0, colored=False)("a", 1.0) == "a"

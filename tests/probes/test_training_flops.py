@@ -1,13 +1,15 @@
-"""FLOPs of a training step, counted on trained modules."""
+"""Counted FLOPs: of a training step on trained modules, and of NRGPT's blocks."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from paper_repro.base import configs
-from paper_repro.cells.tasks import Cell
-from paper_repro.probes.training_flops import TrainingFlops
+from paper_repro.cells.tasks import Cell, Outcome
+from paper_repro.papers.nrgpt.flops import flops_by_formula
+from paper_repro.probes.training_flops import BlockCost, TrainingFlops, count
 from paper_repro.training.build import build
 
 ROWS, TOKENS, WORDS, WIDTH, LAYERS = 2, 8, 32, 16, 2
@@ -58,3 +60,48 @@ def test_ebts_trunk_has_the_energys_row_and_the_embeddings_of_steps(model: str, 
 def test_another_step_of_a_prediction_costs_more() -> None:
     two, three = (measured("s1", f"module.thinking.num_steps={steps}")["step_flops"] for steps in (2, 3))
     assert 1.2 < three / two < 1.6
+
+
+BLOCKS = {
+    "rgpt": "gpt.RGPT",
+    "rgpt_parallel": "gpt.RGPTParallel",
+    "ff1": "nrgpt.NRGPT_H_FF1",
+    "ff2w": "nrgpt.NRGPT_H_FF2W",
+    "ff2": "nrgpt.NRGPT_H_FF2",
+}
+
+
+def block(kind: str, width: int, heads: int, window: int, hidden_factor: int = 4) -> dict[str, Any]:
+    sizes = {"width": width, "num_heads": heads, "block_length": window, "hidden_factor": hidden_factor}
+    return {"_target_": f"paper_repro.models.{BLOCKS[kind]}", "vocabulary_size": 7, "num_steps": 1, **sizes}
+
+
+def run(task: Any, *configs: dict[str, Any]) -> list[Outcome]:
+    cells = [Cell(str(number), config) for number, config in enumerate(configs)]
+    found: list[Outcome] = task.run(cells, Path(), None)
+    return found
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+@pytest.mark.parametrize(
+    ("width", "heads", "window", "factor"), [(24, 1, 5, 4), (24, 3, 2, 8), (48, 12, 33, 4), (768, 2, 128, 1)]
+)
+def test_every_product_of_a_block_is_counted(kind: str, width: int, heads: int, window: int, factor: int) -> None:
+    """Also those inside a custom autograd function: a hidden product would leave the count below the formula."""
+    counts = count(block(kind, width, heads, window, factor), window)
+    assert counts["flops"] == flops_by_formula(kind, width, heads, window, factor)
+    eta = 0 if kind.startswith("rgpt") else 2 * window * width**2
+    assert counts["flops"] == counts["attention"] + counts["feed_forward"] + eta
+
+
+@pytest.mark.parametrize("heads", [1, 2, 12])
+@pytest.mark.parametrize("kind", ["ff1", "ff2w", "ff2"])
+def test_the_width_of_equal_parameters_is_the_nearest(kind: str, heads: int) -> None:
+    own = block(kind, 96, heads, 8)
+    found = run(BlockCost(), {"block": own, "window": 8, "equal_parameters": True})[0].metrics
+    wanted = count(block("rgpt", 96, heads, 8), 8)["parameters"]
+    assert found["parameters_ratio"] == found["parameters"] / wanted
+    assert found["width"] % heads == 0
+    for width in (int(found["width"]) - heads, int(found["width"]) + heads):
+        other = count({**own, "width": width}, 8)["parameters"]
+        assert abs(other - wanted) >= abs(found["parameters"] - wanted)

@@ -19,9 +19,9 @@ from paper_repro.datamodules.video_sources import SampleClips
 from paper_repro.datamodules.videos import VideoData
 from paper_repro.lightning_modules.ebt_video import EBTVideo, TransformerVideo
 from paper_repro.models.ebt import DIRECT, LatentEBT, LatentTransformer, ThinkingSettings
+from paper_repro.probes.floors import VideoFloor, linear_frame
 from paper_repro.probes.frame_energies import FrameEnergies, cut, stopped
 from paper_repro.probes.training_flops import TrainingFlops
-from paper_repro.probes.video_floor import VideoFloor, linear
 from paper_repro.tests.support.reports import Recorder
 from paper_repro.training.module import PaperModule
 from paper_repro.training.schedules import Constant
@@ -68,28 +68,13 @@ def test_the_last_frame_again_is_the_loss_of_a_clip_that_moves() -> None:
 def test_a_linear_map_is_better_on_what_it_was_fitted_to() -> None:
     clips = data()
     first = [clips.train_batch(step) for step in range(16)]
-    predict = linear(clips, 16)
+    predict = linear_frame(clips, 16)
     fitted, kept = (
         sum(float((guess(batch[:, :-1]) - batch[:, 1:]).square().sum()) for batch in first)
         for guess in (predict, lambda frames: frames)
     )
     assert fitted < kept
     assert floor("linear", num_batches=16)["test_loss"] > 0
-
-
-@pytest.mark.parametrize(("wrong", "message"), [({"rule": "mean"}, "rule"), ({"num_batches": 0}, "num_batches")])
-def test_unknown_floors_are_refused(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        VideoFloor(**wrong)
-
-
-def test_floors_on_video_want_clips() -> None:
-    section = {
-        "_target_": "paper_repro.datamodules.images.ImageData",
-        "source": {"_target_": f"{Digits.__module__}.Digits"},
-    }
-    with pytest.raises(UsageError, match="windows of clips"):
-        VideoFloor().run([Cell("cell", {"data": section, "seed": 0})], Path(), Recorder())
 
 
 def test_a_window_stands_still_or_is_cut_in_its_middle() -> None:

@@ -17,9 +17,7 @@ from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import Cell
 from paper_repro.lightning_modules.ngpt_speedup import NGPTSpeedup
 from paper_repro.models.ngpt import NGPT
-from paper_repro.probes.inspection.embeddings import Embeddings
-from paper_repro.probes.inspection.matrices import Matrices
-from paper_repro.probes.inspection.scales import Scales
+from paper_repro.probes.inspection import Embeddings, Matrices, Scales
 from paper_repro.tables import figure
 from paper_repro.training import checkpoints
 from paper_repro.training.build import build

@@ -20,9 +20,8 @@ from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import Cell
 from paper_repro.datamodules.sudoku_boards import puzzle
 from paper_repro.datamodules.tokenizers import CharacterTokenizer
-from paper_repro.probes.thoughts import board, surface
-from paper_repro.probes.thoughts.text import Reader, TextThought
-from paper_repro.probes.thoughts.trace import Manner
+from paper_repro.probes import thoughts
+from paper_repro.probes.thoughts import Manner, Reader, TextThought, think_of_board
 from paper_repro.training import checkpoints
 from paper_repro.training.build import build, rebuild
 
@@ -114,7 +113,7 @@ def a_baseline(folder: Path) -> Path:
     """Make the record one of a task that keeps no weights."""
     cell = write(folder, SUDOKU)
     record = records.read(cell / "record.json")
-    record.config["task"] = {"_target_": "paper_repro.probes.sudoku_floor.SudokuFloor"}
+    record.config["task"] = {"_target_": "paper_repro.probes.floors.SudokuFloor"}
     records.write(cell / "record.json", record)
     (cell / checkpoints.WEIGHTS).unlink()
     return cell
@@ -134,8 +133,8 @@ def player(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw few points, and find no data but the test's."""
     monkeypatch.delenv("PAPER_REPRO_DATA", raising=False)
-    whole = surface.rows
-    monkeypatch.setattr(surface, "rows", lambda found, seed: whole(found, seed, num_curves=2, points=5))
+    whole = thoughts.rows
+    monkeypatch.setattr(thoughts, "rows", lambda found, seed: whole(found, seed, num_curves=2, points=5))
 
 
 def run(folder: Path, *words: str) -> int:
@@ -251,7 +250,7 @@ def test_a_board_is_printed_after_each_step_with_energies_and_a_verdict(
     assert heading.startswith(f"SudokuEBT {CELL}, landscapes 1, ") and len(blocks) == 2
     model: Any = rebuild(player, Cell(CELL, records.read(player / "record.json").config)).module.model
     for block, steps in zip(blocks, (1, 3), strict=True):
-        found = board.think_of_board(model, GIVENS, steps, Manner(2))
+        found = think_of_board(model, GIVENS, steps, Manner(2))
         verdict = "accepts" if found.accepted[-1] else "does not accept"
         right = sum(digit == own for digit, own in zip(found.boards[-1], SOLUTION, strict=True)) - 76
         first, *lines = block.splitlines()

@@ -17,8 +17,7 @@ from paper_repro.cells.tasks import Cell
 from paper_repro.models import ebt_image as diffusion
 from paper_repro.models.ebt import DIRECT, ThinkingSettings
 from paper_repro.models.ebt_image import ImageEBT, denoised
-from paper_repro.probes.thoughts.image import read_image, think_of_image
-from paper_repro.probes.thoughts.trace import Manner
+from paper_repro.probes.thoughts import Manner, read_image, think_of_image
 from paper_repro.training import checkpoints
 from paper_repro.training.build import build
 

@@ -6,8 +6,7 @@ import pytest
 
 from paper_repro.base import configs
 from paper_repro.cells.tasks import Cell
-from paper_repro.probes.model_size import ModelSize, count
-from paper_repro.probes.optimisation_settings import OptimisationSettings
+from paper_repro.probes.settings import ModelSize, OptimisationSettings, count
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec
 

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure as Canvas
 
 from paper_repro.base import configs
-from paper_repro.probes.completion.settings import settings
+from paper_repro.probes.settings import completion_settings as settings
 from paper_repro.tables.figure import figure_of
 from paper_repro.tests.support import made_up
 from paper_repro.tests.support.made_up import Made

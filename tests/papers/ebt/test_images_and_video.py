@@ -12,7 +12,7 @@ from paper_repro.papers.ebt.figB1 import FigureB1
 from paper_repro.papers.ebt.figB2 import FigureB2
 from paper_repro.papers.ebt.figB6 import FigureB6
 from paper_repro.papers.ebt.table5 import Figure5
-from paper_repro.probes.pictures import png
+from paper_repro.probes.attachments import png
 from paper_repro.tables.baselines import MeasuredBaseline
 from paper_repro.tables.claims import CANNOT_TELL, NO_DIFFERENCE, NOT_BEATEN, OPPOSITE, SEEN
 from paper_repro.tables.figure import Figure

@@ -6,7 +6,8 @@ import pytest
 
 from paper_repro.base import configs
 from paper_repro.cells.tasks import Cell
-from paper_repro.probes.prediction_settings import PredictionSettings, settings
+from paper_repro.probes.settings import PredictionSettings
+from paper_repro.probes.settings import prediction_settings as settings
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec
 

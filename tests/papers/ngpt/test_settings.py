@@ -8,8 +8,8 @@ import pytest
 from paper_repro.base import configs
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.tasks import Cell
-from paper_repro.probes.model_size import ModelSize, count
-from paper_repro.probes.optimisation_settings import settings
+from paper_repro.probes.settings import ModelSize, count
+from paper_repro.probes.settings import optimisation_settings as settings
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec
 

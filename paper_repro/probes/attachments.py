@@ -1,7 +1,8 @@
-"""Images as a file: a strip of them as one PNG."""
+"""Files that probes leave beside a record: strips of images as one PNG, and numbers with few digits."""
 
 import struct
 import zlib
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,10 +10,15 @@ from torch.nn import functional as F
 
 PIXELS = 90_000
 """Pixels of a strip at most: at three bytes each a photograph's stay below the size that an attachment may have."""
-COLOR_TYPES = {1: 0, 3: 2}
-"""PNG's, by the number of channels."""
-SUB = b"\x01"
-"""PNG's filter that stores each byte less the one of the pixel before it."""
+COLOR_TYPES = {1: 0, 3: 2}  # PNG's, by the number of channels
+SUB = b"\x01"  # PNG's filter that stores each byte less the one of the pixel before it
+
+
+def rounded(values: Tensor, digits: int = 5) -> Any:
+    """Return numbers with so many significant digits, as lists of lists."""
+    if values.ndim > 1:
+        return [rounded(row, digits) for row in values]
+    return [float(f"{value:.{digits}g}") for value in values.tolist()]
 
 
 def png(images: Tensor) -> bytes:

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from paper_repro.base.errors import UsageError
-from paper_repro.evaluation.causal import Evaluator
-from paper_repro.tests.evaluation.doubles import END, Bytes, Reciting, small_gpt
+from paper_repro.probes.causal_evaluator import Evaluator
+from paper_repro.tests.probes.doubles import Bytes, Reciting, small_gpt
 
 ROUNDING = 1e-10
 """Float64 sums of some dozen log-likelihoods, in another order."""
@@ -64,32 +64,11 @@ def test_greedy_says_whether_every_token_is_the_likeliest() -> None:
     assert found[2].log_likelihood == 0.0
 
 
-def test_a_rolling_log_likelihood_predicts_each_token_once_with_a_full_last_window() -> None:
-    # The example of the harness's documentation: tokens 0 ... 9 and a context of 4.
-    model = Reciting("never", "x", 4)
-    Evaluator(model, Bytes()).rolling_log_likelihoods(["".join(map(chr, range(10)))])
-    assert sorted(model.seen) == [[3, 4, 5, 6], [5, 6, 7, 8], [END, 0, 1, 2]]
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("text", ["", "a", "abcd" * 4, "abcd" * 4 + "e", "The rivers of the north are long."])
-def test_a_rolling_log_likelihood_equals_its_windows_one_by_one(text: str) -> None:
-    model, length = small_gpt(block_length=16), 16
-    ids = [END, *text.encode()]
-    expected = 0.0
-    for first in range(1, len(ids), length):
-        end = min(first + length, len(ids))
-        logits = model(torch.tensor([ids[max(0, end - 1 - length) : end - 1]]))[0].log_softmax(-1)
-        expected += sum(float(logits[place - end, ids[place]]) for place in range(first, end))
-    found = Evaluator(model, Bytes()).rolling_log_likelihoods([text, "other"])[0]
-    assert found == pytest.approx(expected, abs=ROUNDING)
-
-
 def test_continuations_are_those_of_each_prompt_alone_with_a_sliding_context() -> None:
     model = small_gpt(block_length=12)
     tokenizer = Bytes()
     prompts = ["a", "The sun rises in the east", "xy", "twelve bytes"]
-    found = Evaluator(model, tokenizer).continuations(prompts, 9, stop_at_end=False)
+    found = Evaluator(model, tokenizer).continuations(prompts, 9)
     for prompt, text in zip(prompts, found, strict=True):
         ids = tokenizer.encode(prompt)
         for _ in range(9):
@@ -97,21 +76,17 @@ def test_continuations_are_those_of_each_prompt_alone_with_a_sliding_context() -
         assert text == tokenizer.decode(ids[len(prompt) :])
 
 
-def test_a_continuation_stops_before_the_stopping_text_and_the_end_of_text() -> None:
-    model = Reciting("?", "yes. no. yes", 64)
-    evaluator = Evaluator(model, Bytes())
-    assert evaluator.continuations(["is it?", "or is it?"], 40) == ["yes. no. yes"] * 2
-    assert evaluator.continuations(["is it?"], 40, until=["no", "."]) == ["yes"]
-    assert evaluator.continuations(["is it?"], 6) == ["yes. n"]
-    assert evaluator.continuations(["is it?", "none"], 3, until=["\0"]) == ["yes", ""]
-    assert (evaluator.num_requests, evaluator.num_cropped) == (6, 0)
+def test_prompts_that_do_not_fit_are_counted() -> None:
+    evaluator = Evaluator(Reciting("?", "yes. no. yes", 64), Bytes())
+    assert evaluator.continuations(["is it?", "or is it?"], 6) == ["yes. n"] * 2
     evaluator.continuations(["x" * 65], 1)
-    assert evaluator.num_cropped == 1
+    assert (evaluator.num_requests, evaluator.num_cropped) == (3, 1)
 
 
 def test_the_model_is_evaluated_without_dropout_and_left_in_its_mode() -> None:
     dropping = torch.nn.Sequential(torch.nn.Embedding(260, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 260))
-    evaluator = Evaluator(dropping, Bytes(), block_length=8)
+    dropping.block_length = 8
+    evaluator = Evaluator(dropping, Bytes())
     pair = evaluator.pair("ab", "cd")
     assert evaluator.log_likelihoods([pair]) == evaluator.log_likelihoods([pair])
     assert dropping.training and torch.is_grad_enabled()
@@ -124,12 +99,7 @@ def test_what_cannot_be_evaluated_is_refused_with_what_mends_it() -> None:
         without_end.pair("", "text")
     with pytest.raises(UsageError, match="a continuation of 5 tokens does not fit into the model's context of 4"):
         without_end.log_likelihoods([((1,), (1, 2, 3, 4, 5))])
-    with pytest.raises(UsageError, match="empty context, expected at least one token"):
-        without_end.log_likelihoods([((), (1,))])
-    with pytest.raises(ValueError, match="Linear has no block_length"):
-        Evaluator(torch.nn.Linear(2, 2), Bytes())
-    with pytest.raises(ValueError, match="num_tokens must be a whole number of at least 1, got 0"):
-        without_end.continuations(["a"], 0)
     narrow = torch.nn.Sequential(torch.nn.Embedding(257, 8), torch.nn.Linear(8, 100))
+    narrow.block_length = 4
     with pytest.raises(UsageError, match="the model has a vocabulary of 100, the tokenizer of 257"):
-        Evaluator(narrow, Bytes(), block_length=4).continuations(["a"], 1)
+        Evaluator(narrow, Bytes()).continuations(["a"], 1)

@@ -1,1 +1,0 @@
-"""Trained language models on benchmarks of others: scoring, the evaluation harness, MMLU."""

@@ -1,0 +1,170 @@
+"""Log-likelihoods and greedy continuations of any causal language model, in batches of similar length.
+
+Legend: B sequences, T tokens, V vocabulary, P block length.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from paper_repro.base.errors import UsageError
+from paper_repro.datamodules.tokenizers import Tokenizer
+
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Score:
+    """How a model takes a continuation."""
+
+    log_likelihood: float  # nats, summed over the continuation's tokens
+    greedy: bool  # whether each of its tokens is the likeliest
+
+
+class Evaluator:
+    """Scores and continues token sequences with a model that maps ids (B, T), T <= P, to logits (B, T, V).
+
+    Sequences are padded on the right, which a causal model does not see; a context that does not fit is cropped from
+    the left to the last P tokens.  The model is put into evaluation mode for each call, and gradients are off.
+    ``num_requests`` and ``num_cropped`` count the requests since construction.
+
+    Args:
+        model: the model, on its device; P is its ``block_length``.
+        tokenizer: whose ids the model was trained on; V may exceed its size by padding, the surplus is never generated.
+        batch_tokens: the most tokens, padding included, that one forward pass sees (one sequence may exceed it).
+    """
+
+    def __init__(self, model: nn.Module, tokenizer: Tokenizer, batch_tokens: int = 8192) -> None:
+        self.model, self.tokenizer, self.batch_tokens = model, tokenizer, batch_tokens
+        self.block_length: int = model.block_length  # type: ignore[assignment]
+        self.num_requests = self.num_cropped = 0
+
+    def pair(self, context: str, continuation: str) -> tuple[Ids, Ids]:
+        """Return the ids of a context and of the continuation, both cut from the ids of the joined text.
+
+        Blanks at the end of the context go to the continuation, with which they are tokenised; an empty context becomes
+        the end-of-text token.
+
+        Raises:
+            UsageError: an empty context, and a tokenizer without end-of-text token.
+        """
+        stripped = context.rstrip()
+        continuation, context = context[len(stripped) :] + continuation, stripped
+        if not context:
+            return (self._start(),), tuple(self.tokenizer.encode(continuation))
+        first, whole = self.tokenizer.encode(context), self.tokenizer.encode(context + continuation)
+        if len(whole) <= len(first):  # the continuation was merged into the context's last token
+            return tuple(first), tuple(self.tokenizer.encode(continuation))
+        return tuple(whole[: len(first)]), tuple(whole[len(first) :])
+
+    def _start(self) -> int:
+        """Return the token that stands before a text."""
+        if self.tokenizer.end_of_text is None:
+            raise UsageError(
+                "found an empty context and a tokenizer without end-of-text token, expected a token to condition on: "
+                "give a context of at least one character"
+            )
+        return self.tokenizer.end_of_text
+
+    def log_likelihoods(self, pairs: Sequence[tuple[Ids, Ids]]) -> list[Score]:
+        """Return ``sum_t log p(continuation_t | what precedes it)`` for each (context, continuation), float32
+        log-softmax.
+
+        Pairs that share all but the last token share a forward pass.
+
+        Raises:
+            UsageError: a continuation of more than P tokens, or a foreign vocabulary.
+        """
+        scores = [Score(0.0, True)] * len(pairs)
+        groups: dict[Ids, list[int]] = {}
+        for index, (context, continuation) in enumerate(pairs):
+            self.num_requests += 1
+            if not continuation:
+                continue
+            if len(continuation) > self.block_length:
+                raise UsageError(
+                    f"a continuation of {len(continuation)} tokens does not fit into the model's context of "
+                    f"{self.block_length}"
+                )
+            groups.setdefault(self._crop((*context, *continuation[:-1])), []).append(index)
+            self.num_cropped += len(context) + len(continuation) - 1 > self.block_length
+        with self._evaluating():
+            sequences = sorted(groups, key=len)
+            for chunk in self._chunks([len(ids) for ids in sequences]):
+                inputs = sequences[chunk]
+                logits = self._logits(inputs)
+                for row, ids in enumerate(inputs):
+                    for index in groups[ids]:
+                        continuation = pairs[index][1]
+                        scores[index] = _score(logits[row, len(ids) - len(continuation) : len(ids)], continuation)
+        return scores
+
+    def continuations(self, prompts: Sequence[str], num_tokens: int) -> list[str]:
+        """Return the greedy continuation of ``num_tokens`` tokens of each prompt, without it.
+
+        The context slides: every token is predicted from the last P.
+
+        Raises:
+            UsageError: an empty prompt and a tokenizer without end-of-text token, or a foreign vocabulary.
+        """
+        rows = [self.tokenizer.encode(prompt) or [self._start()] for prompt in prompts]
+        lengths = [len(row) for row in rows]
+        self.num_requests += len(rows)
+        self.num_cropped += sum(length > self.block_length for length in lengths)
+        by_length = sorted(rows, key=len)
+        with self._evaluating():
+            for chunk in self._chunks([len(row) + num_tokens for row in by_length]):
+                for _ in range(num_tokens):
+                    inputs = [self._crop(tuple(row)) for row in by_length[chunk]]
+                    last = torch.tensor([len(ids) - 1 for ids in inputs])
+                    logits = self._logits(inputs)[torch.arange(len(inputs)), last, : self.tokenizer.vocabulary_size]
+                    for row, token in zip(by_length[chunk], logits.argmax(dim=-1).tolist(), strict=True):
+                        row.append(token)
+        return [self.tokenizer.decode(row[length:]) for row, length in zip(rows, lengths, strict=True)]
+
+    def _logits(self, inputs: Sequence[Ids]) -> Tensor:
+        device = next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
+        ids = torch.zeros(len(inputs), max(map(len, inputs)), dtype=torch.int64)
+        for row, own in enumerate(inputs):
+            ids[row, : len(own)] = torch.tensor(own)
+        logits: Tensor = self.model(ids.to(device))
+        if logits.shape[-1] < self.tokenizer.vocabulary_size:
+            raise UsageError(
+                f"the model has a vocabulary of {logits.shape[-1]}, the tokenizer of {self.tokenizer.vocabulary_size}: "
+                "evaluate with the tokenizer of the model's training data"
+            )
+        return logits
+
+    def _crop(self, ids: Ids) -> Ids:
+        return ids[-self.block_length :]
+
+    def _chunks(self, lengths: Sequence[int]) -> Iterator[slice]:
+        """Yield ranges of sequences of ascending lengths that fit into one batch."""
+        first = 0
+        for index, length in enumerate(lengths):
+            if index > first and (index - first + 1) * min(length, self.block_length) > self.batch_tokens:
+                yield slice(first, index)
+                first = index
+        if lengths:
+            yield slice(first, len(lengths))
+
+    @contextlib.contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        training = self.model.training
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self.model.train(training)
+
+
+def _score(logits: Tensor, continuation: Ids) -> Score:
+    """Score logits (T, V) at the positions that predict the T tokens of the continuation."""
+    target = torch.tensor(continuation, device=logits.device)
+    precise = logits if logits.dtype is torch.float64 else logits.float()
+    chosen = precise.log_softmax(dim=-1).gather(-1, target[:, None])
+    return Score(float(chosen.sum(dtype=torch.float64)), bool((precise.argmax(dim=-1) == target).all()))

@@ -1,0 +1,343 @@
+"""EBT, table 4, figures 8 and B.6: noised images over forward passes, by an energy and by diffusion, and a linear
+classifier on the features of a denoiser that stays as it is.
+
+Letters: B images, C channels, H image side; N labelled images, D features, K classes.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from paper_repro.base.errors import UsageError, at_least, one_of, positive
+from paper_repro.base.identity import mix
+from paper_repro.cells.tasks import FINISHED, Cell, Findings, Outcome, Report, Task
+from paper_repro.datamodules.counter_based import CounterBasedDataModule
+from paper_repro.datamodules.images import ImageData
+from paper_repro.metrics.pooled import new_errors, update_errors
+from paper_repro.models import ebt_image as diffusion
+from paper_repro.models.ebt import ThinkingSettings
+from paper_repro.models.ebt_image import DiT, ImageEBT, denoised
+from paper_repro.probes.attachments import png
+from paper_repro.probes.thinking import settings_of
+from paper_repro.training.module import PaperModule
+
+LEVELS: Mapping[str, int] = {"in": 99, "out": 199}
+"""Times of the noise: that of training, and a higher one, which EBT's code takes and the paper does not give."""
+
+
+def plain_images(data: CounterBasedDataModule) -> ImageData:
+    """Return the data; raise UsageError if they are others than images without masks and labels."""
+    if type(data) is not ImageData or data.labelled:
+        raise UsageError(f"denoising takes plain images, ImageData without labels, the data are {type(data).__name__}")
+    return data
+
+
+def noised_batches(data: ImageData, time: int, split: str | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the evaluated images of a split, (B, C, H, H) in [-1, 1], and the same with noise, which follows from
+    ``data.evaluation_seed`` and the time.
+
+    Args:
+        split: None: the last one of the data, "test" or "val".
+    """
+    split = data.splits[-1] if split is None else split
+    signal, std = diffusion.signal(time), diffusion.noise_std(time)
+    count = 0
+    for images in data.evaluation_batches(split):
+        # Drawn for each image by itself: the noise then does not depend on the size of a batch.
+        seeds = [mix(data.evaluation_seed, "denoising", split, time, count + row) for row in range(len(images))]
+        drawn = [torch.randn(images.shape[1:], generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+        yield images, signal * images + std * torch.stack(drawn)
+        count += len(images)
+
+
+class Scores:
+    """Errors of found images, added up over batches."""
+
+    def __init__(self) -> None:
+        self.metrics = new_errors()
+
+    def update(self, found: Tensor, images: Tensor) -> None:
+        """Account for images (B, C, H, H) that were found in the place of others."""
+        update_errors(self.metrics, found.cpu(), images.cpu())
+
+    def compute(self) -> dict[str, float]:
+        """Return ``psnr``, ``image_psnr`` and ``mse``."""
+        return {kind: float(metric.compute()) for kind, metric in self.metrics.items()}
+
+
+class Denoiser(NamedTuple):
+    """A model, and how it descends in a pass; None: it diffuses."""
+
+    model: ImageEBT | DiT
+    thinking: ThinkingSettings | None
+
+
+class Way(NamedTuple):
+    """How a noised image is denoised."""
+
+    steps: int  # steps of a pass; 0: one at each time, down from that of the noise (diffusion alone)
+    passes: int
+
+    def evaluations(self, time: int) -> int:
+        """Return how often the network is evaluated at noise of a time."""
+        return (self.steps or time + 1) * self.passes
+
+
+@dataclass(frozen=True)
+class Denoising:
+    """Measures what is found in the test images at several levels of noise, over numbers of forward passes.
+
+    One pass of EBT is the descent of training; one of diffusion is DDIM at each time, down from that of the noise; a
+    further pass begins at what the one before found.  Metrics, for each level:
+
+    * ``<level>_psnr``, ``<level>_image_psnr``, ``<level>_mse``: after the level's number of ``passes``;
+      ``<level>_nfe``: evaluations of the network for it.
+    * for diffusion ``<level>_psnr_equal`` and ``<level>_psnr_double``: DDIM with as many evaluations as EBT takes for
+      the level's passes of one step, and with twice as many.  A step of EBT is a forward and a backward pass, so twice
+      as many cost about the same.
+
+    ``denoising.csv`` has each number of steps and passes, for EBT with the mean energy.  Strips of the first ``shown``
+    images: ``original.png``, ``<level>_noised.png``, ``<level>_found.png``.
+
+    Args:
+        levels: names and times of the noise.
+        passes: of each level, for the metrics and the strips.
+        most_passes: the file has 1 ... ``most_passes``.
+        steps: of DDIM, one pass each, for the file; those above a level's t + 1 are left out.
+        shown: images of a strip.
+    """
+
+    levels: Mapping[str, int] = field(default_factory=lambda: dict(LEVELS))
+    passes: Mapping[str, int] = field(default_factory=lambda: {"in": 1, "out": 3})
+    most_passes: int = 4
+    steps: Sequence[int] = (1, 2, 3, 4, 6, 10, 25, 50)
+    shown: int = 8
+
+    def __post_init__(self) -> None:
+        if not self.levels or set(self.levels) != set(self.passes):
+            raise ValueError(f"levels and passes must have the same names, got {[*self.levels]} and {[*self.passes]}")
+        for time in self.levels.values():
+            diffusion.check_time(time)
+        at_least("most_passes", self.most_passes)
+        at_least("shown", self.shown)
+        for name, numbers in (("passes", self.passes.values()), ("steps", self.steps)):
+            for number in numbers:
+                at_least(name, number)
+
+    def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
+        """Denoise the images, which are the same for every model and seed."""
+        model, images = module.model, plain_images(data)
+        if not isinstance(model, ImageEBT | DiT):
+            raise UsageError(f"probes.denoising: {type(model).__name__} does not denoise images")
+        settings = settings_of(module) if isinstance(model, ImageEBT) else None
+        found, rows = Findings(), ["level,steps,passes,nfe,psnr,image_psnr,mse,energy"]
+        for level in self.levels:
+            self._measure_level(found, rows, Denoiser(model, settings), images, level)
+        found.attachments["denoising.csv"] = ("\n".join(rows) + "\n").encode()
+        return found
+
+    def _measure_level(self, found: Findings, rows: list[str], by: Denoiser, data: ImageData, level: str) -> None:
+        time, steps = self.levels[level], by.thinking.longest if by.thinking else 0
+        chosen = Way(steps, self.passes[level])
+        ways = self._ways(steps, level)
+        scores, energies, count = {way: Scores() for way in ways}, dict.fromkeys(ways, 0.0), 0
+        for images, noised in noised_batches(data, time):
+            if not count:
+                found.attachments["original.png"] = png(images[: self.shown])
+                found.attachments[f"{level}_noised.png"] = png(noised[: self.shown])
+            for way, denoised_images, energy in _found(by, noised.to(next(by.model.parameters()).device), time, ways):
+                scores[way].update(denoised_images, images)
+                energies[way] += float(energy.sum())
+                if way == chosen and not count:
+                    found.attachments[f"{level}_found.png"] = png(denoised_images[: self.shown])
+            count += len(noised)
+        computed = {way: own.compute() for way, own in scores.items()}
+        for way, numbers in computed.items():
+            cells = (level, way.steps or time + 1, way.passes, way.evaluations(time))
+            last = f"{energies[way] / count:.8g}" if by.thinking else ""
+            rows.append(",".join([*map(str, cells), *(f"{number:.8g}" for number in numbers.values()), last]))
+        found.metrics |= {f"{level}_{kind}": value for kind, value in computed[chosen].items()}
+        found.metrics[f"{level}_nfe"] = float(chosen.evaluations(time))
+        if not by.thinking:
+            for name, factor in (("equal", 1), ("double", 2)):
+                found.metrics[f"{level}_psnr_{name}"] = computed[self._short(level, factor)]["psnr"]
+
+    def _ways(self, steps: int, level: str) -> list[Way]:
+        """Return how a level's images are denoised; 0 steps stand for diffusion."""
+        most = max(self.most_passes, self.passes[level])
+        ways = [Way(steps, passes) for passes in range(1, most + 1)]
+        if not steps:
+            ways += [Way(count, 1) for count in self.steps if count <= self.levels[level] + 1]
+            ways += [self._short(level, factor) for factor in (1, 2)]
+        return list(dict.fromkeys(ways))
+
+    def _short(self, level: str, factor: int) -> Way:
+        """Return one pass of DDIM with ``factor`` times as many steps as the level has passes."""
+        return Way(min(factor * self.passes[level], self.levels[level] + 1), 1)
+
+
+def _found(by: Denoiser, noised: Tensor, time: int, ways: Sequence[Way]) -> Iterator[tuple[Way, Tensor, Tensor]]:
+    """Yield what each way finds in images (B, C, H, H), and its energies, (B,), zeros where there are none."""
+    model, settings = by
+    if isinstance(model, ImageEBT):
+        ends = {way.steps * way.passes: way for way in ways}
+        for index, (images, energies) in enumerate(denoised(model, noised, max(ends), settings)):
+            if index in ends:
+                yield ends[index], images, energies
+        return
+    none = torch.zeros(len(noised))
+    with torch.no_grad():
+        for count in dict.fromkeys(way.steps for way in ways):
+            own = [way for way in ways if way.steps == count]
+            ends = {way.evaluations(time): way for way in own}
+            each = diffusion.ddim(model, noised, time, count or None, max(way.passes for way in own))
+            for index, images in enumerate(each, 1):
+                if index in ends:
+                    yield ends[index], images, none
+
+
+# Linear classifiers.
+
+
+Features = Callable[[Tensor], Tensor]
+"""Numbers (N, D) of images (N, C, H, H) in [-1, 1]."""
+FLOORS: dict[str, Features] = {
+    "pixels": lambda images: images.flatten(1),
+    "chance": lambda images: torch.zeros(len(images), 1),
+}  # features that need no model
+
+
+@dataclass(frozen=True)
+class LinearSettings:
+    """How the classifier is trained: AdamW on the cross-entropy, features scaled to mean 0 and variance 1.
+
+    The paper says no more than "linear probe".
+    """
+
+    epochs: int = 50
+    batch_size: int = 256
+    lr: float = 0.01
+    weight_decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        at_least("epochs", self.epochs)
+        at_least("batch_size", self.batch_size)
+        positive("lr", self.lr)
+
+
+@dataclass(frozen=True)
+class LinearProbe:
+    """Trains a linear classifier of labelled images on the features of the module's model, which is not changed.
+
+    The features are the mean over patches of the last block's states (EBT, D.3).  Images are brought to the model's
+    size, each pixel repeated or the mean of several, and grey ones to three equal channels.  Metrics: shares between 0
+    and 1 of the images of the last split, ``top_1`` and ``top_5``.
+
+    Args:
+        data: the section of the labelled images, an ImageData with ``labelled: true``; of each split at most its
+            ``num_evaluation_images`` are taken.
+        settings: see ``LinearSettings``.
+    """
+
+    data: ImageData
+    settings: LinearSettings = LinearSettings()
+
+    def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
+        """Train and judge the classifier; of the denoiser's data only the folders of files are taken."""
+        model = module.model
+        if not isinstance(model, ImageEBT | DiT):
+            raise UsageError(f"probes.linear: {type(model).__name__} has no features of images")
+
+        if isinstance(data, ImageData):
+            self.data.source.find(data.source.data_root, data.source.cache)
+
+        @torch.no_grad()
+        def features(images: Tensor) -> Tensor:
+            size, channels = model.patches.image_size, model.patches.channels
+            fitted = _fitted(images.to(module.device), size, channels)
+            return model.features(fitted).mean(1).cpu()  # (N, D)
+
+        return Findings(accuracies(features, self.data, self.settings, seed))
+
+
+class LinearProbeFloor(Task):
+    """Measures a linear classifier of raw pixels, or one that reads nothing: the most frequent classes of training.
+
+    Metrics as of ``LinearProbe``.
+
+    Args:
+        data: as of ``LinearProbe``.
+        rule: "pixels" or "chance".
+        settings: see ``LinearSettings``.
+    """
+
+    def __init__(self, data: ImageData, rule: str = "pixels", settings: LinearSettings = LinearSettings()) -> None:
+        self.data, self.rule, self.settings = data, one_of("rule", rule, FLOORS), settings
+
+    def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
+        return [self._outcome(int(cell.config["seed"])) for cell in cells]
+
+    def _outcome(self, seed: int) -> Outcome:
+        metrics = accuracies(FLOORS[self.rule], self.data, self.settings, seed)
+        return Outcome(FINISHED, metrics=metrics, data_hashes=self.data.data_hashes())
+
+
+def accuracies(features: Features, data: ImageData, settings: LinearSettings, seed: int) -> dict[str, float]:
+    """Train a linear classifier on the training images, and return ``top_1`` and ``top_5`` of those of
+    the last split.
+    """
+    if not data.labelled:
+        raise UsageError("a linear probe needs labels: give an ImageData with labelled=true")
+    (inputs, labels), (tested, expected) = (
+        _gathered(features, data, split) for split in (data.splits[0], data.splits[-1])
+    )
+    mean, std = inputs.mean(0), inputs.std(0).clamp(min=1e-6)  # (D,) each
+    inputs, tested = (inputs - mean) / std, (tested - mean) / std
+    classifier = _trained(inputs, labels, data.source.num_classes, settings, seed)
+    order = classifier(tested).argsort(dim=1, descending=True, stable=True)  # (N, K)
+    right = order == expected[:, None]
+    return {f"top_{count}": float(right[:, :count].any(1).float().mean()) for count in (1, 5)}
+
+
+def _gathered(features: Features, data: ImageData, split: str) -> tuple[Tensor, Tensor]:
+    """Return the features (N, D) and labels (N,) of a split."""
+    parts = [(features(images), labels) for images, labels in data.evaluation_batches(split)]
+    return torch.cat([part for part, _ in parts]).float(), torch.cat([labels for _, labels in parts])
+
+
+@torch.enable_grad()
+def _trained(inputs: Tensor, labels: Tensor, classes: int, settings: LinearSettings, seed: int) -> nn.Module:
+    """Return the classifier of features (N, D)."""
+    classifier = nn.Linear(inputs.shape[1], classes)
+    nn.init.zeros_(classifier.weight)
+    nn.init.zeros_(classifier.bias)
+    steps = settings.epochs * -(-len(inputs) // settings.batch_size)
+    optimizer = torch.optim.AdamW(classifier.parameters(), settings.lr, weight_decay=settings.weight_decay)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    generator = torch.Generator().manual_seed(mix(seed, "linear probe"))
+    for _ in range(settings.epochs):
+        for rows in torch.randperm(len(inputs), generator=generator).split(settings.batch_size):
+            optimizer.zero_grad()
+            functional.cross_entropy(classifier(inputs[rows]), labels[rows]).backward()
+            optimizer.step()
+            schedule.step()
+    return classifier.requires_grad_(False)
+
+
+def _fitted(images: Tensor, size: int, channels: int) -> Tensor:
+    """Return images (N, C, H, H) at another size, with equal channels where there is one."""
+    side = images.shape[-1]
+    if images.shape[1] not in (1, channels):
+        raise UsageError(f"images of {images.shape[1]} channels do not fit a model of {channels}")
+    if size % side and side % size:
+        raise UsageError(f"images of {side} do not fit a model of {size}: one must be a multiple of the other")
+    if size >= side:
+        images = images.repeat_interleave(size // side, 2).repeat_interleave(size // side, 3)
+    else:
+        images = functional.avg_pool2d(images, side // size)
+    return images.expand(-1, channels, -1, -1)
