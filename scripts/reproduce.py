@@ -183,12 +183,12 @@ def _one(artifact: "Artifact", words: Words, action: str, warnings: "Later", slu
         print(plan_table(plan, [words.runs, RESULTS]))
         return 0
     if action == "--publish":
-        from paper_repro.cells import changes
+        from paper_repro.cells import measurements
         from paper_repro.tables.publish import publish
 
         for path in publish(plan, words.runs, RESULTS):
             print(path)
-        if changed := changes.told(changes.changed(words.runs, plan.all_cells)):
+        if changed := measurements.told(measurements.changed(words.runs, plan.all_cells)):
             warnings.add(changed)
         return 0
     if action == "--render":
@@ -209,14 +209,14 @@ def _cells(plan: "Plan", words: Words, action: str, warnings: "Later", slurm: op
     """Run the cells of a plan, here or on a cluster, and show what they have come to."""
     started = time.monotonic()
     if slurm:
-        from paper_repro.cells import changes
+        from paper_repro.cells import measurements
         from paper_repro.launchers import slurm as cluster
 
         sweep = cluster.sweep_of(plan, words, RESULTS, fill=action == "--fill")
         if action == "--cancel":
             return cluster.cancel(sweep)
         if action == "--again":
-            changes.set_aside(words.runs, changes.changed(words.runs, plan.all_cells))
+            measurements.set_aside(words.runs, measurements.changed(words.runs, plan.all_cells))
         result = _said(cluster.run(sweep, slurm), warnings)
     else:
         result = _run(plan, words.runs, warnings, fill=action == "--fill", again=action == "--again")
@@ -288,14 +288,14 @@ def _show(plan: "Plan", runs: Path, warnings: "Later", close: Callable[[], None]
     Returns:
         0, or the exit code of a wrong config where the YAML names metrics that no cell has.
     """
-    from paper_repro.cells import changes
+    from paper_repro.cells import measurements
     from paper_repro.tables.publish import render
 
     table, written = render(plan, runs, RESULTS)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     print(table.markdown(width), flush=True)  # before what goes to stderr, where both go to one file
     print("\n".join(str(path) for path in written), file=sys.stderr)
-    if changed := changes.told(table.view.changed):
+    if changed := measurements.told(table.view.changed):
         warnings.add(changed)
     warnings.print()
     close()

@@ -1,4 +1,4 @@
-"""A process that runs one job, or counts what cells cost: a fork server starts it, and it tells the runner by a pipe.
+"""A process that runs one job, or counts what cells cost: a fork server starts it, and it tells the runner of events.
 
 A job stops when the fork server passes that wish on: it saves what it needs to go on, or ends at once if it has
 computed nothing that it could save.  It ends at once, too, when the fork server has ended.
@@ -15,20 +15,18 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from paper_repro.base import identity
 from paper_repro.base.errors import INTERRUPTED, STOPPING, UsageError
 from paper_repro.base.files import CodeState, disk_refuses, sha256_of_bytes, write_atomically
 from paper_repro.cells import measurements, records
-from paper_repro.cells.disk import disk_message
 from paper_repro.cells.estimates import CannotBuildError, count_here
 from paper_repro.cells.leases import LeasedError, LeaseLostError, Leases
-from paper_repro.cells.machine_section import on_gpu
-from paper_repro.cells.records import STACKS, record_path, work_folder
-from paper_repro.cells.saved import MEMBERS
+from paper_repro.cells.planned import on_gpu
+from paper_repro.cells.records import MEMBERS, STACKS, disk_message, record_path, work_folder
 from paper_repro.cells.tasks import (
     CHECKPOINTS,
     FAILED,
@@ -47,10 +45,14 @@ BEGUN = "begun.json"
 
 
 class Channel:
-    """What a running job tells the runner, and whether it is asked to stop."""
+    """What a running job tells the runner, and whether it is asked to stop.
 
-    def __init__(self, events: TextIO) -> None:
-        self._events = events
+    Args:
+        tell: sends an event to the runner.
+    """
+
+    def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
+        self._tell = tell
         self.leases: Leases | None = None
         """Those of the running job."""
         self.saves = False
@@ -60,8 +62,7 @@ class Channel:
 
     def emit(self, event: str, **content: Any) -> None:
         with contextlib.suppress(BrokenPipeError):
-            self._events.write(json.dumps({"event": event, **content}) + "\n")
-            self._events.flush()
+            self._tell({"event": event, **content})
 
     def progress(self, step: int, steps: int, loss: float) -> None:
         self.saves = step < steps
@@ -107,7 +108,7 @@ class Worker:
                 fill = bool(job.get("fill"))
                 open_cells = [cell for cell in cells if not self._measured(cell, fill)]
                 if open_cells:
-                    self._run_held(cells, open_cells, Cost(**job["cost"]) if job.get("cost") else None)
+                    self._run_held(cells, open_cells, job.get("cost"))
         except (LeasedError, LeaseLostError) as error:
             print(error, file=sys.stderr)
             self.channel.emit("busy")
@@ -281,15 +282,15 @@ class Worker:
             shutil.copyfile(log, home / log.name)
 
 
-def be_worker(message: Mapping[str, Any], runs: Path, pipe: int, code: CodeState) -> None:
+def be_worker(message: Mapping[str, Any], runs: Path, tell: Callable[[dict[str, Any]], None], code: CodeState) -> None:
     """Do in this process, which ends with it, what a message asks for, and tell the runner.
 
     Args:
         message: a job (see ``Worker.run``), or what is to be counted (see ``_count``).
-        pipe: where the runner listens.
+        tell: sends an event to the runner.
         code: which code this process runs, read before it was imported.
     """
-    channel = Channel(os.fdopen(pipe, "w"))
+    channel = Channel(tell)
     is_job = "cells" in message
     if is_job:
         _on_signals(channel.request_stop)
@@ -347,7 +348,7 @@ def _count(message: Mapping[str, Any], channel: Channel) -> None:
         traceback.print_exc()
         channel.emit("broken", message=_last_line(error))
     else:
-        channel.emit("counted", costs=[None if cost is None else asdict(cost) for cost in costs])
+        channel.emit("counted", costs=costs)
 
 
 def _localised(cell: Cell, runs: Path) -> dict[str, Any]:

@@ -17,12 +17,10 @@ from typing import TextIO
 from paper_repro.base.errors import UsageError, Words
 from paper_repro.base.files import locked, sha256_of_bytes, write_atomically
 from paper_repro.base.identity import MACHINE
-from paper_repro.cells.disk import open_runs_folder
 from paper_repro.cells.leases import lease_path
-from paper_repro.cells.machine_section import check_machine
 from paper_repro.cells.measurements import is_done, is_to_fill
-from paper_repro.cells.planned import PlannedCell
-from paper_repro.cells.records import begun
+from paper_repro.cells.planned import PlannedCell, check_machine
+from paper_repro.cells.records import begun, open_runs_folder
 from paper_repro.cells.runner import Result, count_by_status
 from paper_repro.launchers.drain import Drain, Order
 from paper_repro.launchers.options import Slurm

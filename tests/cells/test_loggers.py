@@ -10,7 +10,7 @@ import pytest
 
 from paper_repro.base.errors import ROOT, UsageError, run_main
 from paper_repro.cells import planned, records, runner
-from paper_repro.cells.loggers import check_loggers
+from paper_repro.cells.planned import check_loggers
 from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import check_attachment_name
 

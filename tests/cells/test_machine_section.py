@@ -7,8 +7,8 @@ import pytest
 
 from paper_repro.base.configs import CONF, compose
 from paper_repro.base.errors import ROOT, UsageError
-from paper_repro.cells import machine_section, runner
-from paper_repro.cells.machine_section import check_machine
+from paper_repro.cells import planned, runner
+from paper_repro.cells.planned import check_machine
 from paper_repro.kernels import preferences
 from paper_repro.tests.support import sweeps
 
@@ -45,7 +45,7 @@ def test_what_no_machine_can_give_is_refused_with_key_and_value(key: str, value:
 
 
 def test_implementations_are_those_of_the_kernels() -> None:
-    assert machine_section.IMPLEMENTATIONS == preferences.IMPLEMENTATIONS
+    assert planned.IMPLEMENTATIONS == preferences.IMPLEMENTATIONS
 
 
 @pytest.mark.parametrize("choice", sorted(path.stem for path in (CONF / "machine").glob("*.yaml")))

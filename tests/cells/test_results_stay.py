@@ -18,8 +18,8 @@ from paper_repro.cells import leases, records, runner
 from paper_repro.cells.ended import Ended
 from paper_repro.cells.leases import Leases
 from paper_repro.cells.planned import PlannedCell
-from paper_repro.cells.pool import Pool
 from paper_repro.cells.records import record_path, work_folder
+from paper_repro.cells.runner import Pool
 from paper_repro.cells.tasks import FAILED, FINISHED, Outcome
 from paper_repro.cells.worker import MEMBERS, Channel, Worker
 from paper_repro.launchers.drain import Drain, Order
