@@ -56,7 +56,7 @@ Count = Callable[[Configs, Configs], list[Cost | None]]
 class CannotBuildError(UsageError):
     """One of several configs cannot be built; ``number`` counts through those that are counted, then the others."""
 
-    def __init__(self, message: str, number: int) -> None:
+    def __init__(self, message: str, number: int = 0) -> None:  # an error that is sent to another process has a default
         super().__init__(message)
         self.number = number
 

@@ -1,7 +1,7 @@
 """A process that imports what cells need, once, and forks a worker for each job; and the runner's side of it.
 
-The two talk by a connection of ``multiprocessing``.  The runner sends what its workers are to do; back come their
-events, each a dict with the worker's number, and the end of each worker with its exit code.
+The two talk by a connection of ``multiprocessing``.  The runner sends what its workers are to do; back come events,
+each a dict with the number of the worker that tells it (None: the server itself); the last of a worker is its end.
 
 All that a worker leaves behind ends with it, and a crash is its own.  The server never computes, for a fork copies
 neither threads nor a CUDA context.
@@ -28,12 +28,13 @@ from paper_repro.base.configs import modules
 from paper_repro.base.errors import STOPPING, UsageError
 from paper_repro.base.files import CodeState, read_code_state
 from paper_repro.base.processes import cause, end_with_parent, memory_kills
-from paper_repro.cells.estimates import CannotBuildError, Configs
+from paper_repro.cells.estimates import Configs
 from paper_repro.cells.records import versions
 from paper_repro.cells.tasks import Cost
 from paper_repro.cells.worker import be_worker
 
 FORK = multiprocessing.get_context("fork")
+_NUMBERS = itertools.count()
 LOOK_SECONDS = 1.0
 """How often a server looks for workers whose connection their own children keep open."""
 BUILDER = "hydra.utils"
@@ -200,27 +201,8 @@ def uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class WorkerProcess:
-    """A worker, and how it ended."""
-
-    _numbers = itertools.count()
-
-    def __init__(self) -> None:
-        self.number = next(self._numbers)
-        self.ended = False
-        self.code: int | None = None
-        """Its exit code or minus the signal that killed it; None before it ended, and if it never began."""
-        self.cause = ""
-        """What ended it, in words."""
-        self._memory_kills = memory_kills()
-
-    def end(self, code: int | None) -> None:
-        self.ended, self.code = True, code
-        self.cause = cause(code or 0, self._memory_kills)
-
-
 class ServerProcess:
-    """A fork server, which it starts, and its living workers.
+    """A fork server, which it starts.
 
     Args:
         runs: the folder of records.
@@ -229,8 +211,9 @@ class ServerProcess:
 
     def __init__(self, runs: Path, threads: int | None) -> None:
         self.threads = threads
-        self.workers: dict[int, WorkerProcess] = {}
         self.ended = False
+        self._memory_kills: dict[int, int | None] = {}
+        """How many processes the kernel had killed when each of the living workers was asked for, by its number."""
         self.connection, theirs = multiprocessing.Pipe()
         logs = runs / "logs"
         logs.mkdir(exist_ok=True)
@@ -247,35 +230,35 @@ class ServerProcess:
                 start_new_session=True,
             )
 
-    def fork(self, **message: Any) -> WorkerProcess:
-        """Have a worker forked that does what ``message`` asks for (see ``worker.be_worker``)."""
-        worker = WorkerProcess()
-        self.workers[worker.number] = worker
+    def fork(self, **message: Any) -> int:
+        """Have a worker forked that does what ``message`` asks for (see ``worker.be_worker``); return its number."""
+        number = next(_NUMBERS)
+        self._memory_kills[number] = memory_kills()
         with uninterrupted(), contextlib.suppress(BrokenPipeError, ConnectionResetError):  # a dead one is heard of
-            self.connection.send({"worker": worker.number, **message})
-        return worker
+            self.connection.send({"worker": number, **message})
+        return number
 
     def stop(self) -> None:
         """Let the workers save what they need to go on, and end; while it imports for the first, it ends at once."""
         self.process.send_signal(signal.SIGTERM)
 
-    def hear(self) -> list[tuple[WorkerProcess | None, dict[str, Any]]]:
-        """Wait for an event; return it with its worker.  The end of the server is that of all its workers."""
+    def hear(self) -> list[dict[str, Any]]:
+        """Wait for an event and return it; the end of the server is that of all its workers.
+
+        The end of a worker has its exit code, or minus the signal that killed it (None: it never began), and what
+        ended it, in words.
+        """
         events: list[dict[str, Any]]
         try:
             events = [self.connection.recv()]
         except (EOFError, OSError):
             self.ended = True
             code = self.process.wait() or None  # who ends by itself has told of the end of all that have begun
-            events = [{"worker": number, "event": "ended", "code": code} for number in self.workers]
-        found = list[tuple[WorkerProcess | None, dict[str, Any]]]()
+            events = [{"worker": number, "event": "ended", "code": code} for number in self._memory_kills]
         for event in events:
-            worker = None if event["worker"] is None else self.workers[event["worker"]]
-            if worker is not None and event["event"] == "ended":
-                del self.workers[worker.number]
-                worker.end(event["code"])
-            found.append((worker, event))
-        return found
+            if event["event"] == "ended":
+                event["cause"] = cause(event["code"] or 0, self._memory_kills.pop(event["worker"]))
+        return events
 
 
 class Servers:
@@ -328,22 +311,21 @@ class Servers:
             CannotBuildError: a config that cannot be built.
             UsageError: a machine without the devices that ``devices`` asks for.
         """
-        server, found = self.of(devices), dict[str, Any]()
-        worker = server.fork(count=configs, check=others, devices=devices)
-        while not worker.ended:
+        server, found = self.of(devices), None
+        worker, ended = server.fork(count=configs, check=others, devices=devices), None
+        while ended is None:
             wait([server.connection])
             with uninterrupted():
-                for source, event in server.hear():
-                    if source is worker and event["event"] != "ended":
-                        found = event
+                for event in server.hear():
+                    if event["worker"] == worker and event["event"] == "ended":
+                        ended = event
+                    elif event["worker"] == worker:
+                        found = event["found"]
         if server.ended:
             self.forget(server)
-        found = found or {"event": "broken", "message": f"its process ended ({worker.cause})"}
-        if found["event"] == "refused" and found["number"] is not None:
-            raise CannotBuildError(found["message"], found["number"])
-        if found["event"] == "refused":
-            raise UsageError(found["message"])
-        if found["event"] == "broken":
-            raise RuntimeError(f"counting what the cells cost: {found['message']}; see {self._runs / 'logs'}")
-        costs: list[Cost | None] = found["costs"]
-        return costs
+        if isinstance(found, UsageError):
+            raise found
+        if not isinstance(found, list):
+            why = found or f"its process ended ({ended['cause']})"
+            raise RuntimeError(f"counting what the cells cost: {why}; see {self._runs / 'logs'}")
+        return found

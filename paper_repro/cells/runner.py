@@ -19,7 +19,7 @@ from paper_repro.base.files import disk_refuses, read_code_state
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells import measurements, records
 from paper_repro.cells.estimates import Estimate, estimate, processor_flags, slow_products
-from paper_repro.cells.fork_server import ServerProcess, Servers, WorkerProcess, uninterrupted
+from paper_repro.cells.fork_server import ServerProcess, Servers, uninterrupted
 from paper_repro.cells.leases import LeasedError, Leases, freed, lease_path
 from paper_repro.cells.measurements import is_done, is_to_fill
 from paper_repro.cells.planned import Job, PlannedCell, check_loggers, check_machine, jobs, on_gpu
@@ -199,10 +199,9 @@ def count_by_status(cells: Sequence[PlannedCell], runs: Path) -> dict[str, int]:
 
 @dataclass(eq=False)
 class _Running:
-    """A job and its worker."""
+    """A job that a worker has."""
 
     job: Job
-    worker: WorkerProcess
     over: bool = False
     """Whether the worker has told what became of the job."""
 
@@ -307,16 +306,16 @@ class Pool:
         cost = next(filter(None, costs), None)  # that of one is that of all
         with uninterrupted():
             worker = server.fork(cells=cells, fill=self._fill, cost=cost)
-            self._running[worker.number] = _Running(job, worker)
-            self._sweep.running[worker.number] = RunningJob(job.label, len(open_cells), work)
+            self._running[worker] = _Running(job)
+            self._sweep.running[worker] = RunningJob(job.label, len(open_cells), work)
 
     def _hear(self, server: ServerProcess) -> None:
-        for worker, event in server.hear():
-            kind = event["event"]
+        for event in server.hear():
+            worker, kind = event["worker"], event["event"]
             if worker is None:
                 self._display.say(_CODE_CHANGED)
                 continue
-            running, shown = self._running[worker.number], self._sweep.running[worker.number]
+            running, shown = self._running[worker], self._sweep.running[worker]
             if kind == "progress":
                 shown.reach(event["step"], event["steps"], event["loss"])
             elif kind == "done":
@@ -331,7 +330,9 @@ class Pool:
             elif kind == "fatal":
                 self._give_up(event["message"])
             elif kind == "ended":
-                self._bury(running)
+                del self._running[worker], self._sweep.running[worker]
+                if not running.over and not self._stopping:
+                    self._bury(running.job, event["code"], event["cause"])
         if server.ended:
             self._servers.forget(server)
 
@@ -342,24 +343,21 @@ class Pool:
         self._sweep.failed += 1
         self._display.say(f"{self._names[cell]} (cell {cell}) {'diverged' if status == DIVERGED else status}: {note}")
 
-    def _bury(self, running: _Running) -> None:
-        worker, job = running.worker, running.job
-        del self._running[worker.number], self._sweep.running[worker.number]
-        if running.over or self._stopping:
-            return
-        if worker.code is None:
+    def _bury(self, job: Job, code: int | None, cause: str) -> None:
+        """Give a job again whose worker died, or record that its cells have failed."""
+        if code is None:
             self._todo.insert(0, job)
             return
         if int(job.cells[0].config.get(MACHINE, {}).get("nodes") or 1) > 1:  # the other nodes end with it
-            end = _END_OF_NODES[worker.code == NODE_LOST]
+            end = _END_OF_NODES[code == NODE_LOST]
             self._give_up(f"{job.label}: {end}; start all nodes again, it goes on")
             return
         self._attempts[job] = self._attempts.get(job, 0) + 1
         if self._attempts[job] < ATTEMPTS:
-            self._display.say(f"{job.label}: its process ended ({worker.cause}); going on from its last checkpoint")
+            self._display.say(f"{job.label}: its process ended ({cause}); going on from its last checkpoint")
             self._todo.insert(0, job)
             return
-        note = f"its process ended twice ({worker.cause}); see {self._runs / 'logs'}"
+        note = f"its process ended twice ({cause}); see {self._runs / 'logs'}"
         origin = records.provenance(_device(job.cells[0].config), read_code_state())
         for cell in job.cells:
             if not is_done(self._runs, cell) and self._record_death(cell, note, origin):

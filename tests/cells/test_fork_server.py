@@ -17,7 +17,7 @@ import torch
 from paper_repro.base.errors import INTERRUPTED, UsageError
 from paper_repro.cells import fork_server, records, runner
 from paper_repro.cells.estimates import Estimate
-from paper_repro.cells.fork_server import ServerProcess, Servers, WorkerProcess
+from paper_repro.cells.fork_server import ServerProcess, Servers
 from paper_repro.cells.planned import PlannedCell, single
 from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import FAILED, FINISHED, Cost
@@ -63,15 +63,15 @@ def server(tmp_path: Path, log: Path) -> Iterator[ServerProcess]:
         yield servers.of({})
 
 
-def _job(server: ServerProcess, cell: PlannedCell) -> WorkerProcess:
+def _job(server: ServerProcess, cell: PlannedCell) -> int:
     return server.fork(cells=[{"id": cell.id, "config": cell.config}], fill=False, cost=None)
 
 
-def _wait(server: ServerProcess, *workers: WorkerProcess) -> list[dict[str, Any]]:
+def _wait(server: ServerProcess, *workers: int) -> list[dict[str, Any]]:
     """Wait until the workers have ended; return their events."""
     events: list[dict[str, Any]] = []
-    while not all(worker.ended for worker in workers):
-        events += [event for _, event in server.hear()]
+    while not {*workers} <= {event["worker"] for event in events if event["event"] == "ended"}:
+        events += server.hear()
     return events
 
 
@@ -92,8 +92,7 @@ def test_three_hundred_workers_leave_nothing_in_the_process_that_forks(
         seen = []
         for pair in range(150):
             workers = [server.fork(devices=cell.config, count=[cell.config], check=[]) for _ in range(2)]
-            _wait(server, *workers)
-            assert [worker.code for worker in workers] == [0, 0]
+            assert [event["code"] for event in _wait(server, *workers) if event["event"] == "ended"] == [0, 0]
             if pair in (10, 149):
                 seen.append((forking.memory_info().rss, forking.num_fds(), own.num_fds()))
         (memory, *descriptors), (memory_then, *descriptors_then) = seen
@@ -240,5 +239,5 @@ def test_a_worker_that_measures_ends_when_it_is_told_to(server: ServerProcess, l
     server.stop()
     events = _wait(server, worker)
     assert time.monotonic() - began < 30, "it would have measured for a minute"
-    assert worker.code == INTERRUPTED
+    assert events[-1]["code"] == INTERRUPTED
     assert {event["event"] for event in events} <= {"progress", "ended"}, "it has neither recorded nor ended its job"

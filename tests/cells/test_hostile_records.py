@@ -351,11 +351,10 @@ def test_the_state_of_the_code_is_read_before_the_code_is_imported() -> None:
 
 
 def test_an_outcome_that_no_record_can_hold_fails_its_cell_alone(tmp_path: Path) -> None:
-    from paper_repro.cells.leases import Leases
     from paper_repro.cells.tasks import Cell
     from paper_repro.cells.worker import Worker
 
-    worker = Worker(tmp_path, None, Leases(tmp_path), CodeState(COMMIT, False))  # type: ignore[arg-type]
+    worker = Worker(tmp_path, None, CodeState(COMMIT, False))  # type: ignore[arg-type]
     outcome = Outcome(FINISHED, attachments={"../up": "0" * 64})
     kept = worker._record(Cell("c", {"seed": 0}), outcome, {"commit": COMMIT, "dirty": False})
     assert kept.status == FAILED and "attachment '../up'" in kept.note

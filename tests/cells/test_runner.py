@@ -286,10 +286,9 @@ def test_a_lease_left_by_a_dead_process_does_not_block(tmp_path: Path, log: Path
 
 def _work(runs: Path, cells: list[PlannedCell], told: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Run a job of ``cells`` in this process; returns what it told."""
-    channel, own = Channel(told.append), leases.Leases(runs)
-    channel.leases = own
-    job = {"cells": [{"id": cell.id, "config": cell.config} for cell in cells]}
-    Worker(runs, channel, own, read_code_state()).run(job)
+    channel = Channel(told.append, leases.Leases(runs))
+    job = {"cells": [{"id": cell.id, "config": cell.config} for cell in cells], "fill": False, "cost": None}
+    Worker(runs, channel, read_code_state()).run(job)
     return told
 
 
