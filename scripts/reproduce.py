@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING
 
 from paper_repro.base import errors
 from paper_repro.base.errors import INTERRUPTED, MISUSE, RESULTS, UsageError, Words, parse, run_main
-from paper_repro.launchers import group, options, preparing
+from paper_repro.launchers import start
 from paper_repro.tables import spec
 
 if TYPE_CHECKING:
@@ -69,13 +69,13 @@ INSTEAD = "--render shows the committed results where there are any"
 
 
 def main(arguments: Sequence[str]) -> int:
-    slurm, arguments = options.take(arguments)
-    words = parse(arguments, (*HELP, *ACTIONS, preparing.PREPARE, PUBLISHED), SETTINGS)
+    slurm, arguments = start.take(arguments)
+    words = parse(arguments, (*HELP, *ACTIONS, start.PREPARE, PUBLISHED), SETTINGS)
     _check_launcher(words, slurm)
     if words.flags & {*HELP} or not arguments:
         print(__doc__)
         return 0 if arguments else 2
-    actions = sorted(words.flags - {preparing.PREPARE, PUBLISHED})
+    actions = sorted(words.flags - {start.PREPARE, PUBLISHED})
     if len(actions) > 1:
         raise UsageError(f"{' and '.join(actions)} exclude each other; give one")
     if "--list" in words.flags:
@@ -98,10 +98,10 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(f"runs={words.settings['runs']}: there is no such folder, so --render has nothing to read")
     if len(artifacts) > 1:
         _check_all(artifacts, words, action)
-    if (code := group.followed()) is not None:
+    if (code := start.followed()) is not None:
         return code
     codes = []
-    with group.leading():
+    with start.leading():
         for artifact in artifacts:
             with errors.kept(*READERS) as warnings:
                 codes.append(_one(artifact, words, action, warnings, slurm))
@@ -110,13 +110,13 @@ def main(arguments: Sequence[str]) -> int:
     return max(codes)
 
 
-def _check_launcher(words: Words, slurm: options.Slurm | None) -> None:
+def _check_launcher(words: Words, slurm: start.Slurm | None) -> None:
     """Check whether the launcher and the options fit each other.
 
     Raises:
         UsageError: they do not.
     """
-    if slurm and (own := words.flags - {"--fill", "--again", "--cancel", preparing.PREPARE}):
+    if slurm and (own := words.flags - {"--fill", "--again", "--cancel", start.PREPARE}):
         raise UsageError(f"launcher=slurm runs cells; leave it out with {min(own)}")
     if "--cancel" in words.flags and not slurm:
         raise UsageError("--cancel goes with launcher=slurm; Ctrl-C stops what runs on this computer")
@@ -165,7 +165,7 @@ def _checked(plan: "Plan") -> "Plan":
     return plan
 
 
-def _one(artifact: "Artifact", words: Words, action: str, warnings: "Later", slurm: options.Slurm | None = None) -> int:
+def _one(artifact: "Artifact", words: Words, action: str, warnings: "Later", slurm: start.Slurm | None = None) -> int:
     if action == "--config":
         from paper_repro.tables.publish import explain
 
@@ -197,15 +197,15 @@ def _one(artifact: "Artifact", words: Words, action: str, warnings: "Later", slu
         from paper_repro.tables.publish import adopt
 
         adopt(plan, words.runs, RESULTS)
-    commands = [] if action == "--cancel" else preparing.commands(plan.all_cells)
-    if preparing.prepare(commands, preparing.PREPARE in words.flags):
+    commands = [] if action == "--cancel" else start.commands(plan.all_cells)
+    if start.prepare(commands, start.PREPARE in words.flags):
         plan = _plan(artifact, words)
     elif commands:
-        warnings.add(f"{preparing.PREPARE} prepares first what needs no network: {shlex.join(commands[0])}")
+        warnings.add(f"{start.PREPARE} prepares first what needs no network: {shlex.join(commands[0])}")
     return _cells(plan, words, action, warnings, slurm)
 
 
-def _cells(plan: "Plan", words: Words, action: str, warnings: "Later", slurm: options.Slurm | None) -> int:
+def _cells(plan: "Plan", words: Words, action: str, warnings: "Later", slurm: start.Slurm | None) -> int:
     """Run the cells of a plan, here or on a cluster, and show what they have come to."""
     started = time.monotonic()
     if slurm:

@@ -168,11 +168,11 @@ def _first(word: str) -> str:
 def _run(cells: "Sequence[PlannedCell]", runs: Path, again: bool) -> int:
     from paper_repro.cells import measurements, records, runner
     from paper_repro.cells.records import saved_steps
-    from paper_repro.launchers import group
+    from paper_repro.launchers import start
 
-    if (code := group.followed()) is not None:
+    if (code := start.followed()) is not None:
         return code
-    with group.leading():
+    with start.leading():
         result = runner.run_cells(cells, runs, [runs, RESULTS], again=again)
     for reason in [*result.missing, *([result.fatal] if result.fatal else [])]:
         print(f"not run: {reason}", file=sys.stderr)

@@ -13,7 +13,7 @@ import os
 import platform
 import re
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import metadata
@@ -296,27 +296,6 @@ def begun(root: Path) -> set[str]:
         return {path.name for path in (root / "cells").iterdir()}
     except (FileNotFoundError, NotADirectoryError):
         return set()
-
-
-def check_places(root: Path, cells: Iterable[str]) -> None:
-    """Check before cells are run that their records can take their places.
-
-    Raises:
-        UsageError: something else than a file lies there, or a cell's folder is none.
-    """
-    _check_folder(root / "cells")
-    there = begun(root)
-    for cell in cells:
-        if cell in there:
-            path = record_path(root, cell)
-            _check_folder(path.parent)
-            if path.is_dir() and not path.is_symlink():
-                raise UsageError(f"{path}: found a folder, expected a run record; remove it to run the cell")
-
-
-def _check_folder(folder: Path) -> None:
-    if not folder.is_dir() and (folder.exists() or folder.is_symlink()):
-        raise UsageError(f"{folder}: expected a folder, found something else; remove it to run the cell")
 
 
 def work_folder(root: Path, cells: Sequence[str]) -> Path:

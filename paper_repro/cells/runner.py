@@ -22,7 +22,7 @@ from paper_repro.cells.estimates import Estimate, estimate, processor_flags, slo
 from paper_repro.cells.fork_server import ServerProcess, Servers, uninterrupted
 from paper_repro.cells.leases import LeasedError, Leases, freed, lease_path
 from paper_repro.cells.measurements import is_done, is_to_fill
-from paper_repro.cells.planned import Job, PlannedCell, check_loggers, check_machine, jobs, on_gpu
+from paper_repro.cells.planned import Job, PlannedCell, check_loggers, jobs, on_gpu
 from paper_repro.cells.progress import Display, RunningJob, Sweep
 from paper_repro.cells.records import disk_message, open_runs_folder, record_path, work_folder
 from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, NODE_LOST, Outcome
@@ -141,13 +141,9 @@ def run(
         known: cells that were found to have results a moment ago; their records are not read again.
 
     Raises:
-        UsageError: ``runs`` or the place of a record cannot be written to, or a machine section asks for what no
-            machine can give.
+        UsageError: ``runs`` cannot be written to.
     """
-    for cell in cells:
-        check_machine(cell.config)
     open_runs_folder(runs)
-    records.check_places(runs, (cell.id for cell in cells if cell.id not in known))
     missing = sorted({cell.missing for cell in cells if cell.missing})
     able = [cell for cell in cells if not cell.missing]
     done = {*known} | _done(runs, [cell for cell in able if cell.id not in known])

@@ -82,13 +82,6 @@ def test_the_commands_refuse_it_in_one_line_and_at_once(words: list[str], overri
     assert found.stdout == "False\n" and not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("workers", [0, -1])
-def test_the_runner_itself_does_not_wait_for_workers_that_never_come(workers: int, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=f"machine.workers={workers}"):
-        runner.run(sweeps.cells(1, workers=workers), tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_worker_is_not_told_of_threads_that_nobody_asked_for(tmp_path: Path) -> None:
     cells = sweeps.cells(1, steps=1)
     cells[0].config["machine"]["threads"] = None

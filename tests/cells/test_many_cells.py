@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from paper_repro.base.errors import UsageError
 from paper_repro.cells import leases, records, runner
-from paper_repro.cells.records import begun, check_places, record_path
+from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import FINISHED
 from paper_repro.launchers import slurm
 from paper_repro.tests.support import sweeps
@@ -53,27 +52,6 @@ def test_of_several_runners_each_counts_its_share(tmp_path: Path) -> None:
     record_path(tmp_path, cells[1].id).write_text("{")
     monkeyed = runner.Share(1, 2, patience=0.1)
     assert runner.run(cells, tmp_path, io.StringIO(), share=monkeyed).exit_code == 0, "a damaged record is run again"
-
-
-def test_places_of_cells_are_checked_by_one_listing(tmp_path: Path) -> None:
-    check_places(tmp_path, ["a", "b"])
-    assert begun(tmp_path) == set()
-    (tmp_path / "cells" / "a").mkdir(parents=True)
-    (tmp_path / "cells" / "b").touch()
-    assert begun(tmp_path) == {"a", "b"}
-    check_places(tmp_path, ["a", "c"])
-    with pytest.raises(UsageError, match="cells/b: expected a folder"):
-        check_places(tmp_path, ["a", "b", "c"])
-    record_path(tmp_path, "a").mkdir()
-    with pytest.raises(UsageError, match="found a folder, expected a run record"):
-        check_places(tmp_path, ["a"])
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "cells").symlink_to(tmp_path / "absent")
-    with pytest.raises(UsageError, match="other/cells: expected a folder"):
-        check_places(tmp_path / "other", ["a"])
-    (tmp_path / "file").mkdir()
-    (tmp_path / "file" / "cells").touch()
-    assert begun(tmp_path / "file") == set()
 
 
 def waiting(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[str], SimpleNamespace]:
@@ -136,17 +114,6 @@ def test_two_runners_that_begin_together_run_each_cell_once(tmp_path: Path, monk
     assert sweeps.steps_by_cell(tmp_path / "log") == {cell.id: 2 for cell in cells}
 
 
-@pytest.mark.parametrize(("since", "begun"), [(None, 2), (1, 1)])
-def test_what_failed_after_an_order_was_given_is_not_run_again_for_it(
-    since: int | None, begun: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLOW_TASK_LOG", str(tmp_path / "log"))
-    cells = sweeps.cells(1, steps=2, mishap="raise", at=1)
-    for _ in range(2):
-        assert runner.run(cells, tmp_path / "runs", io.StringIO(), share=runner.Share(since=since)).exit_code == 1
-    assert (tmp_path / "log").read_text().count("begin") == begun
-
-
 def test_the_watch_of_a_sweep_asks_for_cells_that_began_alone(tmp_path: Path, reads: Counter[str]) -> None:
     cells = sweeps.cells(8, steps=1)
     runner.run(cells[:1], tmp_path, io.StringIO())
@@ -154,7 +121,7 @@ def test_the_watch_of_a_sweep_asks_for_cells_that_began_alone(tmp_path: Path, re
     own = slurm.Sweep(cells, SimpleNamespace(runs=str(tmp_path), fill=False))  # type: ignore[arg-type]
     holder = leases.Leases(tmp_path)
     with holder.hold([cells[1].id]):
-        left = own.open_cells()
+        left = own.left()
         assert [cell.id for cell in left] == [cell.id for cell in cells[1:]]
         assert reads.keys() == {cells[0].id, cells[1].id}
         assert "1/8 cells done, 1 running on" in slurm._line(own, left, Counter(running=1))
