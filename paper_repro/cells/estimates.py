@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -203,8 +203,7 @@ def _records(cells: Sequence[PlannedCell], roots: Sequence[Path]) -> dict[str, R
     for root in roots:
         there = records.begun(root)
         for cell in cells:
-            record = records.find(root, cell.id) if cell.id in there and cell.id not in found else None
-            if record is not None:
+            if cell.id in there and cell.id not in found and (record := records.find(root, cell.id)) is not None:
                 found[cell.id] = record
     return found
 
@@ -233,15 +232,9 @@ def _without_machine(cell: PlannedCell, whole: bool) -> Any:
 def _stamp() -> str:
     """Return the hash of the code that counts."""
     found = hashlib.sha256(metadata.version("torch").encode())
-    for path in _code():
-        found.update(f"\0{path.name}\0".encode())
-        found.update(path.read_bytes())
+    folders = [Path(home, room) for home in sys.modules["paper_repro"].__path__ for room in COUNTING]
+    for folder in (*folders, *own_packages().values()):
+        for path in sorted(folder.rglob("*.py")):
+            found.update(f"\0{path.name}\0".encode())
+            found.update(path.read_bytes())
     return found.hexdigest()[: identity.LENGTH]
-
-
-def _code() -> Iterator[Path]:
-    for home in sys.modules["paper_repro"].__path__:
-        for room in COUNTING:
-            yield from sorted(Path(home, room).rglob("*.py"))
-    for folder in own_packages().values():
-        yield from sorted(folder.rglob("*.py"))

@@ -213,7 +213,7 @@ def _with(record: Record, found: Measurement) -> Record:
         attachments={**kept.attachments, **found.attachments},
         measured={**record.measured, found.probe: sorted(given)},
         config={**record.config, identity.PROBES: {**(record.config.get("probes") or {}), found.name: found.config}},
-        provenance=_of_probes(record, {found.probe: _code(found.provenance)}),
+        provenance=record.provenance | {PROBES: _of_probes(record) | {found.probe: _code(found.provenance)}},
     )
 
 
@@ -223,14 +223,14 @@ def _code(provenance: Mapping[str, Any]) -> dict[str, Any]:
     return {name: provenance.get(name) for name in CODE} | listed
 
 
-def _of_probes(record: Record, more: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the provenance of a record to which probes have added; a probe of the training has the training's own."""
-    return {**record.provenance, PROBES: {**record.provenance.get(PROBES, {}), **more}}
-
-
 def code_of(record: Record) -> list[Mapping[str, Any]]:
     """Return the commits, with their dirty flags, that a record's numbers come from: the training's first."""
-    return [_code(record.provenance), *record.provenance.get(PROBES, {}).values()]
+    return [_code(record.provenance), *_of_probes(record).values()]
+
+
+def _of_probes(record: Record) -> dict[str, Mapping[str, Any]]:
+    """Return the code of the probes that have measured after the training, by their ids."""
+    return dict(record.provenance.get(PROBES, {}))
 
 
 def joined(record: Record, other: Record) -> Record:
@@ -240,6 +240,8 @@ def joined(record: Record, other: Record) -> Record:
     if not more:
         return record
     nodes = {**record.config.get("probes", {}), **{name: other.config["probes"][name] for name in more}}
+    known, trained = _of_probes(other), _code(other.provenance)
+    code = {theirs[name]: known.get(theirs[name], trained) for name in sorted(more)}
     return replace(
         record,
         metrics={**other.metrics, **record.metrics},
@@ -247,13 +249,8 @@ def joined(record: Record, other: Record) -> Record:
         attachments={**other.attachments, **record.attachments},
         measured={**other.measured, **record.measured} if record.measured and other.measured else {},
         config={**record.config, identity.PROBES: nodes},
-        provenance=_of_probes(record, {theirs[name]: _code_of_probe(other, theirs[name]) for name in sorted(more)}),
+        provenance=record.provenance | {PROBES: _of_probes(record) | code},
     )
-
-
-def _code_of_probe(record: Record, probe: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = record.provenance.get(PROBES, {}).get(probe) or _code(record.provenance)
-    return found
 
 
 def _read(path: Path) -> Measurement | None:

@@ -12,6 +12,7 @@ import math
 import os
 import platform
 import re
+import sys
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -23,8 +24,8 @@ from typing import Any
 from paper_repro.base import identity
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.files import CodeState, CorruptFileError, read_regular, sha256_of_bytes, write_atomically
-from paper_repro.base.identity import canonical_json, fingerprint
-from paper_repro.cells.planned import TRAINING
+from paper_repro.base.identity import MACHINE, canonical_json, fingerprint
+from paper_repro.cells.planned import TRAINING, on_gpu
 from paper_repro.cells.tasks import (
     ATTACHMENT_BYTES,
     CHECKPOINT,
@@ -376,8 +377,15 @@ def processor_name() -> str:
     return platform.machine()
 
 
-def cpu_description(threads: int) -> str:
-    """Return the processor's own name and the threads used, for example ``Intel Xeon, 1 of 2 threads``."""
+def device(config: Mapping[str, Any]) -> str:
+    """Return the name of the device of a cell, for example ``Intel Xeon, 1 of 2 threads``, as this process knows it."""
+    machine, torch = config.get(MACHINE) or {}, sys.modules.get("torch")
+    if on_gpu(machine) and torch is None:
+        return "a GPU"
+    if on_gpu(machine) and torch is not None and torch.cuda.is_available():
+        devices = machine.get("devices", 1)
+        return str(torch.cuda.get_device_name(devices[0] if isinstance(devices, list) else 0))
+    threads = machine.get("threads", 1) or os.cpu_count() or 1
     return f"{processor_name()}, {threads} of {os.cpu_count()} threads"
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import os
 import shutil
 import sys
 import time
@@ -22,7 +21,7 @@ from paper_repro.cells.estimates import Estimate, estimate, processor_flags, slo
 from paper_repro.cells.fork_server import ServerProcess, Servers, uninterrupted
 from paper_repro.cells.leases import LeasedError, Leases, freed, lease_path
 from paper_repro.cells.measurements import is_done, is_to_fill
-from paper_repro.cells.planned import Job, PlannedCell, check_loggers, jobs, on_gpu
+from paper_repro.cells.planned import Job, PlannedCell, check_loggers, jobs
 from paper_repro.cells.progress import Display, RunningJob, Sweep
 from paper_repro.cells.records import disk_message, open_runs_folder, record_path, work_folder
 from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, NODE_LOST, Outcome
@@ -354,7 +353,7 @@ class Pool:
             self._todo.insert(0, job)
             return
         note = f"its process ended twice ({cause}); see {self._runs / 'logs'}"
-        origin = records.provenance(_device(job.cells[0].config), read_code_state())
+        origin = records.provenance(records.device(job.cells[0].config), read_code_state())
         for cell in job.cells:
             if not is_done(self._runs, cell) and self._record_death(cell, note, origin):
                 self._note_done(cell.id, FAILED, note)
@@ -407,9 +406,3 @@ class Pool:
         self._todo.clear()
         self._elsewhere.clear()
         self._servers.stop()
-
-
-def _device(config: Mapping[str, Any]) -> str:
-    """Return the device of a process that ended, as far as this one, which has no torch, can name it."""
-    machine = config.get(MACHINE) or {}
-    return "a GPU" if on_gpu(machine) else records.cpu_description(int(machine.get("threads") or os.cpu_count() or 1))

@@ -26,7 +26,6 @@ from paper_repro.base.identity import MACHINE
 from paper_repro.cells import measurements, records
 from paper_repro.cells.estimates import CannotBuildError, count_here
 from paper_repro.cells.leases import LeasedError, LeaseLostError, Leases
-from paper_repro.cells.planned import on_gpu
 from paper_repro.cells.records import MEMBERS, STACKS, disk_message, record_path, work_folder
 from paper_repro.cells.tasks import (
     CHECKPOINTS,
@@ -126,7 +125,7 @@ class Worker:
         if not task.has_weights(folder):
             print(f"cell {cell.id}: no weights in {folder}: it is run again for probes {', '.join(wanted)}")
             return False
-        origin = records.provenance(_device(cell.config), self.code)
+        origin = records.provenance(records.device(cell.config), self.code)
         status, note = FINISHED, ""
         with _log_to(folder / "log.txt"):
             for name in wanted:
@@ -172,7 +171,7 @@ class Worker:
         with _log_to(folder / "log.txt"):
             outcomes = self._outcomes(batch, folder, cost)
         self.channel.saves = True  # their records are written first
-        origin = records.provenance(_device(batch[0].config), self.code)
+        origin = records.provenance(records.device(batch[0].config), self.code)
         for cell, outcome in zip(batch, outcomes, strict=True):
             if cell in open_cells:
                 self.channel.check_lease()
@@ -339,14 +338,6 @@ def _localised(cell: Cell, runs: Path) -> Cell:
     machine["cache"] = machine.get("cache") or str(runs.resolve() / "cache")
     machine["log_folder"] = str(record_path(runs.resolve(), cell.id).parent)
     return Cell(cell.id, {**cell.config, MACHINE: machine})
-
-
-def _device(config: dict[str, Any]) -> str:
-    machine, torch = config.get(MACHINE, {}), sys.modules.get("torch")
-    if torch is not None and on_gpu(machine) and torch.cuda.is_available():
-        devices = machine.get("devices", 1)
-        return str(torch.cuda.get_device_name(devices[0] if isinstance(devices, list) else 0))
-    return records.cpu_description(int(machine.get("threads", 1) or os.cpu_count() or 1))
 
 
 def _last_line(error: Exception) -> str:

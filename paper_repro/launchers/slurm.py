@@ -69,13 +69,13 @@ class Sweep:
         """Return those of some cells, or of all that can be run, that have no result, or are to be filled; those that
         never began are told by one listing.
         """
-        there = begun(self.runs)
-        return [
-            cell for cell in (self.able if cells is None else cells) if cell.id not in there or not self._is_done(cell)
-        ]
+        there, fill = begun(self.runs), self.order.fill
 
-    def _is_done(self, cell: PlannedCell) -> bool:
-        return is_done(self.runs, cell) and not (self.order.fill and is_to_fill(self.runs, cell))
+        def done(cell: PlannedCell) -> bool:
+            return is_done(self.runs, cell) and not (fill and is_to_fill(self.runs, cell))
+
+        asked = self.able if cells is None else cells
+        return [cell for cell in asked if cell.id not in there or not done(cell)]
 
 
 def sweep_of(plan: Plan, words: Words, results: Path, fill: bool) -> Sweep:
@@ -169,14 +169,7 @@ def _check_commands() -> None:
 
 
 def _check_partition(wanted: str | None) -> None:
-    """Ask SLURM for its partitions.
-
-    Args:
-        wanted: one, or several with commas between them, as sbatch takes them.
-
-    Raises:
-        UsageError: no controller answers, or what is wanted is none of them.
-    """
+    """Ask SLURM whether it has the partition, or the several with commas between them, as sbatch takes them."""
     silent = f"; no controller of SLURM answers on {socket.gethostname()}: {_ELSEWHERE}"
     partitions = _ask("sinfo", "--noheader", "--format=%R", hint=silent).split()
     for name in wanted.split(",") if wanted is not None else ():

@@ -191,8 +191,3 @@ def test_a_file_system_without_locks_is_refused(tmp_path: Path, own: Leases, mon
     monkeypatch.setattr(filelock.FileLock, "acquire", acquire)
     with pytest.raises(UsageError, match=r"no locks.*runs=DIR"), own.hold(["cell"]):
         pass
-
-
-def test_other_cells_are_free(tmp_path: Path, own: Leases) -> None:
-    with own.hold(["a"]), Leases(tmp_path).hold(["b"]):
-        assert holder(lease_path(tmp_path, "a")) and holder(lease_path(tmp_path, "b"))

@@ -3,7 +3,6 @@
 import io
 import subprocess
 import sys
-import threading
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -99,19 +98,6 @@ def test_what_others_hold_is_given_out_once_it_is_free_and_has_no_result(
     clock.now += 1
     own._look_elsewhere()
     assert len(own._todo) == 4 and not own._elsewhere, "what others have done is not given out"
-
-
-def test_two_runners_that_begin_together_run_each_cell_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLOW_TASK_LOG", str(tmp_path / "log"))
-    cells = sweeps.cells(16, workers=1, steps=2)
-    shares = [runner.Share(index, 2, 60.0) for index in range(2)]
-    run = lambda share: runner.run(cells, tmp_path / "runs", io.StringIO(), share=share)  # noqa: E731
-    threads = [threading.Thread(target=run, args=(share,)) for share in shares]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sweeps.steps_by_cell(tmp_path / "log") == {cell.id: 2 for cell in cells}
 
 
 def test_the_watch_of_a_sweep_asks_for_cells_that_began_alone(tmp_path: Path, reads: Counter[str]) -> None:

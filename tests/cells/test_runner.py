@@ -2,9 +2,7 @@ import errno
 import io
 import json
 import os
-import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -271,17 +269,6 @@ def test_what_a_finished_batch_left_behind_is_cleared(tmp_path: Path) -> None:
     left.mkdir(parents=True)
     runner.run(cells, runs, io.StringIO())
     assert not left.exists()
-
-
-def test_a_lease_left_by_a_dead_process_does_not_block(tmp_path: Path, log: Path) -> None:
-    runs = tmp_path / "runs"
-    (cell,) = sweeps.cells(1, steps=2)
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    path = lease_path(runs, cell.id)
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"host": socket.gethostname(), "pid": dead.pid}))
-    assert runner.run([cell], runs, io.StringIO()).exit_code == 0
 
 
 def _work(runs: Path, cells: list[PlannedCell], told: list[dict[str, Any]]) -> list[dict[str, Any]]:
