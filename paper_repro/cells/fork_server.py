@@ -14,6 +14,7 @@ import itertools
 import logging
 import multiprocessing
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -65,12 +66,20 @@ class ForkServer:
         """Hear the runner, the workers and the signals until all is over."""
         self._on_signals(self._stop)
         while self._workers or not self._stopping:
-            heard = [] if self._stopping else [self._runner]
-            ready = wait([*heard, *(events for _, events in self._workers.values())], LOOK_SECONDS)
+            # A runner that does not read now may be writing: it is heard, and told no more until it reads again.
+            reads = bool(select.select([], [self._runner], [], 0)[1])
+            heard = [events for _, events in self._workers.values()] if reads else []
+            if not self._stopping:
+                heard.append(self._runner)
+            ready = wait(heard, LOOK_SECONDS if reads else LOOK_SECONDS / 20)
             if self._runner in ready:
                 self._hear_runner()
-            for number, (process, events) in list(self._workers.items()):
-                if (events in ready and not self._pass_on(events)) or process.exitcode is not None:
+            for number, (process, events) in list(self._workers.items()) if reads else ():
+                if events in ready:
+                    ended = not self._pass_on(events)
+                else:
+                    ended = process.exitcode is not None and not events.poll()
+                if ended:
                     self._bury(number)
 
     @staticmethod
@@ -105,8 +114,6 @@ class ForkServer:
     def _bury(self, number: int) -> None:
         process, events = self._workers.pop(number)
         process.join()
-        while events.poll() and self._pass_on(events):
-            pass
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid or 0, signal.SIGKILL)  # compilers, for example, that it has called
         code = process.exitcode
