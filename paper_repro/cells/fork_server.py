@@ -156,6 +156,8 @@ class ForkServer:
         for worker in self._workers.values():
             worker[1].close()
         end_with_parent()
+        if message.get("cards"):  # before the first call of CUDA
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(message["cards"])
         be_worker(message, self._runs, lambda event: telling.send({"worker": message["worker"], **event}), self._code)
 
 

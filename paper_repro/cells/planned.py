@@ -185,6 +185,17 @@ def on_gpu(section: Mapping[str, Any]) -> bool:
     return name in ("gpu", "cuda")
 
 
+def cards() -> list[str]:
+    """Return the GPUs that this process may use, as $CUDA_VISIBLE_DEVICES names them; else the numbers of the driver's.
+
+    torch is not asked, because the command does not import it.
+    """
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        return [name.strip() for name in given.split(",") if name.strip()]
+    return [str(number) for number in range(len([*Path("/dev").glob("nvidia[0-9]*")]))]
+
+
 def count_devices(devices: int | Sequence[int]) -> int:
     """Return how many devices ``machine.devices`` names, a number or a list."""
     return devices if isinstance(devices, int) else len(devices)

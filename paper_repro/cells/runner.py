@@ -5,6 +5,7 @@ import math
 import shutil
 import sys
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +22,7 @@ from paper_repro.cells.estimates import Estimate, estimate, processor_flags, slo
 from paper_repro.cells.fork_server import ServerProcess, Servers, uninterrupted
 from paper_repro.cells.leases import LeasedError, Leases, freed, lease_path
 from paper_repro.cells.measurements import is_done, is_to_fill
-from paper_repro.cells.planned import Job, PlannedCell, check_loggers, jobs
+from paper_repro.cells.planned import Job, PlannedCell, cards, check_loggers, jobs, on_gpu
 from paper_repro.cells.progress import Display, RunningJob, Sweep
 from paper_repro.cells.records import disk_message, open_runs_folder, record_path, work_folder
 from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, NODE_LOST, Outcome
@@ -197,6 +198,8 @@ class _Running:
     """A job that a worker has."""
 
     job: Job
+    cards: list[str]
+    """The GPUs that the worker sees; empty: all, or none."""
     over: bool = False
     """Whether the worker has told what became of the job."""
 
@@ -299,10 +302,20 @@ class Pool:
         cells = [{"id": cell.id, "config": cell.config} for cell in job.cells]
         costs = (self._estimates[cell.id].cost for cell in job.cells)
         cost = next(filter(None, costs), None)  # that of one is that of all
+        chosen = self._free_cards(job.cells[0].config.get(MACHINE) or {})
         with uninterrupted():
-            worker = server.fork(cells=cells, fill=self._fill, cost=cost)
-            self._running[worker] = _Running(job)
+            worker = server.fork(cells=cells, fill=self._fill, cost=cost, cards=chosen)
+            self._running[worker] = _Running(job, chosen)
             self._sweep.running[worker] = RunningJob(job.label, len(open_cells), work)
+
+    def _free_cards(self, machine: Mapping[str, Any]) -> list[str]:
+        """Return the GPUs for a job that asks for a number of them: those with the fewest workers."""
+        devices = machine.get("devices", 1)
+        if not on_gpu(machine) or not isinstance(devices, int):
+            return []
+        loads = Counter(dict.fromkeys(cards(), 0))
+        loads.update(card for running in self._running.values() for card in running.cards)
+        return sorted(loads, key=loads.__getitem__)[:devices] if len(loads) > devices else []
 
     def _hear(self, server: ServerProcess) -> None:
         for event in server.hear():
