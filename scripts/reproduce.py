@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING
 
 from paper_repro.base import errors
 from paper_repro.base.errors import INTERRUPTED, MISUSE, RESULTS, UsageError, Words, parse, run_main
-from paper_repro.launchers import group, options, preparing
+from paper_repro.launchers import start
 from paper_repro.tables import spec
 
 if TYPE_CHECKING:
@@ -68,13 +68,13 @@ INSTEAD = "--render shows the committed results where there are any"
 
 
 def main(arguments: Sequence[str]) -> int:
-    slurm, arguments = options.take(arguments)
-    words = parse(arguments, (*HELP, *ACTIONS, preparing.PREPARE, PUBLISHED), SETTINGS)
+    slurm, arguments = start.take(arguments)
+    words = parse(arguments, (*HELP, *ACTIONS, start.PREPARE, PUBLISHED), SETTINGS)
     _check_launcher(words, slurm)
     if words.flags & {*HELP} or not arguments:
         print(__doc__)
         return 0 if arguments else 2
-    actions = sorted(words.flags - {preparing.PREPARE, PUBLISHED})
+    actions = sorted(words.flags - {start.PREPARE, PUBLISHED})
     if len(actions) > 1:
         raise UsageError(f"{' and '.join(actions)} exclude each other; give one")
     if "--list" in words.flags:
@@ -97,10 +97,10 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(f"runs={words.settings['runs']}: there is no such folder, so --render has nothing to read")
     if len(artifacts) > 1:
         _check_all(artifacts, words, action)
-    if (code := group.followed()) is not None:
+    if (code := start.followed()) is not None:
         return code
     codes = []
-    with group.leading():
+    with start.leading():
         for artifact in artifacts:
             with errors.kept(*READERS) as warnings:
                 codes.append(_one(artifact, words, action, warnings, slurm))
@@ -109,8 +109,8 @@ def main(arguments: Sequence[str]) -> int:
     return max(codes)
 
 
-def _check_launcher(words: Words, slurm: options.Slurm | None) -> None:
-    if slurm and (own := words.flags - {"--fill", "--again", "--cancel", preparing.PREPARE}):
+def _check_launcher(words: Words, slurm: start.Slurm | None) -> None:
+    if slurm and (own := words.flags - {"--fill", "--again", "--cancel", start.PREPARE}):
         raise UsageError(f"launcher=slurm runs cells; leave it out with {min(own)}")
     if "--cancel" in words.flags and not slurm:
         raise UsageError("--cancel goes with launcher=slurm; Ctrl-C stops what runs on this computer")
@@ -151,7 +151,7 @@ def _plan(artifact: "Artifact", words: Words) -> "Plan":
     return plan
 
 
-def _one(artifact: "Artifact", words: Words, action: str, warnings: "Later", slurm: options.Slurm | None = None) -> int:
+def _one(artifact: "Artifact", words: Words, action: str, warnings: "Later", slurm: start.Slurm | None = None) -> int:
     from paper_repro.tables import publish
 
     if action == "--config":
@@ -167,25 +167,25 @@ def _one(artifact: "Artifact", words: Words, action: str, warnings: "Later", slu
         print(publish.plan_table(plan, [words.runs, RESULTS]))
         return 0
     if action == "--publish":
-        from paper_repro.cells import changes
+        from paper_repro.cells import measurements
 
         print(*publish.publish(plan, words.runs, RESULTS), sep="\n")
-        if changed := changes.told(changes.changed(words.runs, plan.all_cells)):
+        if changed := measurements.told(measurements.changed(words.runs, plan.all_cells)):
             warnings.add(changed)
         return 0
     if PUBLISHED in words.flags:
         publish.adopt(plan, words.runs, RESULTS)
-    commands = [] if action == "--cancel" else preparing.commands(plan.all_cells)
-    if preparing.prepare(commands, preparing.PREPARE in words.flags):
+    commands = [] if action == "--cancel" else start.commands(plan.all_cells)
+    if start.prepare(commands, start.PREPARE in words.flags):
         plan = _plan(artifact, words)
     elif commands:
-        warnings.add(f"{preparing.PREPARE} prepares first what needs no network: {shlex.join(commands[0])}")
+        warnings.add(f"{start.PREPARE} prepares first what needs no network: {shlex.join(commands[0])}")
     return _cells(plan, words, action, warnings, slurm)
 
 
-def _cells(plan: "Plan", words: Words, action: str, warnings: "Later", slurm: options.Slurm | None) -> int:
+def _cells(plan: "Plan", words: Words, action: str, warnings: "Later", slurm: start.Slurm | None) -> int:
     """Run the cells of a plan, here or on a cluster, and show what they have come to."""
-    from paper_repro.cells import changes, runner
+    from paper_repro.cells import measurements, runner
     from paper_repro.tables.publish import closing
 
     started, fill, again = time.monotonic(), action == "--fill", action == "--again"
@@ -196,7 +196,7 @@ def _cells(plan: "Plan", words: Words, action: str, warnings: "Later", slurm: op
         if action == "--cancel":
             return cluster.cancel(sweep)
         if again:
-            changes.set_aside(words.runs, changes.changed(words.runs, plan.all_cells))
+            measurements.set_aside(words.runs, measurements.changed(words.runs, plan.all_cells))
         result = cluster.run(sweep, slurm)
     else:
         result = runner.run_cells(plan.all_cells, words.runs, [words.runs, RESULTS], fill, again=again)
@@ -247,14 +247,14 @@ def _show(plan: "Plan", runs: Path, warnings: "Later", close: Callable[[], None]
     Returns:
         0, or the exit code of a wrong config where the YAML names metrics that no cell has.
     """
-    from paper_repro.cells import changes
+    from paper_repro.cells import measurements
     from paper_repro.tables.publish import render
 
     table, written = render(plan, runs, RESULTS)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     print(table.markdown(width), flush=True)  # before what goes to stderr, where both go to one file
     print("\n".join(str(path) for path in written), file=sys.stderr)
-    if changed := changes.told(table.view.changed):
+    if changed := measurements.told(table.view.changed):
         warnings.add(changed)
     warnings.print()
     close()

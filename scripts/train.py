@@ -164,13 +164,13 @@ def _first(word: str) -> str:
 
 
 def _run(cells: "Sequence[PlannedCell]", runs: Path, again: bool) -> int:
-    from paper_repro.cells import changes, measurements, records, runner
-    from paper_repro.cells.saved import saved_steps
-    from paper_repro.launchers import group
+    from paper_repro.cells import measurements, records, runner
+    from paper_repro.cells.records import saved_steps
+    from paper_repro.launchers import start
 
-    if (code := group.followed()) is not None:
+    if (code := start.followed()) is not None:
         return code
-    with group.leading():
+    with start.leading():
         result = runner.run_cells(cells, runs, [runs, RESULTS], again=again)
     for reason in [*result.missing, *([result.fatal] if result.fatal else [])]:
         print(f"not run: {reason}", file=sys.stderr)
@@ -180,7 +180,7 @@ def _run(cells: "Sequence[PlannedCell]", runs: Path, again: bool) -> int:
             for name, value in found.record.metrics.items():
                 print(f"{name} {value:.6g}")
             print(records.record_path(runs, cell.id))
-    if changed := changes.told(changes.changed(runs, cells)):
+    if changed := measurements.told(measurements.changed(runs, cells)):
         print(changed, file=sys.stderr)
     if result.interrupted:
         step = max(saved_steps(runs, [cell.id for cell in cells]).values(), default=0)

@@ -58,7 +58,7 @@ HABITS = {
 _REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
 _PATH = re.compile(r"(?P<key>\+{0,2}[A-Za-z_][\w./]*)=(?P<value>(?:/|~/|\.{1,2}/)[^\\]*)", re.DOTALL)
 _OF_SEVERAL_KINDS = ("machine.compile", "machine.devices")
-"""Keys whose values are of several kinds; ``cells.machine_section`` checks them."""
+"""Keys whose values are of several kinds; ``cells.planned`` checks them."""
 
 
 # Configs.

@@ -1,19 +1,34 @@
-"""What a plan costs: what its tasks count, and a time from the records of like cells."""
+"""What a plan costs: what its tasks count, and a time from the records of like cells.
 
+What cells were counted to cost is kept, so that a second look at a plan needs neither torch nor a minute.  A count
+follows from the config, the data files that it names, our code and torch; all of them enter what it is kept under.
+Losing the file, or what another process wrote into it, costs a second count and nothing else.
+"""
+
+import contextlib
+import hashlib
+import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from paper_repro.base import configs, identity
+from paper_repro.base.configs import ROOMS, own_packages, without_seeds
 from paper_repro.base.errors import UsageError
+from paper_repro.base.files import CorruptFileError, read_with_digest, write_with_digest
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells import records
-from paper_repro.cells.counted import Counts, shape
-from paper_repro.cells.machine_section import count_devices, on_gpu
-from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.planned import PlannedCell, count_devices, file_hashes, on_gpu
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import Cost, task_of
 
+COUNTING = (*(room for room in ROOMS if room != "tests"), "kernels", "evaluation", "cells", "base")
+"""The parts of the package that take part in a count."""
+PLACES = ("cache", "data_root", "data_workers", "workers", "logger")
+"""Keys of ``machine`` that no count reads."""
 UNMEASURED_RATE = 5e10
 """FLOPs per second assumed where no record exists: small float32 models on one CPU core."""
 UNMEASURED_GPU_RATE = 4.7e13
@@ -41,7 +56,7 @@ Count = Callable[[Configs, Configs], list[Cost | None]]
 class CannotBuildError(UsageError):
     """One of several configs cannot be built; ``number`` counts through those that are counted, then the others."""
 
-    def __init__(self, message: str, number: int) -> None:
+    def __init__(self, message: str, number: int = 0) -> None:  # an error that is sent to another process has a default
         super().__init__(message)
         self.number = number
 
@@ -75,7 +90,7 @@ def estimate(
 
     Args:
         count: counts those that were never counted; called in any case, and perhaps with nothing to do.
-        kept: the runs folder in which counts are kept (see ``counted``); None: all is counted anew.
+        kept: the runs folder in which counts are kept; None: all is counted anew.
 
     Raises:
         UsageError: a config that cannot be built.
@@ -153,15 +168,23 @@ def _counted(
     """Return what the cells cost, those of known cost from the file that is kept."""
     if kept is None:
         return _called(count, cells, others)
-    known = Counts(kept)
-    new = [cell for cell in cells if not known.has_cost(cell)]
-    unchecked = [cell for cell in others if not known.was_checked(cell)]
+    path, stamp = kept / "cache" / "costs.json", _stamp()
+    costs, checked = dict[str, dict[str, int] | None](), set[str]()
+    with contextlib.suppress(OSError, CorruptFileError, ValueError):
+        content = json.loads(read_with_digest(path))
+        if content["stamp"] == stamp:
+            costs, checked = content["costs"], set(content["checked"])
+    new = [cell for cell in cells if not (_key(cell, whole=False) in costs and _key(cell) in checked)]
+    unchecked = [cell for cell in others if _key(cell) not in checked]
     for cell, cost in zip(new, _called(count, new, unchecked), strict=True):
-        known.keep(cell, cost)
-    for cell in unchecked:
-        known.keep_checked(cell)
-    known.write()
-    return [known.cost(cell) for cell in cells]
+        costs[_key(cell, whole=False)] = None if cost is None else asdict(cost)
+    if new or unchecked:
+        checked.update(map(_key, (*new, *unchecked)))
+        content = {"stamp": stamp, "costs": costs, "checked": sorted(checked)}
+        with contextlib.suppress(OSError):  # where the disk refuses, it is counted again another time
+            write_with_digest(path, json.dumps(content).encode())
+    found = [costs[_key(cell, whole=False)] for cell in cells]
+    return [None if cost is None else Cost(**cost) for cost in found]
 
 
 def _called(count: Count, cells: Sequence[PlannedCell], others: Sequence[PlannedCell]) -> list[Cost | None]:
@@ -180,7 +203,38 @@ def _records(cells: Sequence[PlannedCell], roots: Sequence[Path]) -> dict[str, R
     for root in roots:
         there = records.begun(root)
         for cell in cells:
-            record = records.find(root, cell.id) if cell.id in there and cell.id not in found else None
-            if record is not None:
+            if cell.id in there and cell.id not in found and (record := records.find(root, cell.id)) is not None:
                 found[cell.id] = record
     return found
+
+
+def shape(cell: PlannedCell) -> str:
+    """Return what cells that cost the same have in common: all but the machine, every seed, and what may vary within a
+    stack.
+    """
+    return identity.fingerprint(_without_machine(cell, whole=False))
+
+
+def _key(cell: PlannedCell, whole: bool = True) -> str:
+    """Return what a check of a cell's config is kept under, whatever the seed; or, not ``whole``, its shape's cost."""
+    machine: Mapping[str, Any] = cell.config.get(MACHINE) or {}
+    read = {key: value for key, value in machine.items() if key not in PLACES}
+    config = _without_machine(cell, whole)
+    return identity.fingerprint({"config": config, "machine": read, "files": file_hashes(cell.config)})
+
+
+def _without_machine(cell: PlannedCell, whole: bool) -> Any:
+    stack: Mapping[str, Any] = (cell.config.get(MACHINE) or {}).get("stack") or {}
+    varying = [] if whole else stack.get("over", ())
+    return without_seeds(configs.without(cell.config, [MACHINE, *varying]))
+
+
+def _stamp() -> str:
+    """Return the hash of the code that counts."""
+    found = hashlib.sha256(metadata.version("torch").encode())
+    folders = [Path(home, room) for home in sys.modules["paper_repro"].__path__ for room in COUNTING]
+    for folder in (*folders, *own_packages().values()):
+        for path in sorted(folder.rglob("*.py")):
+            found.update(f"\0{path.name}\0".encode())
+            found.update(path.read_bytes())
+    return found.hexdigest()[: identity.LENGTH]

@@ -10,7 +10,7 @@ import errno
 import json
 import os
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, Timeout
@@ -82,12 +82,6 @@ class Leases:
 
 def lease_path(root: Path, cell: str) -> Path:
     return root / "cells" / cell / "lease"
-
-
-def clear(root: Path, cells: Iterable[str]) -> None:
-    """Remove the leases of ``cells`` that no live process holds."""
-    for cell in cells:
-        freed(lease_path(root, cell))
 
 
 def freed(path: Path) -> bool:

@@ -1,22 +1,25 @@
-"""What a cell came to: its record, and what probes have measured on its weights since.
+"""What a cell came to: its record, what probes have measured on its weights since, and which files it depends on.
 
 Weights are trained once and kept.  A probe that a config gained later measures these weights, and what it found lies in
 a file of its own beside the record: ``cells/<cell>/probes/<probe>.json``, its attachments in the folder of that name.
 """
 
+import contextlib
 import logging
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from paper_repro.base import identity
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import CorruptFileError, write_atomically
 from paper_repro.cells import records
-from paper_repro.cells.record_fields import check_measurement
+from paper_repro.cells.leases import LeasedError, Leases
+from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import Record, record_path
-from paper_repro.cells.tasks import FINISHED, NOT_FINITE
+from paper_repro.cells.tasks import FINISHED, NOT_FINITE, Cell
 
 _log = logging.getLogger(__name__)
 
@@ -25,17 +28,12 @@ OF_A_SPLIT = ("train_", "val_", "test_", "best_")
 
 PROBES, CODE, LISTED = "probes", ("commit", "dirty"), "code"
 """Where a record's provenance names the code of the probes that measured after the training, what it says, and where it
-names the list of files (``cells.code_files``)."""
-
-
-class Planned(Protocol):
-    """A cell as a plan wants it."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def probes(self) -> Mapping[str, str]: ...
+names the list of files (``identity.keep_code``)."""
+ASIDE = "replaced"
+"""The folder, below that of all runs, of results that were run again."""
+_SHOWN = 4
+"""How many files that have changed a line names."""
+Planned = PlannedCell | Cell
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ def write(root: Path, measurement: Measurement, files: Mapping[str, bytes]) -> N
         OSError: the disk is full or the folder read-only.
     """
     content = asdict(measurement)
-    check_measurement(content)
+    records.check_fields(content, of_measurement=True)
     encoded = records.sealed(content)
     if len(encoded) > records.LIMIT_BYTES:
         raise ValueError(f"the measurement has {len(encoded)} bytes, the limit is {records.LIMIT_BYTES}")
@@ -215,7 +213,7 @@ def _with(record: Record, found: Measurement) -> Record:
         attachments={**kept.attachments, **found.attachments},
         measured={**record.measured, found.probe: sorted(given)},
         config={**record.config, identity.PROBES: {**(record.config.get("probes") or {}), found.name: found.config}},
-        provenance=_of_probes(record, {found.probe: _code(found.provenance)}),
+        provenance=record.provenance | {PROBES: _of_probes(record) | {found.probe: _code(found.provenance)}},
     )
 
 
@@ -225,14 +223,14 @@ def _code(provenance: Mapping[str, Any]) -> dict[str, Any]:
     return {name: provenance.get(name) for name in CODE} | listed
 
 
-def _of_probes(record: Record, more: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the provenance of a record to which probes have added; a probe of the training has the training's own."""
-    return {**record.provenance, PROBES: {**record.provenance.get(PROBES, {}), **more}}
-
-
 def code_of(record: Record) -> list[Mapping[str, Any]]:
     """Return the commits, with their dirty flags, that a record's numbers come from: the training's first."""
-    return [_code(record.provenance), *record.provenance.get(PROBES, {}).values()]
+    return [_code(record.provenance), *_of_probes(record).values()]
+
+
+def _of_probes(record: Record) -> dict[str, Mapping[str, Any]]:
+    """Return the code of the probes that have measured after the training, by their ids."""
+    return dict(record.provenance.get(PROBES, {}))
 
 
 def joined(record: Record, other: Record) -> Record:
@@ -242,6 +240,8 @@ def joined(record: Record, other: Record) -> Record:
     if not more:
         return record
     nodes = {**record.config.get("probes", {}), **{name: other.config["probes"][name] for name in more}}
+    known, trained = _of_probes(other), _code(other.provenance)
+    code = {theirs[name]: known.get(theirs[name], trained) for name in sorted(more)}
     return replace(
         record,
         metrics={**other.metrics, **record.metrics},
@@ -249,20 +249,15 @@ def joined(record: Record, other: Record) -> Record:
         attachments={**other.attachments, **record.attachments},
         measured={**other.measured, **record.measured} if record.measured and other.measured else {},
         config={**record.config, identity.PROBES: nodes},
-        provenance=_of_probes(record, {theirs[name]: _code_of_probe(other, theirs[name]) for name in sorted(more)}),
+        provenance=record.provenance | {PROBES: _of_probes(record) | code},
     )
-
-
-def _code_of_probe(record: Record, probe: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = record.provenance.get(PROBES, {}).get(probe) or _code(record.provenance)
-    return found
 
 
 def _read(path: Path) -> Measurement | None:
     """Return the measurement in ``path``; None where there is none, or a damaged or misplaced one, which is logged."""
     try:
         content = records.unsealed(path)
-        check_measurement(content)
+        records.check_fields(content, of_measurement=True)
         found = Measurement(**content)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -277,3 +272,55 @@ def _read(path: Path) -> Measurement | None:
         _log.warning("%s: it is the measurement of another probe or cell; the probe measures again", path)
         return None
     return found
+
+
+# Results that come from other code or data than there is now.
+
+
+def changed_files(root: Path, record: Record) -> list[str] | None:
+    """Return the files that a result depends on and that are others now than when it was made; None where the record
+    does not name them.
+    """
+    names = [each.get(LISTED) for each in code_of(record)]
+    code = [identity.other_code(root, name) if name else None for name in names]
+    data = identity.other_data(record.config, record.provenance.get("files") or {})
+    found = {path for one in code if one is not None for path in one} | {*data}
+    return None if None in code and not found else sorted(found)
+
+
+def changed(root: Path, cells: Iterable[Planned]) -> dict[str, list[str]]:
+    """Return the cells whose results below ``root`` come from other files than there are now, each with these."""
+    found, there = dict[str, list[str]](), records.begun(root)
+    for cell in cells:
+        result = find(root, cell) if cell.id in there else None
+        if result is not None and result.record.done and (files := changed_files(root, result.record)):
+            found[cell.id] = files
+    return found
+
+
+def told(found: Mapping[str, Sequence[str]]) -> str:
+    """Return a line that says how many results come from other files, and which; nothing where none do."""
+    files = sorted({file for files in found.values() for file in files})
+    if not files:
+        return ""
+    shown = ", ".join(files[:_SHOWN]) + (f" and {len(files) - _SHOWN} more" if len(files) > _SHOWN else "")
+    count, them = ("1 result comes", "it") if len(found) == 1 else (f"{len(found)} results come", "them")
+    return f"{count} from other code or data than there is now ({shown}); --again makes {them} anew"
+
+
+def set_aside(root: Path, cells: Iterable[str]) -> None:
+    """Move what lies in the folders of cells to the folder ``replaced``, so that they are run again; what an earlier
+    call left there is removed.  A cell that another runner is running, or has run anew meanwhile, stays as it is.
+    """
+    leases = Leases(root)
+    for cell in cells:
+        home, target = record_path(root, cell).parent, root / ASIDE / cell
+        with contextlib.suppress(LeasedError), leases.hold([cell]):
+            record = records.find(root, cell)
+            if record is None or not changed_files(root, whole(root, record)):
+                continue
+            shutil.rmtree(target, ignore_errors=True)
+            target.mkdir(parents=True)
+            own = [path for path in home.iterdir() if path.name != "lease" and not path.name.startswith(".")]
+            for path in sorted(own, key=lambda path: path.name == "record.json"):  # who is cut off finds it again
+                path.rename(target / path.name)

@@ -1,21 +1,46 @@
-"""One cell before it is run: its place in an artifact, its resolved config and the identity that follows from both."""
+"""A cell before it is run: its identity, the job that it belongs to, and checks of its config that need no torch."""
 
+import importlib.util
+import inspect
 import logging
-from collections.abc import Mapping, Sequence
+import math
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from paper_repro.base import configs, identity
+from paper_repro.base.configs import TARGET
+from paper_repro.base.errors import STRATEGIES, UsageError, nearest
 from paper_repro.base.files import absent, find_data
 from paper_repro.base.identity import MACHINE, data_hash, other_text
-from paper_repro.cells.machine_section import check_machine
-from paper_repro.cells.training_section import check_training
 
 _log = logging.getLogger(__name__)
 Key = tuple[tuple[str, str], ...]
 """The place of a cell in its artifact: (axis, value) pairs in the artifact's order of axes."""
+Check = tuple[Callable[[Any], bool], str]
+"""Whether a value is one that is expected, and what is."""
+
+ACCELERATORS = ("cpu", "gpu", "cuda", "auto")
+IMPLEMENTATIONS = ("auto", "fused", "closed_form", "reference")
+"""Those of ``kernels.preferences``, which cells do not import."""
+CSV, TENSORBOARD, WANDB = "csv", "tensorboard", "wandb"
+LOGGERS = (CSV, TENSORBOARD, WANDB)
+PACKAGES = {TENSORBOARD: "tensorboard", WANDB: "wandb"}
+"""The package that a logger needs, which is also the name of the extra that brings it."""
+FOLDER = "logs"
+"""Where a cell's points lie, in the cell's own folder."""
+_SENDS_NOTHING = ("offline", "dryrun", "disabled")
+TRAINING = "paper_repro.training.fit.Fit"
+"""The task that trains; the training section of any other is its own."""
+PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true")
+"""Lightning's words for what a training computes in; "mixed" keeps the weights in float32."""
+
+
+# Cells.
 
 
 @dataclass(frozen=True)
@@ -84,3 +109,288 @@ def _hash_once(path: Path) -> str:
         if told := other_text(path):
             _log.warning("%s", told)
     return _HASHES[known]
+
+
+# Jobs.
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """Cells that one worker runs together, in the order of the plan."""
+
+    cells: tuple[PlannedCell, ...]
+
+    @property
+    def label(self) -> str:
+        """What the cells have in common: values of axes, and the seeds."""
+        shared = [value for axis, value in self.cells[0].key if all((axis, value) in cell.key for cell in self.cells)]
+        seeds = sorted({cell.seed for cell in self.cells})
+        if len(seeds) == 1:
+            return " ".join([*shared, f"seed {seeds[0]}"])
+        row = seeds[-1] - seeds[0] == len(seeds) - 1
+        return " ".join([*shared, "seeds", f"{seeds[0]}-{seeds[-1]}" if row else ",".join(map(str, seeds))])
+
+
+def jobs(cells: Sequence[PlannedCell]) -> list[Job]:
+    """Group cells that differ only in what their config's ``machine.stack.over`` allows, at most ``most`` together.
+
+    The grouping depends on the plan alone, not on what is already done, so that a cut-off job is found again.
+    """
+    groups: dict[str, list[PlannedCell]] = {}
+    for cell in cells:
+        stack = cell.config.get(MACHINE, {}).get("stack")
+        shape = identity.fingerprint(configs.without(cell.config, [MACHINE, *stack["over"]])) if stack else cell.id
+        groups.setdefault(shape, []).append(cell)
+    result = []
+    for members in groups.values():
+        stack = members[0].config.get(MACHINE, {}).get("stack") or {"most": 1}
+        # Even shares: 20 cells at most 12 are 10 and 10, so that two workers end together.
+        count = -(-len(members) // int(stack["most"]))
+        size = -(-len(members) // count)
+        result += [Job(tuple(members[start : start + size])) for start in range(0, len(members), size)]
+    return result
+
+
+# The machine section.
+
+
+def check_machine(config: Mapping[str, Any]) -> None:
+    """Check every number and path of the ``machine`` section that the runner and its workers read.
+
+    Raises:
+        UsageError: a value is out of range or of another kind, with its key, what was found and what was expected.
+    """
+    section = config.get(MACHINE) or {}
+    if not isinstance(section, Mapping):
+        raise UsageError(f"{MACHINE}={section!r}: expected a section")
+    for key, (fits, expected) in _EXPECTED.items():
+        if key in section and not fits(section[key]):
+            raise UsageError(f"{MACHINE}.{key}={section[key]!r}: expected {expected}")
+    if section.get("cuda_graph") and section.get("accelerator") == "cpu":
+        raise UsageError("machine.cuda_graph=true needs a CUDA GPU: set machine=gpu, or machine.cuda_graph=false")
+    for key, (fits, expected) in _STACK.items() if section.get("stack") else ():
+        if not fits(section["stack"].get(key)):
+            raise UsageError(f"{MACHINE}.stack.{key}={section['stack'].get(key)!r}: expected {expected}")
+
+
+def on_gpu(section: Mapping[str, Any]) -> bool:
+    """Return whether cells of a machine section run on a GPU; "auto" is one where there is one.
+
+    Without torch, which the command does not import, an NVIDIA driver counts as a GPU.
+    """
+    name = section.get("accelerator")
+    if name == "auto":
+        torch = sys.modules.get("torch")
+        return bool(torch.cuda.is_available()) if torch is not None else Path("/dev/nvidiactl").exists()
+    return name in ("gpu", "cuda")
+
+
+def cards() -> list[str]:
+    """Return the GPUs that this process may use, as $CUDA_VISIBLE_DEVICES names them; else the numbers of the driver's.
+
+    torch is not asked, because the command does not import it.
+    """
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        return [name.strip() for name in given.split(",") if name.strip()]
+    return [str(number) for number in range(len([*Path("/dev").glob("nvidia[0-9]*")]))]
+
+
+def count_devices(devices: int | Sequence[int]) -> int:
+    """Return how many devices ``machine.devices`` names, a number or a list."""
+    return devices if isinstance(devices, int) else len(devices)
+
+
+def share_batches(accumulate: int, devices: int | Sequence[int], nodes: int) -> int:
+    """Return how many of an optimiser step's ``accumulate`` batches each device computes.
+
+    Raises:
+        UsageError: the devices cannot share them evenly.
+    """
+    count = nodes * count_devices(devices)
+    if accumulate % count:
+        raise UsageError(
+            f"training.accumulate={accumulate} batches a step cannot be shared by machine.devices={devices}: "
+            f"make accumulate a multiple of {count} (and data.batch_size smaller, for the same step), "
+            "or set machine.devices=1 and machine.workers to run several cells side by side"
+        )
+    return accumulate // count
+
+
+def _whole(value: Any, least: int = 1) -> bool:
+    return type(value) is int and value >= least
+
+
+def _number(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < math.inf
+
+
+def _devices(value: Any) -> bool:
+    if not isinstance(value, list):
+        return _whole(value)
+    return all(_whole(item, least=0) for item in value) and 0 < len(value) == len(set(value))
+
+
+def _kind(*kinds: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kinds)
+
+
+def _one_of(words: Sequence[str]) -> Check:
+    return lambda value: isinstance(value, str) and value in words, f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _or_null(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or fits(value)
+
+
+_AT_LEAST_ONE: Check = _whole, "a whole number of 1 or more"
+_TRUTH: Check = _kind(bool), "false or true"
+_A_FOLDER: Check = _or_null(_kind(str)), "a folder, or null"
+_EXPECTED: dict[str, Check] = {
+    "workers": _AT_LEAST_ONE,
+    "threads": (_or_null(_whole), "a whole number of 1 or more, or null (as many as torch takes)"),
+    "devices": (_devices, "1 or more, or different GPUs such as [0, 2]"),
+    "nodes": _AT_LEAST_ONE,
+    "accelerator": _one_of(ACCELERATORS),
+    "strategy": _one_of(STRATEGIES),
+    "data_workers": (lambda value: _whole(value, least=0), "a whole number of 0 or more"),
+    "implementation": _one_of(IMPLEMENTATIONS),
+    "tf32": _TRUTH,
+    "recompute": _TRUTH,
+    "cuda_graph": _TRUTH,
+    "fused_optimizer": (_or_null(_kind(bool)), "null, false or true"),
+    "compile": (lambda value: type(value) is bool or value == "auto", "false, true or auto"),
+    "checkpoint_every_seconds": (
+        _or_null(lambda value: _number(value) and value > 0),
+        "a number above 0, or null",
+    ),
+    "checkpoint_every_steps": (_or_null(_whole), "a whole number of 1 or more, or null"),
+    "progress_every_seconds": (_number, "a number of 0 or more"),
+    "logger": (lambda value: value is None or value in LOGGERS, f"null, {', '.join(LOGGERS[:-1])} or {LOGGERS[-1]}"),
+    "log_every_steps": _AT_LEAST_ONE,
+    "stack": (_or_null(_kind(Mapping)), "null, or a section with the keys over and most"),
+    "cache": _A_FOLDER,
+    "data_root": _A_FOLDER,
+}
+_STACK: dict[str, Check] = {
+    "over": (
+        lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
+        "a list of keys, for example [seed]",
+    ),
+    "most": _AT_LEAST_ONE,
+}
+
+
+# Loggers.
+
+
+def check_loggers(configs: Iterable[Mapping[str, Any]]) -> None:
+    """Check that what the cells' ``machine.logger`` needs is here.
+
+    Raises:
+        UsageError: a package is not installed, or Weights & Biases has no key and was not told to stay offline.
+    """
+    wanted = {(config.get(MACHINE) or {}).get("logger") for config in configs}
+    for logger in [name for name in PACKAGES if name in wanted]:
+        if importlib.util.find_spec(PACKAGES[logger]) is None:
+            raise UsageError(
+                f"machine.logger={logger}: the package {PACKAGES[logger]} is not installed; "
+                f"pip install 'paper-repro[{logger}]' brings it, machine.logger=csv needs none"
+            )
+        if logger == WANDB and os.environ.get("WANDB_MODE") not in _SENDS_NOTHING and not _has_key():
+            raise UsageError(
+                f"machine.logger={logger}: no key of Weights & Biases was found; run `wandb login` (or set "
+                "WANDB_API_KEY), or set WANDB_MODE=offline to keep the runs on this machine for `wandb sync`"
+            )
+
+
+def _has_key() -> bool:
+    """Return whether Weights & Biases will find a key where it looks for one: in the environment or in netrc."""
+    from requests.utils import get_netrc_auth  # wandb, which is installed where this is called, brings it
+
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    return get_netrc_auth(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai") is not None
+
+
+# The training section.
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """The ``training`` section.
+
+    Raises:
+        UsageError: a number below 1, an unknown precision, or a ``clip_norm`` that is not positive (null: no clipping).
+    """
+
+    steps: int
+    clip_norm: float | None = None
+    precision: str = "32-true"
+    accumulate: int = 1
+    """Batches per optimiser step, over all devices; the gradient is that of the mean over their targets."""
+    evaluate_every: int | None = None
+    """Optimiser steps between evaluations; null: one at the end."""
+    evaluation_batches: int | None = None
+    """Batches of each split that the evaluations of the curves take; null: all.  The metrics at the end are of all."""
+    keep: str | None = None
+    """The metric at whose lowest value the weights are kept, for example val_loss; null: the last weights."""
+    callbacks: Mapping[str, Any] = field(default_factory=dict)
+    """Callbacks of Lightning by name, each a section with a ``_target_``."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "accumulate", "evaluate_every", "evaluation_batches"):
+            value = getattr(self, name)
+            if not _whole(value) and (value is not None or name in ("steps", "accumulate")):
+                raise UsageError(f"training.{name} must be a whole number of 1 or more, got {value!r}")
+        if self.precision not in PRECISIONS:
+            hint = nearest(str(self.precision), PRECISIONS)
+            near = hint if "did you mean" in hint else ""  # else it lists them once more
+            raise UsageError(f"training.precision={self.precision!r}: expected one of {', '.join(PRECISIONS)}{near}")
+        if self.clip_norm is not None and self.clip_norm <= 0:
+            raise UsageError(f"training.clip_norm must be above 0, or null, got {self.clip_norm}")
+        if self.evaluation_batches is not None and self.evaluate_every is None:
+            raise UsageError(
+                f"training.evaluation_batches={self.evaluation_batches} is of curves, which "
+                "training.evaluate_every=null leaves out: set both, or neither"
+            )
+        if self.evaluation_batches is not None and self.keep is not None:
+            raise UsageError(
+                f"training.keep={self.keep}: kept weights are chosen by whole evaluations; "
+                "set training.evaluation_batches=null"
+            )
+
+
+def read_training(section: Mapping[str, Any]) -> TrainingSettings:
+    """Return the ``training`` section, every key known.
+
+    Raises:
+        UsageError: an unknown or missing key, or a value out of range.
+    """
+    valid = inspect.signature(TrainingSettings).parameters
+    for key in section:
+        if key not in valid:
+            raise UsageError(f"unknown key 'training.{key}'{nearest(str(key), valid)}")
+    if "steps" not in section:
+        raise UsageError("training.steps is missing: the number of optimiser steps")
+    return TrainingSettings(**section)
+
+
+def check_training(config: Mapping[str, Any]) -> None:
+    """Check what needs no torch of a cell that trains: its ``training`` section, learning rate and batch size.
+
+    Raises:
+        UsageError: an unknown or missing key, a value out of range, or devices that cannot share the batches of a step.
+    """
+    if (config.get("task") or {}).get(TARGET) != TRAINING or "training" not in config:
+        return
+    accumulate = read_training(config["training"]).accumulate
+    machine = config.get(MACHINE) or {}
+    if machine.get("nodes", 1) == 1:  # several nodes are refused first where the others were not started
+        share_batches(accumulate, machine.get("devices", 1), 1)
+    rate = (config.get("optimizer") or {}).get("lr")
+    if isinstance(rate, int | float) and rate < 0:
+        raise UsageError(f"optimizer.lr={rate:g}: expected a learning rate of 0 or more")
+    size = (config.get("data") or {}).get("batch_size")
+    if size is not None and not _whole(size):
+        raise UsageError(f"data.batch_size={size!r}: expected a whole number of 1 or more")

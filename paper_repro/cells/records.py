@@ -1,12 +1,20 @@
-"""Run records: one JSON file a cell, at most 20 kB, whole or absent, and sealed with its own hash."""
+"""Run records: one JSON file a cell, at most 20 kB, whole or absent, and sealed with its own hash.
+
+A seal is a hash, which anybody can compute: it shows that bits have flipped, not who wrote them.  A record that comes
+from elsewhere is therefore checked field by field before anything is done with it.
+"""
 
 import contextlib
+import errno
 import json
 import logging
 import math
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import metadata
@@ -14,21 +22,25 @@ from pathlib import Path
 from typing import Any
 
 from paper_repro.base import identity
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.files import CodeState, CorruptFileError, read_regular, sha256_of_bytes, write_atomically
-from paper_repro.base.identity import canonical_json, fingerprint
-from paper_repro.cells.record_fields import check_fields
+from paper_repro.base.identity import MACHINE, canonical_json, fingerprint
+from paper_repro.cells.planned import TRAINING, on_gpu
 from paper_repro.cells.tasks import (
     ATTACHMENT_BYTES,
+    CHECKPOINT,
+    CHECKPOINTS,
     DIVERGED,
+    FAILED,
+    FILE_NAME,
     FINISHED,
+    OUT_OF_MEMORY,
     WEIGHTS,
     Outcome,
     check_attachment_name,
     weights_of,
     without_not_finite,
 )
-from paper_repro.cells.training_section import TRAINING
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +50,16 @@ NOTE_CHARACTERS = 500
 SEAL = "sha256"
 STACKS = "stacks"
 """The folder, below that of all runs, of what cells that run together share."""
+MEMBERS = "members.json"
+"""In the folder of cells that run together, their ids."""
 PACKAGES = ("torch", "lightning", "torchmetrics", "numpy", "scipy", "hydra-core", "triton")
+STATUSES = (FINISHED, DIVERGED, OUT_OF_MEMORY, FAILED)
+MOST_NESTING, MOST_KEYS = 24, 1_500
+MOST_ATTACHMENTS = 50
+_LARGEST = 2**63
+
+
+# Records.
 
 
 @dataclass(frozen=True)
@@ -263,6 +284,9 @@ def attachment(root: Path, record: Record, name: str) -> bytes | None:
     raise CorruptFileError(f"{where}: {what}; delete the record to run the cell again")
 
 
+# The folder of records.
+
+
 def record_path(root: Path, cell: str) -> Path:
     return root / "cells" / cell / "record.json"
 
@@ -275,27 +299,6 @@ def begun(root: Path) -> set[str]:
         return set()
 
 
-def check_places(root: Path, cells: Iterable[str]) -> None:
-    """Check before cells are run that their records can take their places.
-
-    Raises:
-        UsageError: something else than a file lies there, or a cell's folder is none.
-    """
-    _check_folder(root / "cells")
-    there = begun(root)
-    for cell in cells:
-        if cell in there:
-            path = record_path(root, cell)
-            _check_folder(path.parent)
-            if path.is_dir() and not path.is_symlink():
-                raise UsageError(f"{path}: found a folder, expected a run record; remove it to run the cell")
-
-
-def _check_folder(folder: Path) -> None:
-    if not folder.is_dir() and (folder.exists() or folder.is_symlink()):
-        raise UsageError(f"{folder}: expected a folder, found something else; remove it to run the cell")
-
-
 def work_folder(root: Path, cells: Sequence[str]) -> Path:
     """Return the folder where cells that run together keep what they need to go on: the cell's own folder, or a shared
     one.
@@ -303,6 +306,47 @@ def work_folder(root: Path, cells: Sequence[str]) -> Path:
     if len(cells) == 1:
         return record_path(root, cells[0]).parent
     return root / STACKS / fingerprint(list(cells))
+
+
+def disk_message(error: OSError, runs: Path) -> str:
+    """Return one line that says what happened below ``runs`` and what the user can do."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{runs}: no space left; nothing finished was lost. Free some space, or move the folder and say runs=DIR"
+    return f"{runs}: {error}"
+
+
+def open_runs_folder(runs: Path) -> None:
+    """Make sure that records can be written below ``runs``.
+
+    Raises:
+        UsageError: it is read-only, full, or no folder.
+    """
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=runs, buffering=0) as probe:
+            probe.write(b"x" * LIMIT_BYTES)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UsageError(f"{runs}: no space left; free some, or say runs=DIR for another folder") from error
+        raise UsageError(f"{runs}: cannot write there ({error.strerror}); say runs=DIR for another folder") from error
+
+
+def saved_steps(runs: Path, cells: Collection[str]) -> dict[str, int]:
+    """Return the last saved step of those of ``cells`` that have one, whether they train alone or in a stack."""
+    found = {cell: _last_step(record_path(runs, cell).parent / CHECKPOINTS) for cell in cells}
+    for path in (runs / STACKS).glob(f"*/{MEMBERS}"):
+        with contextlib.suppress(OSError, ValueError, TypeError):  # it ends, or is damaged
+            step = _last_step(path.parent / CHECKPOINTS)
+            found.update({cell: max(step, found[cell]) for cell in json.loads(path.read_bytes()) if cell in found})
+    return {cell: step for cell, step in found.items() if step}
+
+
+def _last_step(folder: Path) -> int:
+    names = (CHECKPOINT.fullmatch(path.name) for path in folder.glob("step-*.ckpt"))
+    return max((int(name[1]) for name in names if name), default=0)
+
+
+# Where a record comes from, and its seal.
 
 
 def provenance(device: str, code: CodeState) -> dict[str, Any]:
@@ -333,8 +377,15 @@ def processor_name() -> str:
     return platform.machine()
 
 
-def cpu_description(threads: int) -> str:
-    """Return the processor's own name and the threads used, for example ``Intel Xeon, 1 of 2 threads``."""
+def device(config: Mapping[str, Any]) -> str:
+    """Return the name of the device of a cell, for example ``Intel Xeon, 1 of 2 threads``, as this process knows it."""
+    machine, torch = config.get(MACHINE) or {}, sys.modules.get("torch")
+    if on_gpu(machine) and torch is None:
+        return "a GPU"
+    if on_gpu(machine) and torch is not None and torch.cuda.is_available():
+        devices = machine.get("devices", 1)
+        return str(torch.cuda.get_device_name(devices[0] if isinstance(devices, list) else 0))
+    threads = machine.get("threads", 1) or os.cpu_count() or 1
     return f"{processor_name()}, {threads} of {os.cpu_count()} threads"
 
 
@@ -350,3 +401,147 @@ def seal(content: Mapping[str, Any]) -> str:
 
 def _spelled(content: Mapping[str, Any], seal: str) -> bytes:
     return canonical_json({**content, SEAL: seal}).encode() + b"\n"
+
+
+# What each field may hold.
+
+
+def check_fields(content: Mapping[str, Any], of_measurement: bool = False) -> None:
+    """Check kind and size of every field of a record, or of a measurement, given as a dict without its seal.
+
+    Raises:
+        UsageError: a field is absent, unknown, of another kind, too large or too deeply nested.
+    """
+    fields = _OF_MEASUREMENT if of_measurement else _FIELDS
+    for name in content:
+        if name not in fields:
+            raise UsageError(f"unknown field {str(name)[:100]!r}{nearest(str(name)[:100], fields)}")
+    for name, (fits, expected) in fields.items():
+        if name not in content and name not in _ADDED_LATER:
+            raise UsageError(f"the field {name!r} is absent")
+        if name in content and not fits(content[name]):
+            raise UsageError(f"the field {name!r} is not {expected}")
+    if (count := _keys(content, MOST_NESTING)) > MOST_KEYS:
+        raise UsageError(f"{count} keys, at most {MOST_KEYS} are accepted")
+    attachments = content.get("attachments") or ()
+    if len(attachments) > MOST_ATTACHMENTS:
+        raise UsageError(f"more than {MOST_ATTACHMENTS} attachments")
+    for name in attachments:
+        check_attachment_name(name)
+
+
+def _keys(value: Any, levels: int) -> int:
+    """Return the number of keys in all of a value, which is at most ``levels`` deep."""
+    if levels == 0:
+        raise UsageError(f"nested more than {MOST_NESTING} levels deep")
+    count, parts = 0, value
+    if isinstance(value, dict):
+        if not {*map(type, value)} <= {str}:
+            raise UsageError("a key that is no word")
+        count, parts = len(value), value.values()
+    return count + sum(_keys(part, levels - 1) for part in parts if isinstance(part, dict | list | tuple))
+
+
+Fits = Callable[[Any], bool]
+
+
+def _text(most: int) -> Fits:
+    return lambda value: isinstance(value, str) and len(value) <= most
+
+
+def _like(pattern: str) -> Fits:
+    return lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None
+
+
+def _number(value: Any) -> bool:
+    return (type(value) is int and abs(value) <= _LARGEST) or (type(value) is float and math.isfinite(value))
+
+
+def _not_negative(value: Any) -> bool:
+    return _number(value) and value >= 0
+
+
+def _count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _LARGEST
+
+
+def _or_null(fits: Fits) -> Fits:
+    return lambda value: value is None or fits(value)
+
+
+def _list(fits: Fits) -> Fits:
+    return lambda value: isinstance(value, list | tuple) and all(map(fits, value))
+
+
+def _each(fits: Fits) -> Fits:
+    """Return whether a value is a section, each of whose items fits."""
+    return lambda value: (
+        isinstance(value, Mapping) and all(isinstance(key, str) and fits(item) for key, item in value.items())
+    )
+
+
+def _section(known: Mapping[str, Fits], needed: Collection[str] = ()) -> Fits:
+    """Return whether a value is a section of known keys, ``needed`` among them."""
+    return lambda value: (
+        isinstance(value, Mapping)
+        and {*needed} <= {*value} <= {*known}
+        and all(known[key](item) for key, item in value.items())
+    )
+
+
+def _curve(value: Any) -> bool:
+    points = {"step": _list(_number), "value": _list(_number)}
+    return _section(points, needed=points)(value) and len(value["step"]) == len(value["value"])
+
+
+def _file_state(value: Any) -> bool:
+    """Return whether a value is size, time of change and SHA-256 of a file, or of the files of a folder."""
+    if not isinstance(value, list | tuple) or len(value) != 3:
+        return False
+    return _count(value[0]) and _count(value[1]) and _text(64)(value[2])
+
+
+_CODE: dict[str, Fits] = {
+    "commit": _or_null(_like("[0-9a-f]{40}|[0-9a-f]{64}")),
+    "dirty": lambda value: value is None or isinstance(value, bool),
+    "code": _like("[0-9a-f]{16}"),
+}
+_PROVENANCE: dict[str, Fits] = {
+    **_CODE,
+    "versions": _each(_text(200)),
+    "device": _text(500),
+    "files": _each(_file_state),
+    "data": _each(_text(200)),
+    "compiled": _text(500),
+    "probes": _each(_section(_CODE, needed=("commit", "dirty"))),
+}
+_FIELDS: dict[str, tuple[Fits, str]] = {
+    "cell": (_like(FILE_NAME.pattern), "a cell's id"),
+    "status": (lambda value: value in STATUSES, f"one of {', '.join(STATUSES)}"),
+    "seed": (_count, "a whole number of 0 or more"),
+    "config": (lambda value: isinstance(value, Mapping), "a section"),
+    "metrics": (_each(_number), "a section of finite numbers"),
+    "curves": (_each(_curve), "a section of curves, each with as many steps as values"),
+    "parameters": (_or_null(_count), "a whole number of 0 or more, or null"),
+    "multiply_adds": (_or_null(_count), "a whole number of 0 or more, or null"),
+    "seconds": (_not_negative, "a number of 0 or more"),
+    "peak_memory_mib": (_or_null(_not_negative), "a number of 0 or more, or null"),
+    "note": (_text(1_000), "a text"),
+    "provenance": (
+        _section(_PROVENANCE),
+        "commit, dirty flag, versions, device, data, files, whether compiled, code of later probes",
+    ),
+    "attachments": (_each(_like("[0-9a-f]{64}")), "a section of file names and their SHA-256"),
+    "unavailable": (_each(_text(1_000)), "a section of metrics and what each lacks"),
+    "measured": (_each(_list(_text(200))), "a section of probes and the names of what each gave"),
+    "renamed": (_each(_text(1_000)), "a section of texts"),
+}
+"""Of each field, which values fit, and what is expected."""
+_OF_MEASUREMENT = {
+    **{name: _FIELDS[name] for name in ("cell", "config", "metrics", "unavailable", "attachments")},
+    **{name: _FIELDS[name] for name in ("seconds", "provenance")},
+    "probe": _FIELDS["cell"],
+    "name": (_text(200), "a text"),
+}
+_ADDED_LATER = ("provenance", "attachments", "unavailable", "measured", "renamed")
+"""Fields that the oldest records lack."""

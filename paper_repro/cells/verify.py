@@ -83,8 +83,7 @@ class _FirstSteps:
     saves = False
 
     def __init__(self, steps: int | None) -> None:
-        self.steps = steps
-        self.losses: list[float] = []
+        self.steps, self.losses = steps, list[float]()
 
     def progress(self, step: int, steps: int, loss: float) -> None:
         self.losses.append(loss)
@@ -121,19 +120,13 @@ def verify(cell: PlannedCell, published: Published) -> Verification:
         return Verification(DIFFERS, why=f"it fails: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
 
 
-def first_losses(cell: PlannedCell, steps: int) -> list[float]:
-    """Train a cell anew, alone and with its full schedule, and return the losses of its first steps.
+def _run(cell: PlannedCell, steps: int | None) -> tuple[Outcome | None, list[float]]:
+    """Run a cell anew, alone and with its full schedule, in a folder of its own that is deleted afterwards.
+
+    Returns its outcome, None if it was stopped after ``steps``, and the losses that it has reported until then.
 
     Raises:
         UsageError: the config cannot be built or trained here.
-    """
-    return _run(cell, steps)[1]
-
-
-def _run(cell: PlannedCell, steps: int | None) -> tuple[Outcome | None, list[float]]:
-    """Run a cell in a folder of its own that is deleted afterwards.
-
-    Returns its outcome, None if it was stopped after ``steps``, and the losses that it has reported until then.
     """
     report, outcome = _FirstSteps(steps), None
     with tempfile.TemporaryDirectory() as folder:
@@ -170,24 +163,21 @@ def _compare_losses(cell: PlannedCell, curve: Sequence[tuple[int, float]]) -> Ve
     count = next((index for index, (end, _) in enumerate(curve, 1) if end >= FEWEST_STEPS), len(curve))
     first, length = curve[:count], int(cell.config["training"]["steps"])
     last = first[-1][0]
-    losses = first_losses(cell, last)
+    _, losses = _run(cell, last)
     if len(losses) < last:
         return Verification(DIFFERS, why=f"its training ended after step {len(losses)}, before step {last}")
     differences = [_relative(_mean(losses, end, length), value) for end, value in first]
     if max(differences) > TRAINING_TOLERANCE:
-        exact = first_losses(_in_float64(cell), last)
+        # The weights start from the same numbers.
+        training = {**cell.config["training"], "precision": "64-true"}
+        _, exact = _run(replace(cell, config={**cell.config, "training": training}), last)
         rounding = [_relative(_mean(losses, end, length), _mean(exact, end, length)) for end, _ in first]
         count = next((index for index, error in enumerate(rounding) if error > ROUNDING_TOLERANCE), count)
     if not count:
         return Verification(NOT_VERIFIED, why=f"rounding alone changes its first losses by {rounding[0]:.1e}")
     compared = f"{first[count - 1][0]} steps in {count} point{'s' if count > 1 else ''}"
     difference = max(differences[:count])
-    return _judged(difference <= TRAINING_TOLERANCE, compared, difference)
-
-
-def _in_float64(cell: PlannedCell) -> PlannedCell:
-    """Return the same cell, whose weights start from the same numbers, trained in float64."""
-    return replace(cell, config={**cell.config, "training": {**cell.config["training"], "precision": "64-true"}})
+    return Verification(REPRODUCES if difference <= TRAINING_TOLERANCE else DIFFERS, compared, difference)
 
 
 def _mean(losses: Sequence[float], end: int, length: int) -> float:
@@ -208,18 +198,13 @@ def _compare_metrics(cell: PlannedCell, record: Record) -> Verification:
         return Verification(DIFFERS, why=f"it gives no {', '.join(lost)}")
     if not common:
         return Verification(NOT_VERIFIED, why="; ".join(sorted(set(outcome.unavailable.values()))))
-    pairs = [(outcome.metrics[name], record.metrics[name]) for name in common]
-    agree = all(_relative(*pair) <= _metric_tolerance(*pair) for pair in pairs)
-    return _judged(agree, f"{len(common)} of {len(record.metrics)} metrics", max(_relative(*pair) for pair in pairs))
-
-
-def _metric_tolerance(found: float, expected: float) -> float:
-    counted = float(found).is_integer() and float(expected).is_integer()
-    return COUNT_TOLERANCE if counted else METRIC_TOLERANCE
-
-
-def _judged(agrees: bool, compared: str, difference: float) -> Verification:
-    return Verification(REPRODUCES if agrees else DIFFERS, compared, difference)
+    pairs = [(float(outcome.metrics[name]), float(record.metrics[name])) for name in common]
+    differences = [_relative(*pair) for pair in pairs]
+    counted = [found.is_integer() and expected.is_integer() for found, expected in pairs]
+    tolerances = [COUNT_TOLERANCE if whole else METRIC_TOLERANCE for whole in counted]
+    agree = all(difference <= most for difference, most in zip(differences, tolerances, strict=True))
+    compared = f"{len(common)} of {len(record.metrics)} metrics"
+    return Verification(REPRODUCES if agree else DIFFERS, compared, max(differences))
 
 
 def _relative(found: float, expected: float) -> float:

@@ -1,4 +1,4 @@
-"""A process that runs one job, or counts what cells cost: a fork server starts it, and it tells the runner by a pipe.
+"""A process that runs one job, or counts what cells cost: a fork server starts it, and it tells the runner of events.
 
 A job stops when the fork server passes that wish on: it saves what it needs to go on, or ends at once if it has
 computed nothing that it could save.  It ends at once, too, when the fork server has ended.
@@ -15,20 +15,18 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from paper_repro.base import identity
 from paper_repro.base.errors import INTERRUPTED, STOPPING, UsageError
 from paper_repro.base.files import CodeState, disk_refuses, sha256_of_bytes, write_atomically
+from paper_repro.base.identity import MACHINE
 from paper_repro.cells import measurements, records
-from paper_repro.cells.disk import disk_message
 from paper_repro.cells.estimates import CannotBuildError, count_here
 from paper_repro.cells.leases import LeasedError, LeaseLostError, Leases
-from paper_repro.cells.machine_section import on_gpu
-from paper_repro.cells.records import STACKS, record_path, work_folder
-from paper_repro.cells.saved import MEMBERS
+from paper_repro.cells.records import MEMBERS, STACKS, disk_message, record_path, work_folder
 from paper_repro.cells.tasks import (
     CHECKPOINTS,
     FAILED,
@@ -47,12 +45,15 @@ BEGUN = "begun.json"
 
 
 class Channel:
-    """What a running job tells the runner, and whether it is asked to stop."""
+    """What a running job tells the runner, and whether it is asked to stop: a task's ``Report``.
 
-    def __init__(self, events: TextIO) -> None:
-        self._events = events
-        self.leases: Leases | None = None
-        """Those of the running job."""
+    Args:
+        tell: sends an event to the runner.
+        leases: those of the job.
+    """
+
+    def __init__(self, tell: Callable[[dict[str, Any]], None], leases: Leases) -> None:
+        self._tell, self.leases = tell, leases
         self.saves = False
         """Whether a request to stop waits until the job has saved; else there is nothing to save, and it ends at once:
         before the first step, while a trained model is measured, and in tasks that cannot go on."""
@@ -60,16 +61,14 @@ class Channel:
 
     def emit(self, event: str, **content: Any) -> None:
         with contextlib.suppress(BrokenPipeError):
-            self._events.write(json.dumps({"event": event, **content}) + "\n")
-            self._events.flush()
+            self._tell({"event": event, **content})
 
     def progress(self, step: int, steps: int, loss: float) -> None:
         self.saves = step < steps
         self.emit("progress", step=step, steps=steps, loss=loss if math.isfinite(loss) else None)
 
     def check_lease(self) -> None:
-        if self.leases is not None:
-            self.leases.check()
+        self.leases.check()
 
     @property
     def stop_requested(self) -> bool:
@@ -79,8 +78,7 @@ class Channel:
         """Ask the running job to stop; where it does not save, end this process."""
         self._stop.set()
         if not self.saves:
-            if self.leases is not None:
-                self.leases.give_up()
+            self.leases.give_up()
             os._exit(INTERRUPTED)
 
 
@@ -90,7 +88,6 @@ class Worker:
 
     runs: Path
     channel: Channel
-    leases: Leases
     code: CodeState
     """The code of this process, read before it was imported."""
 
@@ -103,11 +100,10 @@ class Worker:
         """
         cells = [Cell(item["id"], item["config"]) for item in job["cells"]]
         try:
-            with self.leases.hold([cell.id for cell in cells]):
-                fill = bool(job.get("fill"))
-                open_cells = [cell for cell in cells if not self._measured(cell, fill)]
+            with self.channel.leases.hold([cell.id for cell in cells]):
+                open_cells = [cell for cell in cells if not self._measured(cell, job["fill"])]
                 if open_cells:
-                    self._run_held(cells, open_cells, Cost(**job["cost"]) if job.get("cost") else None)
+                    self._run_held(cells, open_cells, job["cost"])
         except (LeasedError, LeaseLostError) as error:
             print(error, file=sys.stderr)
             self.channel.emit("busy")
@@ -125,46 +121,44 @@ class Worker:
         wanted = [name for name in cell.probes if name in {*found.lacking, *again}]
         if not wanted:
             return True
-        folder = record_path(self.runs, cell.id).parent
-        task = task_of(cell.config)
-        local = Cell(cell.id, _localised(cell, self.runs))
+        folder, task = record_path(self.runs, cell.id).parent, task_of(cell.config)
         if not task.has_weights(folder):
             print(f"cell {cell.id}: no weights in {folder}: it is run again for probes {', '.join(wanted)}")
             return False
-        origin = records.provenance(_device(cell.config), self.code)
+        origin = records.provenance(records.device(cell.config), self.code)
         status, note = FINISHED, ""
         with _log_to(folder / "log.txt"):
             for name in wanted:
                 started = time.monotonic()
                 try:
-                    findings = task.measure(local, folder, name)
+                    findings = task.measure(_localised(cell, self.runs), folder, name)
                 except Exception as error:  # the weights and their record stay as they are
                     traceback.print_exc()
                     status, note = FAILED, f"probes.{name}: {_last_line(error)}"
                     continue
-                only = {**cell.config, identity.PROBES: {name: cell.config[identity.PROBES][name]}}
-                code = {measurements.LISTED: identity.keep_code(self.runs, identity.code_of(only))}
                 try:
-                    self._keep(cell, name, findings, time.monotonic() - started, origin | code)
+                    self._keep(cell, name, findings, time.monotonic() - started, origin)
                 except ValueError as error:
                     status, note = FAILED, f"probes.{name}: {error}"
         self.channel.emit("done", cell=cell.id, status=status, note=note)
         return True
 
     def _keep(self, cell: Cell, name: str, findings: Any, seconds: float, origin: dict[str, Any]) -> None:
+        node = cell.config[identity.PROBES][name]
+        code = identity.code_of({**cell.config, identity.PROBES: {name: node}})
         metrics, unavailable = without_not_finite(findings.metrics, findings.unavailable)
         measurement = measurements.Measurement(
             cell=cell.id,
             probe=cell.probes[name],
             name=name,
-            config=cell.config["probes"][name],
+            config=node,
             metrics=metrics,
             unavailable=unavailable,
             attachments={key: sha256_of_bytes(content) for key, content in findings.attachments.items()},
             seconds=round(seconds, 3),
-            provenance=origin,
+            provenance={**origin, measurements.LISTED: identity.keep_code(self.runs, code)},
         )
-        self.leases.check()
+        self.channel.check_lease()
         measurements.write(self.runs, measurement, findings.attachments)
 
     def _run_held(self, cells: Sequence[Cell], open_cells: Sequence[Cell], cost: Cost | None) -> None:
@@ -177,12 +171,10 @@ class Worker:
         with _log_to(folder / "log.txt"):
             outcomes = self._outcomes(batch, folder, cost)
         self.channel.saves = True  # their records are written first
-        device = _device(batch[0].config)
-        origin = records.provenance(device, self.code)
-        wanted = {cell.id for cell in open_cells}
+        origin = records.provenance(records.device(batch[0].config), self.code)
         for cell, outcome in zip(batch, outcomes, strict=True):
-            if cell.id in wanted:
-                self.leases.check()
+            if cell in open_cells:
+                self.channel.check_lease()
                 self._keep_files(cell.id, folder)
                 kept = self._record(cell, outcome, origin | made_from[cell.id])
                 self.channel.emit("done", cell=cell.id, status=kept.status, note=kept.note)
@@ -227,24 +219,23 @@ class Worker:
         return []
 
     def _outcomes(self, batch: Sequence[Cell], folder: Path, cost: Cost | None) -> list[Outcome]:
-        local = [Cell(cell.id, _localised(cell, self.runs)) for cell in batch]
+        local = [_localised(cell, self.runs) for cell in batch]
         try:
             task = task_of(local[0].config)
             # Other nodes hear of a request to stop at a step.
-            self.channel.saves = int(local[0].config[identity.MACHINE].get("nodes") or 1) > 1
+            self.channel.saves = int(local[0].config[MACHINE].get("nodes") or 1) > 1
             outcomes = task.run(local, folder, self.channel)
         except (StopRequestedError, LeaseLostError):
             raise
         except MemoryError as error:
-            return [_out_of_memory(error) for _ in batch]
+            what = f"out of memory ({error})" if str(error) else "out of memory"
+            advice = "lower machine.stack.most (cells trained at once), data.batch_size or the model's size"
+            return [Outcome(OUT_OF_MEMORY, note=f"{what}: {advice}") for _ in batch]
         except UsageError as error:
             return [Outcome(FAILED, note=str(error)) for _ in batch]
-        except OSError as error:
-            if disk_refuses(error):
-                raise
-            traceback.print_exc()
-            return [Outcome(FAILED, note=_last_line(error)) for _ in batch]
         except Exception as error:
+            if isinstance(error, OSError) and disk_refuses(error):
+                raise
             traceback.print_exc()
             return [Outcome(FAILED, note=_last_line(error)) for _ in batch]
         if (cost := cost or task.cost(local[0].config)) is not None:
@@ -269,37 +260,45 @@ class Worker:
 
     def _keep_files(self, cell: str, folder: Path) -> None:
         """Move the cell's own files beside its record, and leave it a copy of the log."""
-        home = record_path(self.runs, cell).parent
+        home, own, log = record_path(self.runs, cell).parent, folder / cell, folder / "log.txt"
         home.mkdir(parents=True, exist_ok=True)
-        own = folder / cell
         if own.is_dir():
             for path in sorted(own.iterdir()):
                 path.replace(home / path.name)
             own.rmdir()
-        log = folder / "log.txt"
         if home != folder and log.is_file():
             shutil.copyfile(log, home / log.name)
 
 
-def be_worker(message: Mapping[str, Any], runs: Path, pipe: int, code: CodeState) -> None:
+def be_worker(message: Mapping[str, Any], runs: Path, tell: Callable[[dict[str, Any]], None], code: CodeState) -> None:
     """Do in this process, which ends with it, what a message asks for, and tell the runner.
 
     Args:
         message: a job (see ``Worker.run``), or what is to be counted (see ``_count``).
-        pipe: where the runner listens.
+        tell: sends an event to the runner.
         code: which code this process runs, read before it was imported.
     """
-    channel = Channel(os.fdopen(pipe, "w"))
+    channel = Channel(tell, Leases(runs))
     is_job = "cells" in message
     if is_job:
         _on_signals(channel.request_stop)
     for name in STOPPING:  # counting has nothing to save
         signal.signal(name, (lambda *_: None) if is_job else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-    if is_job:
-        _run(message, runs, channel, code)
-    else:
-        _count(message, channel)
+    if not is_job:
+        channel.emit("counted", found=_count(message))
+        return
+    try:
+        Worker(runs, channel, code).run(message)
+    except StopRequestedError:
+        sys.exit(INTERRUPTED)
+    except UsageError as error:
+        channel.emit("fatal", message=str(error))
+        sys.exit(1)
+    except OSError as error:
+        traceback.print_exc()
+        channel.emit("fatal", message=disk_message(error, runs))
+        sys.exit(1)
 
 
 def _on_signals(call: Callable[[], None]) -> None:
@@ -317,63 +316,32 @@ def _on_signals(call: Callable[[], None]) -> None:
     threading.Thread(target=listen, daemon=True).start()
 
 
-def _run(job: Mapping[str, Any], runs: Path, channel: Channel, code: CodeState) -> None:
-    leases = channel.leases = Leases(runs)
-    try:
-        Worker(runs, channel, leases, code).run(job)
-    except StopRequestedError:
-        sys.exit(INTERRUPTED)
-    except UsageError as error:
-        channel.emit("fatal", message=str(error))
-        sys.exit(1)
-    except OSError as error:
-        traceback.print_exc()
-        channel.emit("fatal", message=disk_message(error, runs))
-        sys.exit(1)
-
-
-def _count(message: Mapping[str, Any], channel: Channel) -> None:
-    """Tell what cells of the configs in ``count`` cost, if those in ``check`` can be built and ``devices`` is one whose
-    devices are here.
+def _count(message: Mapping[str, Any]) -> list[Cost | None] | UsageError | str:
+    """Return what cells of the configs in ``count`` cost, if those in ``check`` can be built and ``devices`` is one
+    whose devices are here; else the user's error, or a line on another one.
     """
     try:
         task_of(message["devices"]).check_devices(message["devices"])
-        costs = count_here(message["count"], message["check"])
+        return count_here(message["count"], message["check"])
     except CannotBuildError as error:
-        channel.emit("refused", message=str(error), number=error.number)
+        return error
     except UsageError as error:
-        channel.emit("refused", message=str(error), number=None)
+        return UsageError(str(error))  # the runner cannot import every class of them
     except Exception as error:
         traceback.print_exc()
-        channel.emit("broken", message=_last_line(error))
-    else:
-        channel.emit("counted", costs=[None if cost is None else asdict(cost) for cost in costs])
+        return _last_line(error)
 
 
-def _localised(cell: Cell, runs: Path) -> dict[str, Any]:
-    """Return a cell's config with this machine's cache folder and the cell's own; none of it changes a result."""
-    machine = dict(cell.config.get(identity.MACHINE, {}))
+def _localised(cell: Cell, runs: Path) -> Cell:
+    """Return a cell with this machine's cache folder and the cell's own; none of it changes a result."""
+    machine = dict(cell.config.get(MACHINE, {}))
     machine["cache"] = machine.get("cache") or str(runs.resolve() / "cache")
     machine["log_folder"] = str(record_path(runs.resolve(), cell.id).parent)
-    return {**cell.config, identity.MACHINE: machine}
-
-
-def _device(config: dict[str, Any]) -> str:
-    machine = config.get(identity.MACHINE, {})
-    torch = sys.modules.get("torch")
-    if torch is not None and on_gpu(machine) and torch.cuda.is_available():
-        devices = machine.get("devices", 1)
-        return str(torch.cuda.get_device_name(devices[0] if isinstance(devices, list) else 0))
-    return records.cpu_description(int(machine.get("threads", 1) or os.cpu_count() or 1))
-
-
-def _out_of_memory(error: MemoryError) -> Outcome:
-    advice = "lower machine.stack.most (cells trained at once), data.batch_size or the model's size"
-    return Outcome(OUT_OF_MEMORY, note=f"out of memory{f' ({error})' if str(error) else ''}: {advice}")
+    return Cell(cell.id, {**cell.config, MACHINE: machine})
 
 
 def _last_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 @contextlib.contextmanager
@@ -381,9 +349,9 @@ def _log_to(path: Path) -> Iterator[None]:
     """Send this process's standard output and error to a file, also what C code prints."""
     sys.stderr.flush()
     kept = os.dup(2)
-    descriptor = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
-    os.dup2(descriptor, 2)
-    os.dup2(descriptor, 1)
+    with path.open("ab") as log:
+        os.dup2(log.fileno(), 2)
+        os.dup2(log.fileno(), 1)
     try:
         yield
     finally:
@@ -391,4 +359,3 @@ def _log_to(path: Path) -> Iterator[None]:
         os.dup2(kept, 2)
         os.dup2(kept, 1)
         os.close(kept)
-        os.close(descriptor)

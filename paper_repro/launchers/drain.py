@@ -4,6 +4,7 @@
 standard input and ends at once when that is closed: when the job was killed.  Signals of the cluster reach both.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -86,17 +87,12 @@ class Drain:
         """
         self._process.send_signal(signal.SIGINT)
         until = time.monotonic() + self.save_seconds
-        while not self._has_ended():
-            if time.monotonic() > until:
-                self._process.kill()
-                return
-            time.sleep(0.1)
-
-    def _has_ended(self) -> bool:
-        try:
-            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:  # its exit code was read
-            return True
+        with contextlib.suppress(ChildProcessError):  # its exit code was read
+            while os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                if time.monotonic() > until:
+                    self._process.kill()
+                    return
+                time.sleep(0.1)
 
 
 def main() -> int:

@@ -17,15 +17,13 @@ from typing import TextIO
 from paper_repro.base.errors import UsageError, Words
 from paper_repro.base.files import locked, sha256_of_bytes, write_atomically
 from paper_repro.base.identity import MACHINE
-from paper_repro.cells.disk import open_runs_folder
 from paper_repro.cells.leases import lease_path
-from paper_repro.cells.machine_section import check_machine
 from paper_repro.cells.measurements import is_done, is_to_fill
 from paper_repro.cells.planned import PlannedCell
-from paper_repro.cells.records import begun
+from paper_repro.cells.records import begun, open_runs_folder
 from paper_repro.cells.runner import Result, count_by_status
 from paper_repro.launchers.drain import Drain, Order
-from paper_repro.launchers.options import Slurm
+from paper_repro.launchers.start import Slurm
 from paper_repro.tables.plan import Plan
 
 LOOK_SECONDS = 2.0
@@ -67,19 +65,17 @@ class Sweep:
         """The cells whose data is there."""
         return [cell for cell in self.cells if not cell.missing]
 
-    def open_cells(self) -> list[PlannedCell]:
-        """Return the cells that can be run and have no result, or are to be filled."""
-        return self.without_result(self.able)
-
-    def without_result(self, cells: Sequence[PlannedCell]) -> list[PlannedCell]:
-        """Return those of some cells that have no result, or are to be filled; those that never began are told by one
-        listing.
+    def left(self, cells: Sequence[PlannedCell] | None = None) -> list[PlannedCell]:
+        """Return those of some cells, or of all that can be run, that have no result, or are to be filled; those that
+        never began are told by one listing.
         """
-        there = begun(self.runs)
-        return [cell for cell in cells if cell.id not in there or not self._is_done(cell)]
+        there, fill = begun(self.runs), self.order.fill
 
-    def _is_done(self, cell: PlannedCell) -> bool:
-        return is_done(self.runs, cell) and not (self.order.fill and is_to_fill(self.runs, cell))
+        def done(cell: PlannedCell) -> bool:
+            return is_done(self.runs, cell) and not (fill and is_to_fill(self.runs, cell))
+
+        asked = self.able if cells is None else cells
+        return [cell for cell in asked if cell.id not in there or not done(cell)]
 
 
 def sweep_of(plan: Plan, words: Words, results: Path, fill: bool) -> Sweep:
@@ -107,16 +103,20 @@ def run(sweep: Sweep, slurm: Slurm, stream: TextIO = sys.stderr) -> Result:
         UsageError: there is no SLURM, no submitit or no such partition, a cell needs several nodes, or SLURM refuses
             the jobs.
     """
-    for cell in sweep.cells:
-        check_machine(cell.config)
-        _check_nodes(cell)
+    for nodes in (int((cell.config.get(MACHINE) or {}).get("nodes", 1)) for cell in sweep.cells):
+        if nodes > 1:
+            raise UsageError(
+                f"machine.nodes={nodes} does not go with launcher=slurm, whose jobs are one task on one node each: "
+                f"give machine.nodes=1, or leave launcher out and start the command with srun --nodes={nodes} "
+                "--ntasks-per-node=DEVICES"
+            )
     _check_commands()
     _check_partition(slurm.partition)
     open_runs_folder(sweep.runs)
     sweep.folder.mkdir(parents=True, exist_ok=True)
     missing = sorted({cell.missing for cell in sweep.cells if cell.missing})
     interrupted, fatal = False, ""
-    if sweep.open_cells():
+    if sweep.left():
         with locked(sweep.folder / ".lock"):
             number = _last(sweep)
             if number:
@@ -141,8 +141,10 @@ def cancel(sweep: Sweep, stream: TextIO = sys.stderr) -> int:
     _check_commands()
     number = _last(sweep)
     if not number:
+        there = map(_read_state, sorted(sweep.folder.glob("job-*.json")))
+        others = "".join(f"; job {other} is there for {words or 'no other words'}" for other, words in there if other)
         named = f"{sweep.order.artifact} {sweep.order.scale}"
-        print(f"nothing to cancel: no job of {named} is there for these words{_others(sweep)}", file=stream)
+        print(f"nothing to cancel: no job of {named} is there for these words{others}", file=stream)
         return 0
     _ask("scancel", number)
     until = time.monotonic() + UNHEARD_SECONDS
@@ -150,24 +152,12 @@ def cancel(sweep: Sweep, stream: TextIO = sys.stderr) -> int:
         if time.monotonic() > until:
             raise UsageError(f"job {number} was cancelled and is still there: see squeue --jobs={number}")
         time.sleep(LOOK_SECONDS / 4)
-    done = len(sweep.able) - len(sweep.open_cells())
-    print(f"cancelled job {number}: {done}/{len(sweep.able)} cells have results", file=stream)
+    total = len(sweep.able)
+    print(f"cancelled job {number}: {total - len(sweep.left())}/{total} cells have results", file=stream)
     return 0
 
 
-def _check_nodes(cell: PlannedCell) -> None:
-    """Check whether a job, which is one task on one node, can train the cell.
-
-    Raises:
-        UsageError: the cell needs several nodes.
-    """
-    nodes = (cell.config.get(MACHINE) or {}).get("nodes", 1)
-    if nodes > 1:
-        raise UsageError(
-            f"machine.nodes={nodes} does not go with launcher=slurm, whose jobs are one task on one node each: give "
-            f"machine.nodes=1, or leave launcher out and start the command with srun --nodes={nodes} "
-            "--ntasks-per-node=DEVICES"
-        )
+# Submitting.
 
 
 def _check_commands() -> None:
@@ -179,14 +169,7 @@ def _check_commands() -> None:
 
 
 def _check_partition(wanted: str | None) -> None:
-    """Ask SLURM for its partitions.
-
-    Args:
-        wanted: one, or several with commas between them, as sbatch takes them.
-
-    Raises:
-        UsageError: no controller answers, or what is wanted is none of them.
-    """
+    """Ask SLURM whether it has the partition, or the several with commas between them, as sbatch takes them."""
     silent = f"; no controller of SLURM answers on {socket.gethostname()}: {_ELSEWHERE}"
     partitions = _ask("sinfo", "--noheader", "--format=%R", hint=silent).split()
     for name in wanted.split(",") if wanted is not None else ():
@@ -199,7 +182,6 @@ def _submit(sweep: Sweep, slurm: Slurm) -> str:
     import submitit
 
     machine = sweep.cells[0].config.get(MACHINE) or {}
-    cores = slurm.cpus or int(machine.get("workers") or 1) * int(machine.get("threads") or 1)
     wanted = {
         "partition": slurm.partition,
         "gpus_per_node": slurm.gpus,
@@ -212,13 +194,16 @@ def _submit(sweep: Sweep, slurm: Slurm) -> str:
     executor.update_parameters(
         job_name=f"{sweep.order.artifact}-{sweep.order.scale}",
         time=slurm.minutes,
-        cpus_per_task=cores,
+        cpus_per_task=slurm.cpus or int(machine.get("workers") or 1) * int(machine.get("threads") or 1),
         signal_delay_s=slurm.grace,
         additional_parameters={"requeue": True},
         **{key: value for key, value in wanted.items() if value is not None},
     )
     save = max(1.0, slurm.grace - 30.0) if slurm.grace > 60 else slurm.grace / 2
-    since = _now(sweep.folder)
+    now = sweep.folder / "now"  # the time of this file system: clocks of computers differ
+    now.touch()
+    since = now.stat().st_mtime_ns
+    now.unlink()
     orders = [replace(sweep.order, index=index, count=slurm.jobs, since=since) for index in range(slurm.jobs)]
     try:
         jobs = executor.submit_array([Drain(order, save) for order in orders])
@@ -229,45 +214,56 @@ def _submit(sweep: Sweep, slurm: Slurm) -> str:
     return number
 
 
-def _now(folder: Path) -> int:
-    """Return the time of a folder's file system, in nanoseconds: clocks of computers differ."""
-    path = folder / "now"
-    path.touch()
-    found = path.stat().st_mtime_ns
-    path.unlink()
-    return found
+def _last(sweep: Sweep) -> str:
+    """Return the number of the array that was submitted last with the same words; nothing if there is none."""
+    return _read_state(_state_path(sweep))[0]
+
+
+def _read_state(path: Path) -> tuple[str, str]:
+    """Return the number and the words of an array that is there; nothing if it has ended or the file is not whole."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        content = json.loads(path.read_text())
+        number, words = str(content["job"]), str(content["words"])
+        if number.isdigit() and _states(number):
+            return number, words
+    return "", ""
+
+
+def _state_path(sweep: Sweep) -> Path:
+    return sweep.folder / f"job-{sha256_of_bytes(sweep.words.encode())[:8]}.json"
+
+
+# Watching.
 
 
 def _watch(sweep: Sweep, number: str, stream: TextIO) -> str:
     """Say how far the cells are until all have results or no job is left; returns what went wrong, if anything."""
-    left, said, said_at = sweep.open_cells(), "", 0.0
+    left, said, said_at = sweep.able, "", 0.0
     while True:
         states = _states(number)  # before the cells: the last job may end with the last cell
-        left = sweep.without_result(left)
-        if not left or not states:
-            break
+        left = sweep.left(left)
+        if not left:
+            print(f"{len(sweep.able)}/{len(sweep.able)} cells done", file=stream)
+            return ""
+        if not states:
+            return _what_ended(sweep, number, left)
         line = _line(sweep, left, states)
         if line != said and time.monotonic() - said_at > (SAY_SECONDS if said else 0.0):
             said, said_at = line, time.monotonic()
             print(line, file=stream, flush=True)
         time.sleep(LOOK_SECONDS)
-    if not left:
-        print(f"{len(sweep.able)}/{len(sweep.able)} cells done", file=stream)
-        return ""
-    return _what_ended(sweep, number, left)
 
 
 def _line(sweep: Sweep, left: Sequence[PlannedCell], states: Counter[str]) -> str:
     holders, there = Counter[str](), begun(sweep.runs)
     for cell in left:
-        if cell.id not in there:
-            continue
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            holders[str(json.loads(lease_path(sweep.runs, cell.id).read_text())["host"])] += 1
-    total, running = len(sweep.able), sum(holders.values())
+            if cell.id in there:
+                holders[str(json.loads(lease_path(sweep.runs, cell.id).read_text())["host"])] += 1
+    total = len(sweep.able)
     where = f" on {', '.join(sorted(holders))}" if holders else ""
     jobs = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    return f"{total - len(left)}/{total} cells done, {running} running{where}; jobs: {jobs}"
+    return f"{total - len(left)}/{total} cells done, {sum(holders.values())} running{where}; jobs: {jobs}"
 
 
 def _what_ended(sweep: Sweep, number: str, left: Sequence[PlannedCell]) -> str:
@@ -291,8 +287,7 @@ def _states(number: str) -> Counter[str]:
     """Return how many tasks of an array are in each state, with why they wait; empty once all have ended."""
     until = time.monotonic() + UNHEARD_SECONDS
     while True:
-        command = ["squeue", "--noheader", "--array", f"--jobs={number}", "--format=%T|%r"]
-        found = subprocess.run(command, capture_output=True, text=True, check=False)
+        found = _call("squeue", "--noheader", "--array", f"--jobs={number}", "--format=%T|%r")
         if found.returncode == 0:
             rows = [line.partition("|") for line in found.stdout.splitlines() if line.strip()]
             return Counter(
@@ -306,38 +301,15 @@ def _states(number: str) -> Counter[str]:
 
 
 def _ask(*command: str, hint: str = "") -> str:
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = _call(*command)
     if found.returncode:
         raise UsageError(f"launcher=slurm: {command[0]} failed: {_first_line(found.stderr)}{hint}")
     return found.stdout
 
 
+def _call(*command: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 def _first_line(text: str) -> str:
     return (text.strip().splitlines() or ["no message"])[0]
-
-
-def _last(sweep: Sweep) -> str:
-    """Return the number of the array that was submitted last with the same words; nothing if there is none."""
-    return _read_state(_state_path(sweep))[0]
-
-
-def _others(sweep: Sweep) -> str:
-    """Return what to say of arrays of the same artifact and scale that were submitted with other words."""
-    states = map(_read_state, sorted(sweep.folder.glob("job-*.json")))
-    there = [f"; job {number} is there for {words or 'no other words'}" for number, words in states if number]
-    return "".join(there)
-
-
-def _read_state(path: Path) -> tuple[str, str]:
-    """Return the number and the words of an array that is there; nothing if it has ended or the file is not whole."""
-    try:
-        content = json.loads(path.read_text())
-        number, words = content["job"], content["words"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return "", ""
-    known = isinstance(number, str) and number.isdigit()
-    return (number, str(words)) if known and _states(number) else ("", "")
-
-
-def _state_path(sweep: Sweep) -> Path:
-    return sweep.folder / f"job-{sha256_of_bytes(sweep.words.encode())[:8]}.json"

@@ -10,8 +10,7 @@ from paper_repro.base import configs, identity
 from paper_repro.base.configs import Override, parse
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import MACHINE
-from paper_repro.cells.planned import Key, PlannedCell, plan_cell
-from paper_repro.cells.training_section import TRAINING
+from paper_repro.cells.planned import TRAINING, Key, PlannedCell, plan_cell
 from paper_repro.tables import spec
 from paper_repro.tables.axes import Scale, check_seeds
 from paper_repro.tables.baselines import PlannedBaseline

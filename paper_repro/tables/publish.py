@@ -15,14 +15,12 @@ from paper_repro.base.configs import TARGET, explained, file_of
 from paper_repro.base.errors import UsageError, duration, nearest
 from paper_repro.base.files import CorruptFileError, find_data, write_atomically
 from paper_repro.base.identity import MACHINE
-from paper_repro.cells import changes, measurements, records
+from paper_repro.cells import measurements, records
 from paper_repro.cells.estimates import estimate, processor_flags, slow_products, unmeasured_rate
 from paper_repro.cells.leases import holder, lease_path
-from paper_repro.cells.machine_section import count_devices, on_gpu
 from paper_repro.cells.measurements import is_done
-from paper_repro.cells.planned import PlannedCell
-from paper_repro.cells.records import Record, record_path
-from paper_repro.cells.saved import saved_steps
+from paper_repro.cells.planned import PlannedCell, count_devices, on_gpu
+from paper_repro.cells.records import Record, record_path, saved_steps
 from paper_repro.cells.tasks import FINISHED
 from paper_repro.cells.verify import Published, Verification
 from paper_repro.tables import plan as plans
@@ -413,7 +411,7 @@ def cells_table(plan: Plan, runs: Path, reference: Path) -> str:
 
 def _code(root: Path, record: Record) -> str:
     """Return whether the files that a result depends on are those of now."""
-    files = changes.changed_files(root, record)
+    files = measurements.changed_files(root, record)
     return "not recorded" if files is None else f"other: {', '.join(files)}" if files else "as now"
 
 

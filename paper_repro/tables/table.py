@@ -18,7 +18,7 @@ from tabulate import tabulate
 from paper_repro.base import typed_yaml
 from paper_repro.base.configs import TARGET
 from paper_repro.base.files import write_atomically
-from paper_repro.cells import changes, measurements
+from paper_repro.cells import measurements
 from paper_repro.cells.planned import Key
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import FAILED, FINISHED
@@ -438,7 +438,7 @@ class Table:
             if text := trouble(view.judged(point)):
                 number = f"[{self._failed.index(point.key) + 1}] " if point.key in self._failed else ""
                 notes.append(f"{number}{baselines.label(artifact, point.key)}: {textwrap.shorten(text, 300)}.")
-        if changed := changes.told(view.changed):
+        if changed := measurements.told(view.changed):
             notes.append(f"{CHANGED.strip()} {changed}.")
         return notes + self._lacks()
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from paper_repro.base import configs, identity
 from paper_repro.base.errors import RESULTS, UsageError, default_runs, nearest
 from paper_repro.base.files import CorruptFileError, read_regular
-from paper_repro.cells import changes, measurements, records
+from paper_repro.cells import measurements, records
 from paper_repro.cells.planned import Key, PlannedCell
 from paper_repro.cells.records import LIMIT_BYTES, Record, record_path
 from paper_repro.cells.tasks import DIVERGED, FINISHED, NOT_FINITE
@@ -248,7 +248,7 @@ def build(plan: Plan, own: Path, reference: Path | None) -> View:
         if record is not None:
             point.own[cell.seed] = record
     measured = tuple(_measured(one, plan, own, reference, committed) for one in plan.baselines)
-    changed = {} if reference is None else changes.changed(own, plan.all_cells)
+    changed = {} if reference is None else measurements.changed(own, plan.all_cells)
     return View(plan, points, own, reference, measured, changed)
 
 

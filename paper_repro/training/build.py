@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 from paper_repro.base.configs import TARGET, instantiate, locate, require
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import mix, today
+from paper_repro.cells.planned import TrainingSettings, read_training
 from paper_repro.cells.tasks import Cell, Findings, Task, weights_of
-from paper_repro.cells.training_section import TrainingSettings, read_training
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, data_of
 from paper_repro.training import checkpoints
 from paper_repro.training.counting import num_parameters

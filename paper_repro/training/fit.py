@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from paper_repro.base.errors import UsageError
+from paper_repro.cells.planned import TrainingSettings
 from paper_repro.cells.tasks import (
     ATTACHMENT_BYTES,
     CHECKPOINTS,
@@ -22,7 +23,6 @@ from paper_repro.cells.tasks import (
     Task,
     check_attachment_name,
 )
-from paper_repro.cells.training_section import TrainingSettings
 from paper_repro.training import checkpoints, cost, single
 from paper_repro.training.build import BuiltCell, build, check_window, rebuild
 from paper_repro.training.callbacks import Evaluations, LossLog, Watch

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from paper_repro.base import identity
 from paper_repro.base.errors import UsageError
-from paper_repro.cells.loggers import CSV, FOLDER, TENSORBOARD, WANDB
+from paper_repro.cells.planned import CSV, FOLDER, TENSORBOARD, WANDB
 from paper_repro.cells.tasks import loss_point
 from paper_repro.training.build import BuiltCell
 

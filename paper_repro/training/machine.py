@@ -15,7 +15,7 @@ import torch
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import MACHINE
-from paper_repro.cells.machine_section import check_machine, count_devices, share_batches
+from paper_repro.cells.planned import check_machine, count_devices, share_batches
 from paper_repro.kernels.preferences import prefer
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3

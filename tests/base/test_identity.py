@@ -17,7 +17,7 @@ from paper_repro.cells import records
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec
 
-SECTIONS = {"training": "paper_repro.cells.training_section.TrainingSettings"}
+SECTIONS = {"training": "paper_repro.cells.planned.TrainingSettings"}
 """A section that has no class of its own, and the class that reads it."""
 MACHINE_ARGUMENTS = {"cache", "data_root"}
 PROBE = {"_target_": "paper_repro.probes.parameter_count.ParameterCount", "model": {"_target_": "x"}}
@@ -124,7 +124,7 @@ def defaults(name: str) -> dict[str, Any]:
 
 def locate_class(name: str) -> Any:
     if name in SECTIONS:
-        from paper_repro.cells.training_section import TrainingSettings
+        from paper_repro.cells.planned import TrainingSettings
 
         return TrainingSettings
     return locate(name)

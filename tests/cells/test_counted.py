@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from paper_repro.base.errors import UsageError
-from paper_repro.cells import counted
+from paper_repro.cells import estimates
 from paper_repro.cells.estimates import estimate
 from paper_repro.cells.planned import PlannedCell, single
 from paper_repro.cells.tasks import Cost
@@ -74,13 +74,13 @@ def test_where_things_lie_and_how_many_run_is_not(tmp_path: Path) -> None:
 
 def test_another_data_file_is_counted_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ask([cell()], tmp_path)
-    monkeypatch.setattr(counted, "file_hashes", lambda _: {"text": "0" * 64})
+    monkeypatch.setattr(estimates, "file_hashes", lambda _: {"text": "0" * 64})
     assert ask([cell()], tmp_path)[0] == [(1, 0)]
 
 
 def test_other_code_counts_anew_and_the_old_counts_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ask([cell("model.width=9")], tmp_path)
-    monkeypatch.setattr(counted, "_stamp", lambda: "other code")
+    monkeypatch.setattr(estimates, "_stamp", lambda: "other code")
     assert ask([cell()], tmp_path)[0] == [(1, 0)]
     assert ask([cell("model.width=9")], tmp_path)[0] == [(1, 0)]
 
@@ -90,10 +90,10 @@ def test_the_stamp_follows_the_files_that_count(tmp_path: Path, monkeypatch: pyt
     path.parent.mkdir()
     path.write_text("width = 1\n")
     monkeypatch.setattr("paper_repro.__path__", [str(tmp_path)])
-    first = counted._stamp()
-    assert counted._stamp() == first
+    first = estimates._stamp()
+    assert estimates._stamp() == first
     path.write_text("width = 2\n")
-    assert counted._stamp() != first
+    assert estimates._stamp() != first
 
 
 def test_a_damaged_file_and_a_folder_that_takes_nothing_cost_a_count_each(tmp_path: Path) -> None:

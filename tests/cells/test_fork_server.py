@@ -1,7 +1,6 @@
 """The process that imports once and forks a worker for each job, and the runner's side of it."""
 
 import io
-import os
 import signal
 import subprocess
 import sys
@@ -16,10 +15,10 @@ import pytest
 import torch
 
 from paper_repro.base.errors import INTERRUPTED, UsageError
-from paper_repro.cells import processes, records, runner
+from paper_repro.cells import fork_server, records, runner
 from paper_repro.cells.estimates import Estimate
+from paper_repro.cells.fork_server import ServerProcess, Servers
 from paper_repro.cells.planned import PlannedCell, single
-from paper_repro.cells.processes import ServerProcess, Servers, WorkerProcess
 from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import FAILED, FINISHED, Cost
 from paper_repro.tests.support import sweeps
@@ -53,7 +52,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[ServerProcess]:
         found.append(ServerProcess(*given))
         return found[-1]
 
-    monkeypatch.setattr(processes, "ServerProcess", start)
+    monkeypatch.setattr(fork_server, "ServerProcess", start)
     return found
 
 
@@ -64,15 +63,16 @@ def server(tmp_path: Path, log: Path) -> Iterator[ServerProcess]:
         yield servers.of({})
 
 
-def _job(server: ServerProcess, cell: PlannedCell) -> WorkerProcess:
+def _job(server: ServerProcess, cell: PlannedCell) -> int:
     return server.fork(cells=[{"id": cell.id, "config": cell.config}], fill=False, cost=None)
 
 
-def _wait(server: ServerProcess, *workers: WorkerProcess) -> None:
-    while not all(worker.ended for worker in workers):
-        server.hear()
-    for worker in workers:
-        os.close(worker.pipe)
+def _wait(server: ServerProcess, *workers: int) -> list[dict[str, Any]]:
+    """Wait until the workers have ended; return their events."""
+    events: list[dict[str, Any]] = []
+    while not {*workers} <= {event["worker"] for event in events if event["event"] == "ended"}:
+        events += server.hear()
+    return events
 
 
 def _processor_seconds(pid: int) -> float:
@@ -92,8 +92,7 @@ def test_three_hundred_workers_leave_nothing_in_the_process_that_forks(
         seen = []
         for pair in range(150):
             workers = [server.fork(devices=cell.config, count=[cell.config], check=[]) for _ in range(2)]
-            _wait(server, *workers)
-            assert [worker.code for worker in workers] == [0, 0]
+            assert [event["code"] for event in _wait(server, *workers) if event["event"] == "ended"] == [0, 0]
             if pair in (10, 149):
                 seen.append((forking.memory_info().rss, forking.num_fds(), own.num_fds()))
         (memory, *descriptors), (memory_then, *descriptors_then) = seen
@@ -226,7 +225,7 @@ def test_all_workers_end_with_their_server(server: ServerProcess, log: Path) -> 
         _job(server, cell)
     workers = _parent_of_the_first_step(log, cells=3).children()
     assert len(workers) == 3
-    server.kill()
+    server.process.kill()
     assert not psutil.wait_procs(workers, timeout=10)[1]
 
 
@@ -238,9 +237,7 @@ def test_a_worker_that_measures_ends_when_it_is_told_to(server: ServerProcess, l
         time.sleep(0.01)
     began = time.monotonic()
     server.stop()
-    while not worker.ended:
-        server.hear()
+    events = _wait(server, worker)
     assert time.monotonic() - began < 30, "it would have measured for a minute"
-    assert worker.code == INTERRUPTED
-    assert {event["event"] for event in worker.events()} <= {"progress"}, "it has neither recorded nor ended its job"
-    os.close(worker.pipe)
+    assert events[-1]["code"] == INTERRUPTED
+    assert {event["event"] for event in events} <= {"progress", "ended"}, "it has neither recorded nor ended its job"

@@ -1,4 +1,3 @@
-import json
 import os
 import signal
 import socket
@@ -12,7 +11,7 @@ import filelock
 import pytest
 
 from paper_repro.base.errors import UsageError
-from paper_repro.cells.leases import LeasedError, LeaseLostError, Leases, clear, freed, holder, lease_path
+from paper_repro.cells.leases import LeasedError, LeaseLostError, Leases, freed, holder, lease_path
 
 GRAB = """
 import sys, time
@@ -192,15 +191,3 @@ def test_a_file_system_without_locks_is_refused(tmp_path: Path, own: Leases, mon
     monkeypatch.setattr(filelock.FileLock, "acquire", acquire)
     with pytest.raises(UsageError, match=r"no locks.*runs=DIR"), own.hold(["cell"]):
         pass
-
-
-def test_other_cells_are_free(tmp_path: Path, own: Leases) -> None:
-    with own.hold(["a"]), Leases(tmp_path).hold(["b"]):
-        assert holder(lease_path(tmp_path, "a")) and holder(lease_path(tmp_path, "b"))
-
-
-def test_leases_of_the_dead_are_cleared_and_those_of_the_living_are_not(tmp_path: Path, own: Leases) -> None:
-    with own.hold(["a"]):
-        dead = left(tmp_path, "b", json.dumps({"host": "another", "pid": 1}))
-        clear(tmp_path, ["a", "b", "c"])
-        assert lease_path(tmp_path, "a").exists() and not dead.exists()

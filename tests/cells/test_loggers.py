@@ -10,9 +10,8 @@ import pytest
 
 from paper_repro.base.errors import ROOT, UsageError, run_main
 from paper_repro.cells import planned, records, runner
-from paper_repro.cells.loggers import check_loggers
+from paper_repro.cells.planned import check_loggers
 from paper_repro.cells.records import record_path
-from paper_repro.cells.tasks import check_attachment_name
 
 TINY = ["training.steps=30", "data.num_train=400", "data.num_test=40", "data.num_features=64", "machine.workers=1"]
 KEYS = ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_MODE", "WANDB_BASE_URL", "NETRC")
@@ -58,14 +57,6 @@ def test_weights_and_biases_without_a_key_says_how_to_go_on(installed: set[str])
         check_loggers([config("wandb")])
     text = str(caught.value)
     assert "`wandb login`" in text and "WANDB_MODE=offline" in text and "\n" not in text
-
-
-@pytest.mark.parametrize("mode", ["offline", "disabled", "dryrun"])
-def test_a_mode_that_sends_nothing_needs_no_key(
-    mode: str, installed: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WANDB_MODE", mode)
-    check_loggers([config("wandb")])
 
 
 def test_a_key_is_found_where_weights_and_biases_looks(
@@ -140,8 +131,3 @@ def test_record_and_weights_are_the_same_with_and_without_a_logger(tmp_path: Pat
         assert steps == ["step", "10", "20", "30", "30"]
         assert not (folders[1] / "logs").exists()
         assert "step 30 of 30, " in (folders[1] / "log.txt").read_text()
-
-
-def test_no_attachment_takes_the_folders_name() -> None:
-    with pytest.raises(UsageError, match="a name that the cell's folder needs"):
-        check_attachment_name("logs")

@@ -7,8 +7,8 @@ import pytest
 
 from paper_repro.base.configs import CONF, compose
 from paper_repro.base.errors import ROOT, UsageError
-from paper_repro.cells import machine_section, runner
-from paper_repro.cells.machine_section import check_machine
+from paper_repro.cells import planned, runner
+from paper_repro.cells.planned import check_machine
 from paper_repro.kernels import preferences
 from paper_repro.tests.support import sweeps
 
@@ -45,7 +45,7 @@ def test_what_no_machine_can_give_is_refused_with_key_and_value(key: str, value:
 
 
 def test_implementations_are_those_of_the_kernels() -> None:
-    assert machine_section.IMPLEMENTATIONS == preferences.IMPLEMENTATIONS
+    assert planned.IMPLEMENTATIONS == preferences.IMPLEMENTATIONS
 
 
 @pytest.mark.parametrize("choice", sorted(path.stem for path in (CONF / "machine").glob("*.yaml")))
@@ -80,13 +80,6 @@ def test_the_commands_refuse_it_in_one_line_and_at_once(words: list[str], overri
     assert found.returncode == 2, found.stdout + found.stderr
     assert found.stderr.startswith(f"error: {override.partition('=')[0]}") and len(found.stderr.splitlines()) == 1
     assert found.stdout == "False\n" and not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("workers", [0, -1])
-def test_the_runner_itself_does_not_wait_for_workers_that_never_come(workers: int, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=f"machine.workers={workers}"):
-        runner.run(sweeps.cells(1, workers=workers), tmp_path)
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_worker_is_not_told_of_threads_that_nobody_asked_for(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import io
 import subprocess
 import sys
-import threading
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from paper_repro.base.errors import UsageError
-from paper_repro.cells import ended, leases, measurements, pool, records, runner
-from paper_repro.cells.ended import Ended
-from paper_repro.cells.records import begun, check_places, record_path
+from paper_repro.cells import leases, records, runner
+from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import FINISHED
 from paper_repro.launchers import slurm
 from paper_repro.tests.support import sweeps
@@ -40,7 +37,7 @@ def test_cells_that_never_began_are_not_asked_for_and_each_record_is_read_once_b
     cells = sweeps.cells(6, steps=1)
     assert runner.run_cells(cells[:2], tmp_path, []).exit_code == 0
     reads.clear()
-    monkeypatch.setattr(pool.Pool, "drain", lambda self: (False, ""))
+    monkeypatch.setattr(runner.Pool, "drain", lambda self: (False, ""))
     monkeypatch.setattr(runner, "count_by_status", lambda cells, runs: {})
     runner.run_cells(cells, tmp_path, [tmp_path])
     assert reads == {cell.id: 1 for cell in cells[:2]}
@@ -56,40 +53,20 @@ def test_of_several_runners_each_counts_its_share(tmp_path: Path) -> None:
     assert runner.run(cells, tmp_path, io.StringIO(), share=monkeyed).exit_code == 0, "a damaged record is run again"
 
 
-def test_places_of_cells_are_checked_by_one_listing(tmp_path: Path) -> None:
-    check_places(tmp_path, ["a", "b"])
-    assert begun(tmp_path) == set()
-    (tmp_path / "cells" / "a").mkdir(parents=True)
-    (tmp_path / "cells" / "b").touch()
-    assert begun(tmp_path) == {"a", "b"}
-    check_places(tmp_path, ["a", "c"])
-    with pytest.raises(UsageError, match="cells/b: expected a folder"):
-        check_places(tmp_path, ["a", "b", "c"])
-    record_path(tmp_path, "a").mkdir()
-    with pytest.raises(UsageError, match="found a folder, expected a run record"):
-        check_places(tmp_path, ["a"])
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "cells").symlink_to(tmp_path / "absent")
-    with pytest.raises(UsageError, match="other/cells: expected a folder"):
-        check_places(tmp_path / "other", ["a"])
-    (tmp_path / "file").mkdir()
-    (tmp_path / "file" / "cells").touch()
-    assert begun(tmp_path / "file") == set()
-
-
 def waiting(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[str], SimpleNamespace]:
     """A pool that waits for ``count`` cells that others hold, the cells it looks at, and its clock."""
     clock, looked = SimpleNamespace(monotonic=lambda: clock.now, now=1000.0), list[str]()
-    monkeypatch.setattr(pool, "time", clock)
+    monkeypatch.setattr(runner, "time", clock)
 
     def freed(path: Path) -> bool:
         looked.append(path.parent.name)
         return False
 
-    monkeypatch.setattr(pool, "freed", freed)
+    monkeypatch.setattr(runner, "freed", freed)
     todo = runner.jobs(sweeps.cells(count))
     display: Any = SimpleNamespace(say=lambda text: None, update=lambda: None)
-    own = pool.Pool(folder, SimpleNamespace(), todo, {}, runner.Sweep(count, 0), display, 1, False)  # type: ignore[arg-type]
+    servers: Any = SimpleNamespace()
+    own = runner.Pool(folder, servers, todo, {}, runner.Sweep(count, 0), display, 1, False, runner.WHOLE)
     own._elsewhere, own._todo = list(todo), []
     return own, looked, clock
 
@@ -99,10 +76,10 @@ def test_a_runner_looks_at_a_few_of_what_others_hold_and_at_all_within_a_round(
     tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, looked, clock = waiting(tmp_path, count, monkeypatch)
-    most = max(pool.ELSEWHERE_JOBS, -(-count // 30))
-    for _ in range(int(pool.ROUND_SECONDS)):
+    most = max(runner.ELSEWHERE_JOBS, -(-count // 30))
+    for _ in range(int(runner.ROUND_SECONDS)):
         before = len(looked)
-        clock.now += pool.ELSEWHERE_POLL_SECONDS
+        clock.now += runner.ELSEWHERE_POLL_SECONDS
         own._look_elsewhere()
         assert len(looked) - before <= min(most, count)
         own._look_elsewhere()  # too soon
@@ -110,73 +87,17 @@ def test_a_runner_looks_at_a_few_of_what_others_hold_and_at_all_within_a_round(
     assert len(set(looked)) == count and len(own._elsewhere) == count
 
 
-def test_a_busy_runner_looks_at_one_and_what_is_free_is_given_out(
+def test_what_others_hold_is_given_out_once_it_is_free_and_has_no_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own, looked, clock = waiting(tmp_path, 5, monkeypatch)
-    own._running[0] = None
-    own._look_elsewhere()
-    assert len(looked) == 1
-    del own._running[0]
-    monkeypatch.setattr(pool, "freed", lambda path: True)
-    clock.now += 1
+    own, _, clock = waiting(tmp_path, 5, monkeypatch)
+    monkeypatch.setattr(runner, "freed", lambda path: True)
     own._look_elsewhere()
     assert len(own._todo) == 4 and len(own._elsewhere) == 1
-    monkeypatch.setattr(pool, "is_done", lambda runs, cell: True)
+    monkeypatch.setattr(runner, "is_done", lambda runs, cell: True)
     clock.now += 1
     own._look_elsewhere()
     assert len(own._todo) == 4 and not own._elsewhere, "what others have done is not given out"
-
-
-def test_a_mark_counts_from_when_a_runner_began(tmp_path: Path) -> None:
-    first = Ended(tmp_path)
-    first.add("old")
-    second = Ended(tmp_path)
-    first.add("new")
-    assert not second.knows("new"), "nothing is listed for one question"
-    for number in range(ended._LOOKS):
-        second.knows(f"other {number}")
-    assert second.knows("new") and not second.knows("old")
-
-
-def test_marks_are_listed_seldom_where_there_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = Ended(tmp_path)
-    for number in range(2000):
-        first.add(f"old {number}")
-    second, listed = Ended(tmp_path), list[None]()
-    real = Ended._marked
-    monkeypatch.setattr(Ended, "_marked", lambda self: listed.append(None) or real(self))
-    for number in range(1000):
-        second.knows(f"other {number}")
-    assert len(listed) == 1000 // (2000 // ended._NAMES_A_LOOK)
-
-
-def test_marks_that_cannot_be_made_or_read_cost_a_look_and_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / "ended").touch()
-    found = Ended(tmp_path)
-    found.add("cell")
-    assert not any(found.knows("cell") for _ in range(200))
-    cells = sweeps.cells(4, steps=1)
-    share = runner.Share(1, 2)
-    assert runner.run(cells, tmp_path, io.StringIO(), share=share).by_status == {FINISHED: 2}
-    assert all(measurements.is_done(tmp_path, cell) for cell in cells)
-
-
-def test_two_runners_that_begin_together_run_each_cell_once_and_mark_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ended, "_LOOKS", 1)
-    monkeypatch.setenv("SLOW_TASK_LOG", str(tmp_path / "log"))
-    cells = sweeps.cells(16, workers=1, steps=2)
-    shares = [runner.Share(index, 2, 60.0) for index in range(2)]
-    run = lambda share: runner.run(cells, tmp_path / "runs", io.StringIO(), share=share)  # noqa: E731
-    threads = [threading.Thread(target=run, args=(share,)) for share in shares]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sweeps.steps_by_cell(tmp_path / "log") == {cell.id: 2 for cell in cells}
-    assert {path.name for path in (tmp_path / "runs" / "ended").iterdir()} == {cell.id for cell in cells}
 
 
 def test_the_watch_of_a_sweep_asks_for_cells_that_began_alone(tmp_path: Path, reads: Counter[str]) -> None:
@@ -186,7 +107,7 @@ def test_the_watch_of_a_sweep_asks_for_cells_that_began_alone(tmp_path: Path, re
     own = slurm.Sweep(cells, SimpleNamespace(runs=str(tmp_path), fill=False))  # type: ignore[arg-type]
     holder = leases.Leases(tmp_path)
     with holder.hold([cells[1].id]):
-        left = own.open_cells()
+        left = own.left()
         assert [cell.id for cell in left] == [cell.id for cell in cells[1:]]
         assert reads.keys() == {cells[0].id, cells[1].id}
         assert "1/8 cells done, 1 running on" in slurm._line(own, left, Counter(running=1))

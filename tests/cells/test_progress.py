@@ -8,10 +8,8 @@ import pytest
 
 from paper_repro.base.errors import duration
 from paper_repro.cells import progress
-from paper_repro.cells.display import Display
-from paper_repro.cells.jobs import Job
-from paper_repro.cells.planned import PlannedCell
-from paper_repro.cells.progress import RunningJob, Sweep
+from paper_repro.cells.planned import Job, PlannedCell
+from paper_repro.cells.progress import Display, RunningJob, Sweep
 
 CELL = PlannedCell((("kernel", "rbf"), ("model", "t2")), 0, {}, "s", "95071d22e59ea75a")
 

@@ -17,7 +17,7 @@ from paper_repro.base.files import CorruptFileError, read_code_state, sha256_of_
 from paper_repro.base.identity import canonical_json
 from paper_repro.cells import records
 from paper_repro.cells.records import LIMIT_BYTES, Record, find, from_outcome, read, record_path, thin, write
-from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, OUT_OF_MEMORY, Outcome
+from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, Outcome
 
 CONFIG = {"seed": 3, "lr": 1e-05, "name": "größe", "machine": {"workers": 2, "data_root": "/somewhere"}}
 CELL = identity.settings(CONFIG)
@@ -87,28 +87,6 @@ def test_every_truncation_and_every_longer_file_is_detected(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"null",
-        b"[]",
-        b"1",
-        b'"text"',
-        b"{}",
-        b'{"sha256": 1}',
-        b"\xff\xfe",
-        b"\x00" * 100,
-        b'{"sha256": "0", "cell": NaN}',
-        b"{" * 50,
-    ],
-)
-def test_what_is_no_record_is_detected(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "record.json").write_bytes(content)
-    with pytest.raises(CorruptFileError, match="not a run record"):
-        read(tmp_path / "record.json")
-
-
-@pytest.mark.parametrize(
     ("old", "new"),
     [
         (b"1e-05", b"1e905"),  # reads as infinity, which cannot be written as JSON
@@ -130,16 +108,6 @@ def test_an_edited_record_counts_as_not_run_and_is_logged(
     with caplog.at_level(logging.WARNING):
         assert find(tmp_path, small().cell) is None
     assert str(path) in caplog.text and "delete it to run the cell again" in caplog.text
-
-
-def test_a_wrong_hash_is_detected_in_an_otherwise_good_record(tmp_path: Path) -> None:
-    path = tmp_path / "record.json"
-    write(path, small())
-    content = json.loads(path.read_bytes())
-    content["sha256"] = sha256_of_bytes(b"something else")
-    path.write_bytes(json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode() + b"\n")
-    with pytest.raises(CorruptFileError, match="its hash does not fit"):
-        read(path)
 
 
 def test_the_record_of_another_cell_is_not_taken_for_this_one_s(
@@ -215,17 +183,12 @@ def test_any_note_can_be_recorded(tmp_path: Path, note: str) -> None:
     assert read(tmp_path / "record.json").note == note[:500].replace("\udcff", "?")
 
 
-def test_what_diverged_is_a_result_and_what_crashed_is_not() -> None:
-    done = {status: small(status=status).done for status in (FINISHED, DIVERGED, OUT_OF_MEMORY, FAILED)}
-    assert done == {FINISHED: True, DIVERGED: True, OUT_OF_MEMORY: False, FAILED: False}
-
-
 def test_provenance_names_code_and_device_but_neither_host_nor_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("A_SECRET", "d0nt-r3c0rd-m3")
     monkeypatch.setenv("USER", "somebody-by-name")
-    origin = records.provenance(records.cpu_description(1), read_code_state())
+    origin = records.provenance(records.device({"machine": {"threads": 1}}), read_code_state())
     assert origin.keys() == {"commit", "dirty", "versions", "device"}
     assert {"python", "torch", "numpy"} <= origin["versions"].keys()
     assert origin["device"].endswith("threads")

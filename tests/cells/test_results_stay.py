@@ -15,11 +15,10 @@ import pytest
 
 from paper_repro.base.files import read_code_state
 from paper_repro.cells import leases, records, runner
-from paper_repro.cells.ended import Ended
 from paper_repro.cells.leases import Leases
 from paper_repro.cells.planned import PlannedCell
-from paper_repro.cells.pool import Pool
 from paper_repro.cells.records import record_path, work_folder
+from paper_repro.cells.runner import Pool
 from paper_repro.cells.tasks import FAILED, FINISHED, Outcome
 from paper_repro.cells.worker import MEMBERS, Channel, Worker
 from paper_repro.launchers.drain import Drain, Order
@@ -29,12 +28,10 @@ from paper_repro.tests.support.slow_task import LOG_VARIABLE, SlowTask
 
 def work(runs: Path, cells: list[PlannedCell], fill: bool = False) -> list[dict[str, Any]]:
     """Run a job of ``cells`` in this process; returns what it told of their ends."""
-    told = io.StringIO()
-    channel, own = Channel(told), Leases(runs)
-    channel.leases = own
-    job = {"cells": [{"id": cell.id, "config": cell.config} for cell in cells], "fill": fill}
-    Worker(runs, channel, own, read_code_state()).run(job)
-    return [event for event in map(json.loads, told.getvalue().splitlines()) if event["event"] == "done"]
+    told: list[dict[str, Any]] = []
+    job = {"cells": [{"id": cell.id, "config": cell.config} for cell in cells], "fill": fill, "cost": None}
+    Worker(runs, Channel(told.append, Leases(runs)), read_code_state()).run(job)
+    return [event for event in told if event["event"] == "done"]
 
 
 def put(runs: Path, cell: PlannedCell, status: str, **metrics: float) -> None:
@@ -122,9 +119,7 @@ def test_a_cell_that_failed_since_the_order_was_given_is_not_run_by_a_later_job(
         share = runner.Share(index, 2, 1.0, given)
         assert runner.run(cells, tmp_path / "runs", io.StringIO(), share=share).exit_code == 1
         assert log.read_text().count("begin") == begun
-    later = max((tmp_path / "runs" / "ended" / cell.id).stat().st_mtime_ns for cell in cells) + 1
-    for since, known in ((given, True), (later, False), (None, False)):
-        assert Ended(tmp_path / "runs", since).knows(cells[0].id) is known
+    later = max(record_path(tmp_path / "runs", cell.id).stat().st_mtime_ns for cell in cells) + 1
     runner.run(cells, tmp_path / "runs", io.StringIO(), share=runner.Share(0, 2, 1.0, later))
     assert log.read_text().count("begin") == 4, "the next order tries again"
 

@@ -2,9 +2,7 @@ import errno
 import io
 import json
 import os
-import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,9 +16,8 @@ from paper_repro.base import identity
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import read_code_state
 from paper_repro.cells import leases, records, runner
-from paper_repro.cells.jobs import jobs
 from paper_repro.cells.leases import lease_path
-from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.planned import PlannedCell, jobs
 from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, OUT_OF_MEMORY, WEIGHTS, Cell, Outcome, Report
 from paper_repro.cells.worker import Channel, Worker
@@ -274,24 +271,12 @@ def test_what_a_finished_batch_left_behind_is_cleared(tmp_path: Path) -> None:
     assert not left.exists()
 
 
-def test_a_lease_left_by_a_dead_process_does_not_block(tmp_path: Path, log: Path) -> None:
-    runs = tmp_path / "runs"
-    (cell,) = sweeps.cells(1, steps=2)
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    path = lease_path(runs, cell.id)
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"host": socket.gethostname(), "pid": dead.pid}))
-    assert runner.run([cell], runs, io.StringIO()).exit_code == 0
-
-
-def _work(runs: Path, cells: list[PlannedCell], told: io.StringIO) -> list[dict[str, Any]]:
+def _work(runs: Path, cells: list[PlannedCell], told: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Run a job of ``cells`` in this process; returns what it told."""
-    channel, own = Channel(told), leases.Leases(runs)
-    channel.leases = own
-    job = {"cells": [{"id": cell.id, "config": cell.config} for cell in cells]}
-    Worker(runs, channel, own, read_code_state()).run(job)
-    return [json.loads(line) for line in told.getvalue().splitlines()]
+    channel = Channel(told.append, leases.Leases(runs))
+    job = {"cells": [{"id": cell.id, "config": cell.config} for cell in cells], "fill": False, "cost": None}
+    Worker(runs, channel, read_code_state()).run(job)
+    return told
 
 
 def _rob(lease: Path) -> None:
@@ -301,10 +286,10 @@ def _rob(lease: Path) -> None:
 
 def test_a_worker_whose_cell_was_taken_over_writes_no_more(tmp_path: Path, log: Path) -> None:
     (cell,) = sweeps.cells(1, steps=500, delay=0.01)
-    path, told = lease_path(tmp_path, cell.id), io.StringIO()
+    path, told = lease_path(tmp_path, cell.id), list[dict[str, Any]]()
 
     def rob() -> None:
-        while '"step": 3' not in told.getvalue():
+        while not told or told[-1]["step"] < 3:
             time.sleep(0.005)
         _rob(path)
 
@@ -333,7 +318,7 @@ def test_a_worker_robbed_after_its_last_step_leaves_the_files_of_its_successor_a
         return outcomes
 
     monkeypatch.setattr(SlowTask, "run", train_and_lose)
-    assert _work(tmp_path, cells, io.StringIO())[-1] == {"event": "busy"}
+    assert _work(tmp_path, cells, [])[-1] == {"event": "busy"}
     assert {path.name: path.read_text() for path in home.iterdir() if path.name != "lease"} == {
         WEIGHTS: "the successor's",
         "log.txt": "the successor's",
@@ -342,7 +327,7 @@ def test_a_worker_robbed_after_its_last_step_leaves_the_files_of_its_successor_a
 
 
 def test_progress_lines_tell_done_running_left_and_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paper_repro.cells.display.PLAIN_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("paper_repro.cells.progress.PLAIN_EVERY_SECONDS", 0.0)
     stream = io.StringIO()
     runner.run(sweeps.cells(4, steps=10, delay=0.1, workers=2), tmp_path / "runs", stream)
     text = stream.getvalue()
@@ -383,3 +368,23 @@ def test_a_runner_without_patience_leaves_what_others_run(tmp_path: Path, log: P
         began = time.monotonic()
         result = runner.run([cell], tmp_path, io.StringIO(), share=runner.Share(patience=1.0))
         assert result.by_status == {"not run": 1} and time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize(
+    ("devices", "workers", "expected"),
+    [
+        (1, 8, [[card] for card in "abcdefgh"]),
+        (2, 4, [["a", "b"], ["c", "d"], ["e", "f"], ["g", "h"]]),
+        (8, 1, [[*"abcdefgh"]]),
+        ([1, 3], 1, [[*"abcdefgh"]]),  # the user chooses
+    ],
+)
+def test_each_worker_of_a_gpu_sees_cards_of_its_own(
+    devices: int | list[int], workers: int, expected: list[list[str]], tmp_path: Path, log: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join("abcdefgh"))
+    gpus = {"accelerator": "gpu", "devices": devices}
+    cells = sweeps.cells(workers, workers=workers, on=gpus, _target_=sweeps.ON_CARDS, steps=40, delay=0.1)
+    assert runner.run(cells, tmp_path / "runs", io.StringIO()).exit_code == 0
+    told = [line.split()[0].split(",") for line in log.read_text().splitlines()]
+    assert sorted(one for one in told if one[0] in "abcdefgh") == expected

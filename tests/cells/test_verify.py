@@ -93,12 +93,13 @@ def test_a_chaotic_training_is_compared_until_rounding_alone_changes_it(
     monkeypatch.setattr(Published, "find", lambda *_: replace(record, curves={"training_loss": curve}))
     monkeypatch.setattr(verify, "FEWEST_STEPS", 40)
 
-    def losses(asked: PlannedCell, steps: int) -> list[float]:
+    def run(asked: PlannedCell, steps: int) -> tuple[None, list[float]]:
         assert steps == 90
         first, second = double if asked.config["training"]["precision"] == "64-true" else [2.0, 3.0]
-        return [first] * 30 + [7.0] * 30 + [second] * 30  # the steps between belong to a point that the record lacks
+        # The steps between belong to a point that the record lacks.
+        return None, [first] * 30 + [7.0] * 30 + [second] * 30
 
-    monkeypatch.setattr(verify, "first_losses", losses)
+    monkeypatch.setattr(verify, "_run", run)
     found = verify.verify(cell, PUBLISHED)
     assert (found.verdict, found.compared) == expected
 
@@ -160,7 +161,7 @@ def test_a_training_that_fails_differs(cell: PlannedCell, monkeypatch: pytest.Mo
     def broken(*_: Any) -> list[float]:
         raise RuntimeError("shapes do not fit")
 
-    monkeypatch.setattr(verify, "first_losses", broken)
+    monkeypatch.setattr(verify, "_run", broken)
     found = verify.verify(cell, PUBLISHED)
     assert (found.verdict, found.why) == (DIFFERS, "it fails: RuntimeError: shapes do not fit")
 

@@ -18,7 +18,7 @@ import pytest
 from paper_repro.base.errors import ROOT, UsageError
 from paper_repro.cells import runner
 from paper_repro.cells.planned import PlannedCell
-from paper_repro.launchers import options, slurm
+from paper_repro.launchers import slurm, start
 from paper_repro.launchers.drain import Order
 from paper_repro.tests.support import slurm_cluster, sweeps
 from paper_repro.tests.support.slow_task import LOG_VARIABLE
@@ -256,7 +256,7 @@ def test_an_array_is_watched_and_cancelled_by_the_words_that_submitted_it(
 def test_cells_without_their_data_count_as_neither_done_nor_left(tmp_path: Path) -> None:
     cells = sweeps.cells(4, steps=1)
     own = _sweep(tmp_path, None, cells=[*cells[:3], replace(cells[3], missing="no tokens")])
-    assert "0/3 cells done, 0 running; jobs: 1 running" in slurm._line(own, own.open_cells(), Counter(running=1))
+    assert "0/3 cells done, 0 running; jobs: 1 running" in slurm._line(own, own.left(), Counter(running=1))
 
 
 def test_cells_that_are_to_be_filled_are_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,10 +264,10 @@ def test_cells_that_are_to_be_filled_are_open(tmp_path: Path, monkeypatch: pytes
     own = _sweep(tmp_path, None, cells=[cell])
     assert runner.run([cell], own.runs, io.StringIO()).exit_code == 0
     filling = replace(own, order=replace(own.order, fill=True))
-    assert own.open_cells() == [] and filling.open_cells() == [cell]
+    assert own.left() == [] and filling.left() == [cell]
     (tmp_path / "file").touch()
     assert runner.run([cell], own.runs, io.StringIO(), fill=True).exit_code == 0
-    assert filling.open_cells() == []
+    assert filling.left() == []
 
 
 def test_a_cell_on_several_nodes_is_refused_before_slurm_is_asked_for_anything(tmp_path: Path) -> None:
@@ -305,13 +305,13 @@ def test_a_computer_without_slurm_says_so(tmp_path: Path) -> None:
 )
 def test_wrong_words_are_refused(words: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        options.take(words)
+        start.take(words)
 
 
 def test_words_of_the_launcher_are_taken_out_of_the_others() -> None:
-    found, rest = options.take(["cem/table3", "launcher=slurm", "launcher.jobs=8", "scale=cpu", "launcher.qos=low"])
-    assert found == options.Slurm(jobs=8, qos="low") and rest == ["cem/table3", "scale=cpu"]
-    assert options.take(["cem/table3"]) == (None, ["cem/table3"])
+    found, rest = start.take(["cem/table3", "launcher=slurm", "launcher.jobs=8", "scale=cpu", "launcher.qos=low"])
+    assert found == start.Slurm(jobs=8, qos="low") and rest == ["cem/table3", "scale=cpu"]
+    assert start.take(["cem/table3"]) == (None, ["cem/table3"])
 
 
 def test_an_action_that_runs_no_cell_takes_no_launcher() -> None:

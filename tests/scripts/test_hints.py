@@ -8,7 +8,7 @@ import pytest
 from paper_repro.base import files
 from paper_repro.base.configs import parse
 from paper_repro.base.errors import ROOT, run_main
-from paper_repro.launchers import preparing
+from paper_repro.launchers import start
 from paper_repro.scripts import reproduce, train
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec
@@ -132,7 +132,7 @@ def test_data_that_need_no_network_are_prepared_first(
         (tmp_path / "docstrings-512" / "manifest.json").write_text("{}")
         return subprocess.CompletedProcess(command, 0)
 
-    monkeypatch.setattr(preparing.subprocess, "run", prepared)
+    monkeypatch.setattr(start.subprocess, "run", prepared)
     monkeypatch.setattr(reproduce, "_cells", lambda plan, *_: int(any(cell.missing for cell in plan.cells)))
     assert run_main(reproduce.main, [*words, "--prepare"]) == 0
     assert done == [["docstrings", "--vocabulary", "512"]]
@@ -142,4 +142,4 @@ def test_nothing_is_downloaded_by_prepare(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(files, "DATA", tmp_path)
     monkeypatch.setenv("PAPER_REPRO_DATA", str(tmp_path))
     plan = plans.make(spec.load("ngpt/table6"), "paper", [0])
-    assert all(cell.missing for cell in plan.cells) and preparing.commands(plan.cells) == []
+    assert all(cell.missing for cell in plan.cells) and start.commands(plan.cells) == []

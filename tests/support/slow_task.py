@@ -102,6 +102,14 @@ class Hanging(SlowTask):
         return super().run(cells, folder, report)
 
 
+class OnCards(SlowTask):
+    """Logs which GPUs its process sees."""
+
+    def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
+        _log(os.environ.get("CUDA_VISIBLE_DEVICES", "all"), cells)
+        return super().run(cells, folder, report)
+
+
 class BrokenCount(SlowTask):
     """Cannot count what a cell costs, or, where the config says ``die``, kills the process that asks."""
 

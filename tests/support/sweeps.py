@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from paper_repro.tests.support.slow_task import LOG_VARIABLE
 
 TARGET = "paper_repro.tests.support.slow_task.SlowTask"
 HANGING = "paper_repro.tests.support.slow_task.Hanging"
+ON_CARDS = "paper_repro.tests.support.slow_task.OnCards"
 BROKEN = "paper_repro.tests.support.slow_task.BrokenCount"
 
 ARTIFACT = """
@@ -37,11 +39,14 @@ scales:
 """
 
 
-def cells(count: int, batch: int = 1, workers: int = 2, **task: Any) -> list[PlannedCell]:
-    """``count`` cells that differ in their seed, ``batch`` of them run together."""
+def cells(
+    count: int, batch: int = 1, workers: int = 2, on: Mapping[str, Any] | None = None, **task: Any
+) -> list[PlannedCell]:
+    """``count`` cells that differ in their seed, ``batch`` of them run together; ``on`` is more of their machine."""
     result = []
     for seed in range(count):
         machine: dict[str, Any] = {"workers": workers, "threads": 1, "stack": {"over": ["seed"], "most": batch}}
+        machine |= on or {}
         config = {"task": {"_target_": TARGET, **task}, "seed": seed, "machine": machine}
         own = identity.settings(config)
         result.append(PlannedCell((("seed", str(seed)),), seed, config, own, own))

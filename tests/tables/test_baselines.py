@@ -7,10 +7,9 @@ import pytest
 
 from paper_repro.base.errors import RESULTS, UsageError
 from paper_repro.base.identity import settings
-from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.planned import TRAINING, PlannedCell
 from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import FAILED, Outcome
-from paper_repro.cells.training_section import TRAINING
 from paper_repro.tables import baselines, claims, plan, spec, stats, view
 from paper_repro.tables.axes import EXACT
 from paper_repro.tables.claims import CANNOT_TELL, NOT_BEATEN, SEEN, Judgement

@@ -6,7 +6,7 @@ import pytest
 
 from paper_repro.base.configs import compose
 from paper_repro.base.errors import UsageError
-from paper_repro.cells import counted, planned
+from paper_repro.cells import estimates, planned
 from paper_repro.cells.estimates import UNMEASURED_RATE, estimate
 from paper_repro.cells.tasks import Cost
 from paper_repro.tables import plan, publish, spec
@@ -114,4 +114,4 @@ def test_seeds_rates_and_steps_are_counted_once_and_models_and_batches_each(monk
 def test_seeds_share_an_estimate(tmp_path: Path) -> None:
     cells = [planned.single("ngpt/speedup", [], seed) for seed in (0, 1)]
     assert cells[0].config["data"]["seed"] != cells[1].config["data"]["seed"]
-    assert counted.shape(cells[0]) == counted.shape(cells[1])
+    assert estimates.shape(cells[0]) == estimates.shape(cells[1])

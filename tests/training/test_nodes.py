@@ -22,7 +22,7 @@ from paper_repro.base import errors
 from paper_repro.base.errors import ROOT, UsageError
 from paper_repro.cells import planned
 from paper_repro.cells.tasks import Cell
-from paper_repro.launchers.group import leading
+from paper_repro.launchers.start import leading
 from paper_repro.tests.support import slurm_cluster
 from paper_repro.training import nodes as several_nodes
 from paper_repro.training.fit import Fit

@@ -22,8 +22,8 @@ def losses(view: View, model: str) -> Samples:
 
 def _ratio(view: View, model: str, other: str) -> claims.Estimate:
     of, to = losses(view, model), losses(view, other)
-    labels = [f"loss of {view.artifact.axes['model'].values[name].label}" for name in (model, other)]
-    return claims.ratio(*labels, {"": (of, to)})
+    labels = {name: f"loss of {value.label}" for name, value in view.artifact.axes["model"].values.items()}
+    return claims.ratio(labels[model], labels[other], {"": (of, to)})
 
 
 def estimate_storage_costs_gpt(view: View) -> claims.Estimate:

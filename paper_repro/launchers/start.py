@@ -1,0 +1,151 @@
+"""What a command does before its cells are run: it reads where that is (``launcher=slurm launcher.jobs=8``), prepares
+data that cells lack, and joins the processes that were started on other nodes.
+"""
+
+import contextlib
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+
+from paper_repro.base import identity
+from paper_repro.base.errors import ROOT, UsageError, nearest, place
+from paper_repro.cells.planned import PlannedCell
+
+PREFIX = "launcher"
+SLURM = "slurm"
+PREPARE = "--prepare"
+_SCRIPT = ["python", "scripts/prepare_data.py"]
+_FROM_ELSEWHERE = ("--download", "--from")
+
+
+# Where cells are run.
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """What a sweep asks SLURM for; each job is one task on one node."""
+
+    partition: str | None = None
+    """None: the cluster's default."""
+    jobs: int = 1
+    """Array tasks, which share the cells among them."""
+    minutes: int = 60
+    """Time limit of a job; one that reaches it goes on where it was."""
+    grace: int = 90
+    """Seconds before the limit at which a job begins to save; a minute more than a checkpoint takes."""
+    cpus: int | None = None
+    """CPU cores of a job; None: as many as the workers of the machine section compute with."""
+    memory_gb: int | None = None
+    """None: what the cluster gives."""
+    gpus: int | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    """What the nodes must have, for example "h100"."""
+
+    def __post_init__(self) -> None:
+        if self.grace >= 60 * self.minutes:
+            raise UsageError(
+                f"{PREFIX}.grace={self.grace} s leaves nothing of {PREFIX}.minutes={self.minutes}: give fewer seconds "
+                "of grace, or more minutes"
+            )
+
+
+def take(arguments: Sequence[str]) -> tuple[Slurm | None, list[str]]:
+    """Return what the words that begin with ``launcher`` ask for, and the other words; None: this computer.
+
+    Raises:
+        UsageError: an unknown launcher or key, a value out of range, or keys without ``launcher=slurm``.
+    """
+    given: dict[str, str] = {}
+    rest = []
+    for word in arguments:
+        key, equals, value = word.partition("=")
+        if not equals or (key != PREFIX and not key.startswith(f"{PREFIX}.")):
+            rest.append(word)
+        elif key in given:
+            raise UsageError(f"{key} is given twice: {key}={given[key]} and {word}; give it once")
+        else:
+            given[key] = value
+    if not given:
+        return None, rest
+    kind = given.pop(PREFIX, None)
+    if kind is None:
+        raise UsageError(f"{next(iter(given))} goes with {PREFIX}={SLURM}; give both, or neither")
+    if kind != SLURM:
+        raise UsageError(f"{PREFIX}={kind}: expected {SLURM}; without {PREFIX} the cells are run on this computer")
+    known = {f"{PREFIX}.{field.name}": "int" in str(field.type) for field in fields(Slurm)}
+    values: dict[str, str | int] = {}
+    for key, text in given.items():
+        if key not in known:
+            raise UsageError(f"unknown key {key}{nearest(key, known)}")
+        if known[key] and not (text.isdecimal() and int(text)):
+            raise UsageError(f"{key}={text}: expected a whole number of 1 or more")
+        if not text or any(character.isspace() for character in text):
+            raise UsageError(f"{key}={text}: expected a word")
+        values[key.removeprefix(f"{PREFIX}.")] = int(text) if known[key] else text
+    return Slurm(**values), rest  # type: ignore[arg-type]
+
+
+# Data that cells lack, where their preparation needs no network.
+
+
+def commands(cells: Iterable[PlannedCell]) -> list[list[str]]:
+    """Return the commands that prepare what cells lack and that need no network and no files, each once."""
+    texts = dict.fromkeys(identity.reader_of(cell.config).get("prepare") or "" for cell in cells if cell.missing)
+    found = [shlex.split(str(text)) for text in texts]
+    return [words for words in found if words[:2] == _SCRIPT and not {*words} & {*_FROM_ELSEWHERE}]
+
+
+def prepare(found: Sequence[list[str]], asked: bool) -> bool:
+    """Run the commands if the user asked for it, or agrees at a terminal; return whether they were run.
+
+    Raises:
+        UsageError: one of them failed.
+    """
+    if not found or (not asked and not (sys.stdin.isatty() and sys.stderr.isatty())):
+        return False
+    lines = "\n".join(f"    {shlex.join(words)}" for words in found)
+    print(f"data are missing; this prepares them without a network:\n{lines}", file=sys.stderr)
+    if not asked:
+        print("prepare them now? [Y/n] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in ("", "y", "yes"):
+            return False
+    for words in found:
+        command = [sys.executable, str(ROOT / words[1]), *words[2:]]
+        if subprocess.run(command, stdout=sys.stderr, check=False).returncode:
+            raise UsageError(f"{shlex.join(words)} failed: mend what it says above, or prepare the data by hand")
+    return True
+
+
+# One command on several nodes: rank 0 runs it, the others train what it gives them.
+
+
+def followed() -> int | None:
+    """Train with rank 0, if this process is another rank, until rank 0 is done; returns the exit code, or None."""
+    own = place()
+    if own is None or own.rank == 0:
+        return None
+    from paper_repro.training.nodes import follow
+
+    return follow(own)
+
+
+@contextlib.contextmanager
+def leading() -> Iterator[None]:
+    """Keep the other ranks, if there are any, until the block ends."""
+    own = place()
+    if own is None:
+        yield
+        return
+    from paper_repro.training import nodes
+
+    group = nodes.group(own)
+    store = group.connect(opened=True)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(Exception):  # they have ended already
+            nodes.end(group, store)
