@@ -17,10 +17,10 @@ from torch.optim import Optimizer
 
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
-from paper_repro.training import batches
 from paper_repro.training.module import PaperModule
 from paper_repro.training.optim import UnitAdamW, keep_unit_rows
 from paper_repro.training.schedules import Schedule
+from paper_repro.training.tensors import map_tensors, place, stack
 
 PRECISIONS: dict[str, torch.dtype] = {
     "32-true": torch.float32,
@@ -95,12 +95,12 @@ class Ensemble:
         device.
         """
         each = [data.train_batch(self.step) for data in self.data]
-        batch = batches.place(batches.stack(each), self.device, self.dtype)
+        batch = place(stack(each), self.device, self.dtype)
         draws, carry = self._draws(each), self._initial_carry(each) if self._carry is None else self._carry
         with self.forward_context(), _refusals_explained():
             tensors = {f"module.{name}": tensor for name, tensor in (self._parameters | self._constants).items()}
             losses, carry = self._losses(tensors, batch, draws, carry)
-        self._carry = batches.map_tensors(Tensor.detach, carry)
+        self._carry = map_tensors(Tensor.detach, carry)
         gradients = torch.autograd.grad(losses, self._leaves, self._ones.to(losses.dtype), allow_unused=True)
         self._gather(gradients)
         if self.clip_norm is not None:
@@ -151,7 +151,7 @@ class Ensemble:
             for name, tensor in self._constants.items():
                 tensor.copy_(state["constants"][name])
         self._optimizer.optimizer.load_state_dict(state["optimizer"])
-        self._carry = batches.map_tensors(lambda tensor: tensor.to(self.device, copy=True), state["carry"])
+        self._carry = map_tensors(lambda tensor: tensor.to(self.device, copy=True), state["carry"])
         self.step = int(state["step"])
 
     def _loss_of_one(self, tensors: dict[str, Tensor], batch: Any, draws: Any, carry: Any) -> tuple[Tensor, Any]:
@@ -162,12 +162,12 @@ class Ensemble:
     def _draws(self, each: Sequence[Any]) -> Any:
         """Return the random tensors of this step, (S, ...) each; a stack computes one batch a step, that of slot 0."""
         pairs = zip(self.modules, each, strict=True)
-        return batches.stack([module.draws_of(batch, self.step, 0, self.device) for module, batch in pairs])
+        return stack([module.draws_of(batch, self.step, 0, self.device) for module, batch in pairs])
 
     def _initial_carry(self, each: Sequence[Any]) -> Any:
-        placed = [batches.place(batch, self.device, self.dtype) for batch in each]
+        placed = [place(batch, self.device, self.dtype) for batch in each]
         pairs = zip(self.modules, placed, strict=True)
-        return batches.stack([module.initial_carry(batch) for module, batch in pairs])
+        return stack([module.initial_carry(batch) for module, batch in pairs])
 
     def _gather(self, gradients: Sequence[Tensor | None]) -> None:
         columns = []

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from paper_repro.training import carry
+from paper_repro.training import tensors as carry
 
 ENTRIES = {"ids": torch.arange(6).view(3, 2), "y": torch.arange(3.0)}
 

@@ -14,13 +14,13 @@ from safetensors.torch import load_file
 
 from paper_repro.cells.tasks import StopRequestedError
 from paper_repro.tests.training.energy import MOST_STEPS, REPLAYED
-from paper_repro.training import callbacks, checkpoints, cost
-from paper_repro.training.batches import map_tensors, place
+from paper_repro.training import checkpoints, counting, watch
 from paper_repro.training.build import build
-from paper_repro.training.callbacks import LossLog
 from paper_repro.training.counting import count_flops
 from paper_repro.training.fit import Fit
 from paper_repro.training.machine import Machine
+from paper_repro.training.tensors import map_tensors, place
+from paper_repro.training.watch import LossLog
 
 ENERGY = {
     "module": {"_target_": "paper_repro.tests.training.energy.EnergyRegression"},
@@ -157,7 +157,7 @@ def test_the_last_step_is_told_after_its_checkpoint_was_saved():
             happened.append(f"told {step}")
 
     log = LossLog(1, 2, torch.device("cpu"))
-    watching = callbacks.Watch(
+    watching = watch.Watch(
         log, Machine(progress_every_seconds=0), Noting(), lambda step: happened.append(f"saved {step}")
     )
     for step in (1, 2):
@@ -169,7 +169,7 @@ def test_the_last_step_is_told_after_its_checkpoint_was_saved():
 def test_a_save_that_takes_long_makes_the_next_one_rarer(monkeypatch):
     """Every step takes a second, a save 10 seconds once the carry is large: at most a twentieth of the time."""
     now, saves = [0.0], []
-    monkeypatch.setattr(callbacks.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(watch.time, "monotonic", lambda: now[0])
 
     class Quiet:
         stop_requested = False
@@ -187,7 +187,7 @@ def test_a_save_that_takes_long_makes_the_next_one_rarer(monkeypatch):
         now[0] += 0.1 if step <= 40 else 10
 
     log = LossLog(1, 1000, torch.device("cpu"))
-    watching = callbacks.Watch(log, Machine(checkpoint_every_seconds=20), Quiet(), save)
+    watching = watch.Watch(log, Machine(checkpoint_every_seconds=20), Quiet(), save)
     for step in range(1, 600):
         now[0] += 1
         log.add(step - 1, torch.zeros(1))
@@ -197,7 +197,7 @@ def test_a_save_that_takes_long_makes_the_next_one_rarer(monkeypatch):
 
 def test_the_plan_of_a_cell_counts_its_double_backward(cell):
     energy = cell(**ENERGY)
-    planned = cost.measure(energy.config)
+    planned = counting.measure(energy.config)
     built = build(energy)
     batch = built.data.example_batch()
     rows = len(batch[1]) + REPLAYED

@@ -10,7 +10,7 @@ from paper_repro.cells.tasks import DIVERGED, FINISHED
 from paper_repro.tests.training.doubles import DOUBLES_NAME as DOUBLES
 from paper_repro.training import checkpoints
 from paper_repro.training.build import build
-from paper_repro.training.callbacks import Evaluations
+from paper_repro.training.watch import Evaluations
 
 EVERY, STEPS = 3, 24
 KEEP = {

@@ -16,10 +16,9 @@ from paper_repro.cells.tasks import Cell, StopRequestedError
 from paper_repro.tests.support.watched_train import bytes_of
 from paper_repro.training import single
 from paper_repro.training.build import build
+from paper_repro.training.devices import Rank, Ranks, Sharded, join, meeting_place
 from paper_repro.training.fit import Fit
 from paper_repro.training.module import PaperModule
-from paper_repro.training.ranks import Rank, Ranks, join, meeting_place
-from paper_repro.training.sharding import Sharded
 
 NRGPT = [
     *("model.width=16", "model.num_steps=2", "data.window=32", "data.batch_size=4", "data.num_evaluation_batches=2"),

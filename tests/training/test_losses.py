@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from paper_repro.training.callbacks import LossLog
+from paper_repro.training.watch import LossLog
 
 CPU = torch.device("cpu")
 

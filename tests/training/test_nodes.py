@@ -24,7 +24,7 @@ from paper_repro.cells import planned
 from paper_repro.cells.tasks import Cell
 from paper_repro.launchers.group import leading
 from paper_repro.tests.support import slurm_cluster
-from paper_repro.training import nodes as several_nodes
+from paper_repro.training import launch
 from paper_repro.training.fit import Fit
 from paper_repro.training.machine import Machine
 
@@ -266,9 +266,9 @@ def test_a_node_without_the_shared_folder_says_so_where_errors_are_read(
 ) -> None:
     for name, value in {"RANK": "3", "LOCAL_RANK": "1", "GROUP_RANK": "1", "WORLD_SIZE": "4"}.items():
         monkeypatch.setenv(name, value)
-    own = several_nodes.group(errors.Place(errors.BY_TORCHRUN, 3, 4))
+    own = launch.group(errors.Place(errors.BY_TORCHRUN, 3, 4))
     hidden = tmp_path / "hidden" / "cells" / "c"
-    assert several_nodes._follow(own, Posted(cell="c", folder=str(hidden))) == 1
+    assert launch._follow(own, Posted(cell="c", folder=str(hidden))) == 1
     said = capsys.readouterr()
     assert not said.out and not hidden.exists()
     assert re.fullmatch(rf"node 1 \(.*, rank 3\) does not see {hidden}: .* runs=DIR\n", said.err), said.err

@@ -7,8 +7,7 @@ import torch
 from paper_repro.base.configs import compose
 from paper_repro.base.identity import mix
 from paper_repro.cells.tasks import FINISHED, Cell
-from paper_repro.training.step_cost import StepCost
-from paper_repro.training.step_time import StepSettings, build_stepper, each_model
+from paper_repro.training.step_time import StepCost, StepSettings, build_stepper, each_model
 
 TINY = (
     "model.vocabulary_size=17",

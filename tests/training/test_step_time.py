@@ -75,14 +75,12 @@ def test_the_models_take_turns_and_the_first_round_does_not_count(monkeypatch: p
     """A made-up clock: step n takes n seconds, so the three models' steps 4, 7, 10 and 5, 8, 11 and 6, 9, 12 count."""
     steps, now = itertools.count(1), [0.0]
 
-    def stepping(node: Any, *_: Any) -> Any:
-        def work() -> torch.Tensor:
+    class Stepping:
+        def step(self) -> torch.Tensor:
             now[0] += next(steps)
             return torch.tensor(1.0)
 
-        return work
-
-    monkeypatch.setattr(step_time, "stepper", stepping)
+    monkeypatch.setattr(step_time, "build_stepper", lambda *_: Stepping())
     monkeypatch.setattr(step_time.time, "perf_counter", lambda: now[0])
     found = run(Silent()).metrics
     assert (found["seconds_gpt"], found["seconds_gpt_qk"], found["seconds_ngpt"]) == (7, 8, 9)

@@ -22,11 +22,10 @@ from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
 from paper_repro.models.common import project_rows_
+from paper_repro.training.devices import Ranks, Sharded, join, meeting_place
 from paper_repro.training.ensemble import Ensemble
 from paper_repro.training.optim import UnitAdamW, keep_unit_rows
-from paper_repro.training.ranks import Ranks, join, meeting_place
 from paper_repro.training.schedules import Cosine
-from paper_repro.training.sharding import Sharded
 
 ADAM = {"lr": 0.02, "betas": (0.9, 0.95), "weight_decay": 0.1}
 OPTIMIZERS = {

@@ -1,12 +1,19 @@
-"""The strategy machine.strategy=fsdp: torch's ``fully_shard`` of the whole module, checkpoints as of one device."""
+"""The devices that train one cell together, a process each: who they are, what they share, who holds which parameters.
+
+Slot s of a step's batches is computed by rank s mod W.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import lightning as L
 import torch
 import torch.distributed as dist
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.strategies import ModelParallelStrategy, ParallelStrategy
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
@@ -14,10 +21,120 @@ from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.optim import Optimizer
 
 from paper_repro.base.errors import UsageError
+from paper_repro.training.tensors import map_tensors, tensors_of
+
+PATIENCE = timedelta(days=7)
+"""How long a process waits for another: rank 0 may be preparing data; that one has died is seen elsewhere."""
+Tree = Any
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One of ``count`` processes."""
+
+    index: int = 0
+    count: int = 1
+    words: Any = None
+    """The process group for messages on the CPU."""
+    local: int = 0
+    """The number of the process on its node."""
+    node: int = 0
+
+    def share(self, value: int) -> int:
+        """Return rank 0's value, on every rank."""
+        if self.count == 1:
+            return value
+        box = torch.tensor([value])
+        dist.broadcast(box, 0, group=self.words)
+        return int(box)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Return the mean of ``values`` over the ranks; does not wait for the device."""
+        if self.count == 1:
+            return values
+        total = values.clone()
+        dist.all_reduce(total)
+        return total / self.count
+
+    def own(self, of_slots: Mapping[int, Tree]) -> dict[int, Tree]:
+        """Return the trees of the slots that this rank computes."""
+        return {slot: tree for slot, tree in of_slots.items() if slot % self.count == self.index}
+
+    def collect(self, own: Mapping[int, Tree]) -> dict[int, Tree]:
+        """Rank 0 receives the trees of all slots, on the CPU; the other ranks keep their own.
+
+        Every rank has to call this, with trees of the same shapes.
+        """
+        found = dict(own)
+        if self.count == 1:
+            return found
+        if self.index:
+            for tensor in tensors_of([own[slot] for slot in sorted(own)]):
+                dist.send(_bytes_of(tensor.cpu()), 0, group=self.words)
+        else:
+            for other in range(1, self.count):
+                for slot in sorted(own):
+                    found[slot + other] = map_tensors(partial(self._received, other), own[slot])
+        return found
+
+    def _received(self, other: int, like: Tensor) -> Tensor:
+        tensor = torch.empty(like.shape, dtype=like.dtype)
+        dist.recv(_bytes_of(tensor), other, group=self.words)
+        return tensor
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    """Return the memory of a tensor; gloo does not send every type."""
+    return tensor.contiguous().view(-1).view(torch.uint8)
+
+
+def meeting_place(count: int, port: int | None = None) -> Any:
+    """Return where ``count`` processes of this computer find one another: opened at a free port, or that of rank 0."""
+    opened = port is None
+    return dist.TCPStore(  # type: ignore[attr-defined]
+        "127.0.0.1", port or 0, count, is_master=opened, wait_for_workers=not opened, timeout=PATIENCE
+    )
+
+
+def join(index: int, count: int, store: Any, device: torch.device, local: int | None = None, node: int = 0) -> Rank:
+    """Meet the other processes in a store; ``dist.destroy_process_group`` takes leave of them.
+
+    ``local`` is the number of the process on its node; None: there is one node.
+    """
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=index, world_size=count, timeout=PATIENCE)
+    words = dist.new_group(backend="gloo", timeout=PATIENCE)
+    return Rank(index, count, words, index if local is None else local, node)
+
+
+class Ranks(LightningEnvironment):
+    """Tells Lightning that the processes are there already, and which of them this one is."""
+
+    creates_processes_externally = True
+
+    def __init__(self, rank: Rank) -> None:
+        super().__init__()
+        self._rank = rank
+
+    def local_rank(self) -> int:
+        return self._rank.local
+
+    def node_rank(self) -> int:
+        return self._rank.node
+
+    def set_global_rank(self, rank: int) -> None:
+        super().set_global_rank(self._rank.index)
+
+    def set_world_size(self, size: int) -> None:
+        super().set_world_size(self._rank.count)
 
 
 class Sharded(ModelParallelStrategy):
-    """Each of the W devices of a node keeps 1/W of every parameter, gradient and optimiser state (ZeRO, arXiv
+    """The strategy machine.strategy=fsdp: torch's ``fully_shard`` of the whole module, checkpoints as of one device.
+
+    Each of the W devices of a node keeps 1/W of every parameter, gradient and optimiser state (ZeRO, arXiv
     1910.02054, stage 3); several nodes keep the same and average their gradients (HSDP).
 
     The module's parameters are one group of ``fully_shard``: they are gathered at once before a training step and freed
@@ -33,13 +150,11 @@ class Sharded(ModelParallelStrategy):
     each, a replicated DTensor of the same memory, and their gradients are averaged here.
     """
 
+    lightning_restore_optimizer = True
+
     def __init__(self) -> None:
         super().__init__(save_distributed_checkpoint=False)
         self._replicas: dict[nn.Parameter, nn.Parameter] = {}
-
-    @property
-    def lightning_restore_optimizer(self) -> bool:
-        return True
 
     def share_out(self) -> None:
         """Cut the module's parameters; the module calls this in ``configure_model``."""
