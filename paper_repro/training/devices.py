@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_map
 
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, first_line
 from paper_repro.training.tensors import map_tensors, tensors_of
 
 PATIENCE = timedelta(days=7)
@@ -165,8 +166,7 @@ class Sharded(ModelParallelStrategy):
     def setup_optimizers(self, trainer: L.Trainer) -> None:
         scalars = self._scalars()
         for whole in dict.fromkeys(scalars.values()):
-            local = DTensor.from_local(whole.data, self._mesh, [Replicate()] * self._mesh.ndim, run_check=False)
-            self._replicas[whole] = nn.Parameter(local, whole.requires_grad)
+            self._replicas[whole] = nn.Parameter(self._replicated(whole.data), whole.requires_grad)
             if whole.requires_grad:
                 whole.register_post_accumulate_grad_hook(self._average)
         for (owner, name), whole in scalars.items():
@@ -183,10 +183,9 @@ class Sharded(ModelParallelStrategy):
         except RuntimeError as error:  # NotImplementedError is one
             if "sharding" not in str(error).lower():
                 raise
-            first = str(error).partition("\n")[0]
             raise UsageError(
                 f"machine.strategy=fsdp: {type(optimizer).__name__} needs what torch cannot compute on shares of "
-                f"parameters ({first}): set machine.strategy=ddp"
+                f"parameters ({first_line(error)}): set machine.strategy=ddp"
             ) from error
 
     @contextlib.contextmanager
@@ -211,11 +210,7 @@ class Sharded(ModelParallelStrategy):
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """Return the state as one device has it on rank 0; on the other ranks, without its tensors."""
         state: dict[str, Any] = ParallelStrategy.optimizer_state(self, optimizer)
-        of_each = {
-            key: {name: self._on_rank_0(value) for name, value in values.items()}
-            for key, values in state["state"].items()
-        }
-        return {**state, "state": of_each}
+        return {**state, "state": tree_map(self._on_rank_0, state["state"])}
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         return ParallelStrategy.load_checkpoint(self, checkpoint_path, weights_only)
@@ -263,9 +258,12 @@ class Sharded(ModelParallelStrategy):
         replica, mean = self._replicas[whole], whole.grad
         dist.all_reduce(mean)
         mean /= self.world_size
-        gradient = DTensor.from_local(mean, self._mesh, [Replicate()] * self._mesh.ndim, run_check=False)
+        gradient = self._replicated(mean)
         replica.grad = gradient if replica.grad is None else replica.grad + gradient
         whole.grad = None
+
+    def _replicated(self, local: Tensor) -> DTensor:
+        return DTensor.from_local(local, self._mesh, [Replicate()] * self._mesh.ndim, run_check=False)
 
     def _on_rank_0(self, value: Any) -> Any:
         if not isinstance(value, Tensor):

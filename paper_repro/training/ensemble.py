@@ -77,7 +77,10 @@ class Ensemble:
         views = [self.layout.view(self.values, index) for index in range(len(self.layout.names))]
         self._parameters = dict(zip(self.layout.names, views, strict=True))
         self._constants = _stacked_constants(self.modules)
-        self._stack()
+        with torch.no_grad():
+            for row, module in enumerate(self.modules):
+                for name, view in self._parameters.items():
+                    view[row].copy_(module.get_parameter(name))
         self._optimizer = StackedOptimizer(self.modules, self.layout, self.values, self._gradients)
         self._leaves = [view.requires_grad_() for view in views]
         self._padding = {
@@ -91,9 +94,7 @@ class Ensemble:
         self._carry: Any = None
 
     def advance(self) -> Tensor:
-        """Take one optimiser step of every model and return their losses before it, (S,), without waiting for the
-        device.
-        """
+        """Take one optimiser step of every model; returns their losses before it, (S,), and waits for no device."""
         each = [data.train_batch(self.step) for data in self.data]
         batch = place(stack(each), self.device, self.dtype)
         draws, carry = self._draws(each), self._initial_carry(each) if self._carry is None else self._carry
@@ -112,10 +113,11 @@ class Ensemble:
 
     def unstack(self) -> None:
         """Copy every model's weights and buffers back into its own module."""
+        stacked = self._parameters | self._constants
         with torch.no_grad():
             for row, module in enumerate(self.modules):
                 for name, tensor in _tensors(module).items():
-                    tensor.copy_((self._parameters | self._constants)[name][row])
+                    tensor.copy_(stacked[name][row])
 
     def forward_context(self) -> contextlib.AbstractContextManager[Any]:
         """Return what losses and metrics are computed under: autocast for bf16-mixed."""
@@ -181,13 +183,6 @@ class Ensemble:
             if index in self._padding:
                 columns.append(self._padding[index])
         torch.cat(columns, dim=1, out=self._gradients)
-
-    def _stack(self) -> None:
-        with torch.no_grad():
-            for row, module in enumerate(self.modules):
-                for name, tensor in _tensors(module).items():
-                    if name in self._parameters:
-                        self._parameters[name][row].copy_(tensor)
 
 
 def _check_one_dtype(modules: Sequence[PaperModule]) -> None:
@@ -255,16 +250,17 @@ def layout_of(modules: Sequence[PaperModule]) -> Layout:
         UsageError: they differ in type, in the names, shapes or types of parameters and buffers, or in their groups; or
             a parameter that is trained stands in no group.
     """
-    first = _description(modules[0])
+    expected = _description(modules[0])
     for index, module in enumerate(modules):
-        for found, expected in zip(_description(module), first, strict=True):
-            if found != expected:
-                raise UsageError(
-                    f"model {index} of the batch differs from model 0: {_difference(found, expected)}; only models of "
-                    "one shape are trained together: leave this key out of machine.stack.over"
-                )
+        if (found := _description(module)) != expected:
+            odd = next((item for item in found if item not in expected), "nothing")
+            wanted = next((item for item in expected if item not in found), "nothing")
+            raise UsageError(
+                f"model {index} of the batch differs from model 0: found {odd}, expected {wanted}; only models of one "
+                "shape are trained together: leave this key out of machine.stack.over"
+            )
     parameters = dict(modules[0].named_parameters())
-    groups = group_names(modules[0])
+    groups = _group_names(modules[0])
     names = tuple(name for group in groups for name in group)
     trained = [name for name, parameter in parameters.items() if parameter.requires_grad]
     if sorted(names) != sorted(trained):
@@ -281,7 +277,7 @@ def layout_of(modules: Sequence[PaperModule]) -> Layout:
     return Layout(names, tuple(parameters[name].shape for name in names), tuple(starts), positions, column)
 
 
-def group_names(module: PaperModule) -> list[list[str]]:
+def _group_names(module: PaperModule) -> list[list[str]]:
     """Return the names of the parameters in each of the module's groups."""
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     return [[names[id(parameter)] for parameter in group["params"]] for group in module.parameter_groups()]
@@ -302,6 +298,7 @@ class StackedOptimizer:
 
     def __init__(self, modules: Sequence[PaperModule], layout: Layout, values: Tensor, gradients: Tensor) -> None:
         make, keywords = _maker(modules[0])
+        element_wise = make in {UnitAdamW, *(getattr(torch.optim, name) for name in ELEMENT_WISE)}
         groups: dict[str, dict[str, Any]] = {}
         self._schedules: list[Schedule] = []
         for row, module in enumerate(modules):
@@ -318,7 +315,7 @@ class StackedOptimizer:
                 if key not in groups:
                     groups[key] = {"params": [], **options}
                     self._schedules.append(schedule)
-                whole = _element_wise(make) and not options.get("unit_rows")
+                whole = element_wise and not options.get("unit_rows")
                 groups[key]["params"] += _pieces(whole, layout, values[row], gradients[row], positions)
         self.optimizer = make(list(groups.values()), **_with_fused(make, keywords, values.device))
         keep_unit_rows(self.optimizer)
@@ -329,10 +326,6 @@ class StackedOptimizer:
         for group, rate, schedule in zip(self.optimizer.param_groups, self._rates, self._schedules, strict=True):
             group["lr"] = rate * schedule.factor(step, steps)
         self.optimizer.step()
-
-
-def _element_wise(make: Callable[..., Any]) -> bool:
-    return make in {UnitAdamW, *(getattr(torch.optim, name) for name in ELEMENT_WISE)}
 
 
 def _pieces(whole: bool, layout: Layout, row: Tensor, grad: Tensor, positions: Sequence[int]) -> list[Tensor]:
@@ -354,30 +347,19 @@ def _maker(module: PaperModule) -> tuple[Callable[..., Optimizer], dict[str, Any
 
 
 def _with_fused(make: Callable[..., Any], keywords: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    takes = inspect.signature(make).parameters
     chosen = {"fused", "foreach", "differentiable"} & keywords.keys()
-    if "fused" in takes and not chosen and device.type in ("cpu", "cuda"):
-        return {**keywords, "fused": True}
-    return keywords
+    offered = "fused" in inspect.signature(make).parameters and device.type in ("cpu", "cuda")
+    return {**keywords, "fused": True} if offered and not chosen else keywords
 
 
-def _description(module: PaperModule) -> tuple[Any, ...]:
-    def tensors(items: Any) -> list[str]:
-        return [f"{name} {tuple(t.shape)} {t.dtype}{' trained' * t.requires_grad}" for name, t in items]
-
-    return (
-        [f"module {type(module).__qualname__}"],
-        tensors(module.named_parameters()),
-        tensors(module.named_buffers()),
-        [f"groups {group_names(module)}"],
-        [f"layer {name} {child.extra_repr()}" for name, child in module.named_modules()],
-    )
-
-
-def _difference(found: list[str], expected: list[str]) -> str:
-    odd = [item for item in found if item not in expected][:1] or ["nothing"]
-    wanted = [item for item in expected if item not in found][:1] or ["nothing"]
-    return f"found {odd[0]}, expected {wanted[0]}"
+def _description(module: PaperModule) -> list[str]:
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    return [
+        f"module {type(module).__qualname__}",
+        *(f"{name} {tuple(own.shape)} {own.dtype}{' trained' * own.requires_grad}" for name, own in tensors),
+        f"groups {_group_names(module)}",
+        *(f"layer {name} {child.extra_repr()}" for name, child in module.named_modules()),
+    ]
 
 
 class LossOf(nn.Module):

@@ -65,10 +65,15 @@ class Fit(Task):
                     return _fit_one(built[0], folder, report)
                 with closing(Journal(built, folder)) as journal:
                     return _fit_stack(built, folder, report, journal)
-            except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-                if not _out_of_memory(error):
+            except (MemoryError, RuntimeError) as error:
+                # On a CPU torch raises a plain RuntimeError.
+                kinds = torch.OutOfMemoryError | MemoryError
+                if not isinstance(error, kinds) and "can't allocate memory" not in str(error):
                     raise
-                note = f"out of memory on {device} with {len(cells)} cell(s) at once: {_advice(len(cells))}"
+                advice = "use a smaller data batch, a lower training.precision, or a machine with more memory"
+                if len(cells) > 1:
+                    advice = "lower machine.stack.most, so that fewer cells are trained together"
+                note = f"out of memory on {device} with {len(cells)} cell(s) at once: {advice}"
                 peak = peak_memory_mib(device)
                 return [Outcome(OUT_OF_MEMORY, peak_memory_mib=peak, note=note) for _ in cells]
 
@@ -241,26 +246,11 @@ def _check_stackable(training: TrainingSettings, machine: Machine) -> None:
         f"machine.devices={machine.devices}": machine.count > 1,
         f"machine.data_workers={machine.data_workers}": machine.data_workers > 0,
         "training.callbacks": bool(training.callbacks),
+        f"training.accumulate={training.accumulate}": training.accumulate != 1,
     }
     for asked, found in refused.items():
         if found:
             raise UsageError(
                 f"{asked}: cells that are trained together run uncompiled, without callbacks, in one process on one "
-                "device; set machine.stack=null"
+                "device, and take one batch a step; set machine.stack=null"
             )
-    if training.accumulate != 1:
-        raise UsageError(
-            f"training.accumulate={training.accumulate}: cells that are trained together take one batch a step; "
-            "set machine.stack=null"
-        )
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    # On a CPU torch raises a plain RuntimeError.
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
-
-
-def _advice(cells: int) -> str:
-    if cells > 1:
-        return "lower machine.stack.most, so that fewer cells are trained together"
-    return "use a smaller data batch, a lower training.precision, or a machine with more memory"

@@ -5,6 +5,7 @@ import ctypes
 import os
 import platform
 import re
+import resource
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -152,34 +153,25 @@ def settings(machine: Machine) -> Iterator[None]:
 def keep_freed_memory() -> bool:
     """Ask glibc not to return freed blocks to the system, which costs a page fault per 4 kB at every training step.
 
-    Where libc is not glibc, or ``MALLOC_*`` in the environment already decides, nothing is done.  The process keeps at
-    most its own peak.  Returns whether glibc agreed.
+    Another libc has no such setting; where ``MALLOC_*`` in the environment decides, nothing is done.  The process keeps
+    at most its own peak.  Returns whether glibc agreed.
     """
     if platform.libc_ver()[0] != "glibc" or any(name.startswith("MALLOC_") for name in os.environ):
         return False
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return False
-    mallopt.argtypes, mallopt.restype = (ctypes.c_int, ctypes.c_int), ctypes.c_int
+    mallopt = ctypes.CDLL(None).mallopt
     mapped = mallopt(_M_MMAP_THRESHOLD, _KEEP_BYTES) or mallopt(_M_MMAP_THRESHOLD, _FALLBACK_BYTES)
     return bool(mapped and mallopt(_M_TRIM_THRESHOLD, _KEEP_BYTES))
 
 
 def forget_peak_memory(device: torch.device) -> None:
-    """Begin a new peak of torch's CUDA allocator, which is made first if nothing was computed yet; on a CPU do nothing.
-
-    Without an allocator torch refuses: "Invalid device argument".
-    """
+    """Begin a new peak of torch's CUDA allocator; on a CPU do nothing."""
     if device.type == "cuda":
-        torch.cuda.init()
+        torch.cuda.init()  # without an allocator torch refuses: "Invalid device argument"
         torch.cuda.reset_peak_memory_stats(device)
 
 
-def peak_memory_mib(device: torch.device) -> float | None:
-    """Return the most memory used so far, MiB: of torch's CUDA allocator since its last reset, or of the process on a
-    CPU.
-    """
+def peak_memory_mib(device: torch.device) -> float:
+    """Return the most memory used so far, MiB: of torch's CUDA allocator since its reset, or of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     status = Path("/proc/self/status")
@@ -187,9 +179,4 @@ def peak_memory_mib(device: torch.device) -> float | None:
         found = re.search(r"VmHWM:\s*(\d+) kB", status.read_text())
         if found:
             return int(found[1]) / 2**10
-    try:
-        import resource
-    except ImportError:
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)

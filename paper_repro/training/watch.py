@@ -407,7 +407,7 @@ class _Points:
 
 
 def _csv(built: BuiltCell, folder: Path, step: int) -> _Points:
-    """Open metrics.csv.  Lightning's logger begins with an empty file: the rows that are kept are written once more."""
+    """Open metrics.csv.  Lightning's logger begins with an empty file: the rows that are kept are written anew."""
     table, before = folder / "metrics.csv", folder / "metrics.before.csv"
     if not before.exists() and table.exists():
         table.replace(before)  # a process that was killed before the new file was whole finds the old one here
@@ -430,42 +430,33 @@ def _rows(path: Path) -> list[tuple[int, dict[str, float]]]:
     if not path.is_file():
         return []
     lines = [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
-    found = []
-    for row in csv.DictReader(lines):
-        values = {name: float(text) for name, text in row.items() if name != "step" and text}
-        found.append((int(row["step"]), values))
-    return found
+    rows = [{name: text for name, text in row.items() if text} for row in csv.DictReader(lines)]
+    return [(int(row.pop("step")), {name: float(text) for name, text in row.items()}) for row in rows]
 
 
 def _tensorboard(built: BuiltCell, folder: Path, step: int) -> _Points:
-    """Open an event file.  ``purge_step`` makes readers leave out earlier points from that step on."""
-    if step == 0:
-        for path in folder.glob(f"{_EVENTS}*"):
+    """Open an event file.  ``purge_step`` makes readers leave out earlier points from that step on.
+
+    Event files are read in the order of their names, and a name holds the second and the pid, of which neither needs to
+    rise from one run to the next: so those that are there are numbered.
+    """
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for number, path in enumerate(sorted(folder.glob(f"{_EVENTS}*"))):
+        head = f"{_EVENTS}{number:010d}."
+        if step == 0:
             path.unlink()
-    _number_events(folder)
-    known = _scalars_at(folder, step) if step == built.training.steps else frozenset[str]()
+        elif not path.name.startswith(head):
+            path.rename(path.with_name(head + path.name.removeprefix(_EVENTS)))
+    known: frozenset[str] = frozenset()
+    if step == built.training.steps:
+        found = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+        tags = found.Tags()["scalars"]
+        known = frozenset(tag for tag in tags if any(event.step == step for event in found.Scalars(tag)))
     logger = TensorBoardLogger(
         folder, name="", version="", default_hp_metric=False, purge_step=step + 1 if step else None, flush_secs=10
     )
     return _Points(logger, step, known, logger.experiment.close)
-
-
-def _number_events(folder: Path) -> None:
-    """Number the event files that are there: they are read in the order of their names, and a name holds the second and
-    the pid, of which neither needs to rise from one run to the next.
-    """
-    for number, path in enumerate(sorted(folder.glob(f"{_EVENTS}*"))):
-        head = f"{_EVENTS}{number:010d}."
-        if not path.name.startswith(head):
-            path.rename(path.with_name(head + path.name.removeprefix(_EVENTS)))
-
-
-def _scalars_at(folder: Path, step: int) -> frozenset[str]:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    found = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
-    tags = found.Tags()["scalars"]
-    return frozenset(tag for tag in tags if any(event.step == step for event in found.Scalars(tag)))
 
 
 def _wandb(built: BuiltCell, folder: Path, step: int) -> _Points:
