@@ -72,8 +72,7 @@ def build(cell: Cell) -> BuiltCell:
     module = build_module(config)
     data = data_of(config)
     data.workers = machine.data_workers
-    nodes = config.get("probes") or {}
-    probes: dict[str, Probe] = {str(name): instantiate(node) for name, node in nodes.items() if node is not None}
+    probes: dict[str, Probe] = {name: instantiate(node) for name, node in _wanted(config).items()}
     for probe in probes.values():
         if hasattr(probe, "check"):
             probe.check(module, data)
@@ -165,6 +164,10 @@ def _check_targets(config: Mapping[str, Any]) -> None:
     require(config["schedule"], "schedule", Schedule, "a Schedule, a class that has factor()")
     for name, node in (config["training"].get("callbacks") or {}).items():
         require(node, f"training.callbacks.{name}", L.Callback, "a Callback of Lightning")
-    for name, node in (config.get("probes") or {}).items():
-        if node is not None:
-            require(node, f"probes.{name}", Probe, "a probe, a class that has measure()")
+    for name, node in _wanted(config).items():
+        require(node, f"probes.{name}", Probe, "a probe, a class that has measure()")
+
+
+def _wanted(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the nodes of a config's probes, but for those that an override has set to null."""
+    return {str(name): node for name, node in (config.get("probes") or {}).items() if node is not None}

@@ -102,8 +102,6 @@ class DurableCheckpointIO(CheckpointIO):
         self.identity = list(identity)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        if storage_options is not None:
-            raise TypeError("storage_options are not supported: checkpoints are local files")
         local = _local(path)
         if tasks.CHECKPOINT.fullmatch(local.name):
             save(local, checkpoint, self.identity)

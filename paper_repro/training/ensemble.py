@@ -8,6 +8,7 @@ import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, islice
 from typing import Any
 
 import torch
@@ -86,7 +87,7 @@ class Ensemble:
         self._padding = {
             index: self.values.new_zeros(len(self.modules), spare)
             for index, shape in enumerate(self.layout.shapes)
-            if (spare := self.layout.stop(index) - self.layout.starts[index] - shape.numel())
+            if (spare := self.layout.starts[index + 1] - self.layout.starts[index] - shape.numel())
         }
         self._ones = torch.ones(len(self.modules), dtype=torch.float32, device=self.device)
         self._template = LossOf(self.modules[0].train())
@@ -226,13 +227,13 @@ class Layout:
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
     starts: tuple[int, ...]
+    """The first column of each parameter, and the number of all columns."""
     groups: tuple[tuple[int, ...], ...]
     """Positions in ``names``, group by group, in the order of the columns."""
-    width: int
 
-    def stop(self, index: int) -> int:
-        """Return the column after the parameter and its padding."""
-        return self.starts[index + 1] if index + 1 < len(self.starts) else self.width
+    @property
+    def width(self) -> int:
+        return self.starts[-1]
 
     def view(self, matrix: Tensor, index: int) -> Tensor:
         """Return parameter ``index`` of every row, (S, *shape), sharing memory with ``matrix``, (S, P)."""
@@ -253,10 +254,10 @@ def layout_of(modules: Sequence[PaperModule]) -> Layout:
     expected = _description(modules[0])
     for index, module in enumerate(modules):
         if (found := _description(module)) != expected:
-            odd = next((item for item in found if item not in expected), "nothing")
+            own = next((item for item in found if item not in expected), "nothing")
             wanted = next((item for item in expected if item not in found), "nothing")
             raise UsageError(
-                f"model {index} of the batch differs from model 0: found {odd}, expected {wanted}; only models of one "
+                f"model {index} of the batch differs from model 0: found {own}, expected {wanted}; only models of one "
                 "shape are trained together: leave this key out of machine.stack.over"
             )
     parameters = dict(modules[0].named_parameters())
@@ -268,13 +269,11 @@ def layout_of(modules: Sequence[PaperModule]) -> Layout:
         raise UsageError(
             f"parameter_groups() and the parameters with requires_grad differ in {', '.join(odd) or names}"
         )
-    starts, column = [], 0
-    for name in names:
-        starts.append(column)
-        column += -(-parameters[name].numel() // ALIGNMENT) * ALIGNMENT
-    ends = [sum(len(group) for group in groups[: index + 1]) for index in range(len(groups))]
-    positions = tuple(tuple(range(end - len(group), end)) for end, group in zip(ends, groups, strict=True))
-    return Layout(names, tuple(parameters[name].shape for name in names), tuple(starts), positions, column)
+    widths = [-(-parameters[name].numel() // ALIGNMENT) * ALIGNMENT for name in names]
+    places = iter(range(len(names)))
+    positions = tuple(tuple(islice(places, len(group))) for group in groups)
+    shapes = tuple(parameters[name].shape for name in names)
+    return Layout(names, shapes, tuple(accumulate(widths, initial=0)), positions)
 
 
 def _group_names(module: PaperModule) -> list[list[str]]:
@@ -330,7 +329,7 @@ class StackedOptimizer:
 
 def _pieces(whole: bool, layout: Layout, row: Tensor, grad: Tensor, positions: Sequence[int]) -> list[Tensor]:
     if whole:
-        columns = slice(layout.starts[positions[0]], layout.stop(positions[-1]))
+        columns = slice(layout.starts[positions[0]], layout.starts[positions[-1] + 1])
         pairs = [(row[columns], grad[columns])]
     else:
         pairs = [(layout.view(row[None], index)[0], layout.view(grad[None], index)[0]) for index in positions]

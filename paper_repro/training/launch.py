@@ -12,7 +12,7 @@ stopped, and says so there; a rank that reads that, or cannot reach the store, e
 """
 
 import contextlib
-import functools
+import itertools
 import json
 import multiprocessing
 import os
@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -37,8 +38,7 @@ from paper_repro.base.processes import end_with_parent
 from paper_repro.cells.tasks import NODE_LOST, Cell, StopRequestedError
 from paper_repro.training import single
 from paper_repro.training.build import build
-from paper_repro.training.devices import Rank, join, meeting_place
-from paper_repro.training.machine import Machine, settings
+from paper_repro.training.machine import Machine, Rank, join, meeting_place, settings
 
 _LOOK_SECONDS = 0.2
 _OWN_ERROR_SECONDS = 10.0
@@ -271,24 +271,23 @@ def follow(place: Place) -> int:
 
 
 def _follow(own: Group, store: Any) -> int:
-    number = 0
-    while True:
-        number += 1
+    for number in itertools.count(1):
         content = _next(own, store, number)
         if content == _END:
-            return 0
+            break
         job = json.loads(content)
-        if not Path(job["folder"]).is_dir():
-            why = f"{own} does not see {job['folder']}: give a folder that all nodes share, runs=DIR"
+        folder = Path(job["folder"])
+        if not folder.is_dir():
+            why = f"{own} does not see {folder}: give a folder that all nodes share, runs=DIR"
             print(why, file=sys.stderr, flush=True)
             return 1
-        cell, meet = Cell(job["cell"], job["config"]), functools.partial(own.join, store, number)
         try:
             with _heartbeat(own, number):
-                _train_with_rank_0(cell, Path(job["folder"]), meet)
+                _train_with_rank_0(Cell(job["cell"], job["config"]), folder, partial(own.join, store, number))
         except UsageError as error:
             print(f"{own}: {error}", file=sys.stderr, flush=True)
             return 1
+    return 0
 
 
 @contextlib.contextmanager

@@ -210,7 +210,7 @@ class PaperModule(L.LightningModule):
         return options, [group.get("schedule", self.schedule) for group in groups]
 
     def configure_model(self) -> None:
-        """Let a strategy that shares parameters out do so (see ``devices.Sharded``)."""
+        """Let a strategy that shares parameters out do so (see ``machine.Sharded``)."""
         if self._trainer is not None:  # load_from_checkpoint has none
             getattr(self._trainer.strategy, "share_out", lambda: None)()
 

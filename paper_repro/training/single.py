@@ -24,7 +24,7 @@ from paper_repro.cells.tasks import Report
 from paper_repro.training import checkpoints
 from paper_repro.training.build import BuiltCell, build
 from paper_repro.training.counting import measure
-from paper_repro.training.devices import Rank, Ranks, Sharded, whole_state
+from paper_repro.training.machine import Rank, Ranks, Sharded, whole_state
 from paper_repro.training.module import PaperModule
 from paper_repro.training.watch import Evaluations, Journal, LossLog, Watch
 

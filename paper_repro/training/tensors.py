@@ -133,13 +133,11 @@ def draw(
 # Carries: a ring of the last entries, and narrow forms in which large ones are kept.
 
 
-def empty_ring(capacity: int, entries: Any, dtype: torch.dtype | None = torch.bfloat16) -> Ring:
-    """Return a ring without entries, on the device of ``entries``.
+def empty_ring(capacity: int, entries: Any) -> Ring:
+    """Return a ring for N = ``capacity`` entries, without any, on the device of ``entries``.
 
     Args:
-        capacity: N.
-        entries: a tree of tensors (B, ...); shapes and types are taken from it.
-        dtype: of the floating-point tensors; None keeps each one's own.
+        entries: a tree of tensors (B, ...); shapes and types are taken from it, but numbers are kept in bfloat16.
 
     Raises:
         ValueError: a capacity below 1, or more entries added together than the ring keeps.
@@ -150,7 +148,7 @@ def empty_ring(capacity: int, entries: Any, dtype: torch.dtype | None = torch.bf
         raise ValueError(f"capacity={capacity}: entries are added {len(first)} at once, and none of them may be lost")
 
     def room(tensor: Tensor) -> Tensor:
-        return torch.zeros(capacity, *tensor.shape[1:], dtype=_dtype(tensor, dtype), device=tensor.device)
+        return torch.zeros(capacity, *tensor.shape[1:], dtype=_dtype(tensor, torch.bfloat16), device=tensor.device)
 
     written = torch.zeros((), dtype=torch.int64, device=first.device)
     return {"entries": map_tensors(room, entries), "written": written}
@@ -203,12 +201,12 @@ def largest(probabilities: Tensor, count: int) -> dict[str, Tensor]:
     return {"values": values.to(torch.bfloat16), "indices": indices.to(torch.int32)}
 
 
-def spread(kept: dict[str, Tensor], classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Probabilities (..., V) from ``largest``; what is missing to 1 is shared equally by the classes that were dropped.
+def spread(kept: dict[str, Tensor], classes: int) -> Tensor:
+    """Return probabilities (..., V), float32, from ``largest``; dropped classes share equally what is missing to 1.
 
     If none was dropped, or rounding has made the kept ones more than 1, they are divided by their sum.
     """
-    values, indices = kept["values"].to(dtype), kept["indices"].long()  # (..., count)
+    values, indices = kept["values"].float(), kept["indices"].long()  # (..., count)
     dropped = classes - values.shape[-1]
     total = values.sum(-1, keepdim=True)  # (..., 1)
     rest = (1 - total).clamp(min=0) / max(dropped, 1) if dropped else torch.zeros_like(total)

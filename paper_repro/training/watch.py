@@ -29,8 +29,7 @@ from paper_repro.cells.loggers import CSV, FOLDER, TENSORBOARD, WANDB
 from paper_repro.cells.tasks import LOSS_POINTS, Report, StopRequestedError, loss_point
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.training.build import BuiltCell
-from paper_repro.training.devices import Rank, whole
-from paper_repro.training.machine import Machine
+from paper_repro.training.machine import Machine, Rank, whole
 from paper_repro.training.module import PaperModule
 
 SHARE_OF_SAVING = 0.05

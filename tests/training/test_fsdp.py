@@ -16,8 +16,8 @@ from paper_repro.tests.support.watched_train import bytes_of
 from paper_repro.tests.training.doubles import assert_close_runs
 from paper_repro.training import single
 from paper_repro.training.build import build
-from paper_repro.training.devices import Rank, Ranks, Sharded, join, meeting_place
 from paper_repro.training.fit import Fit
+from paper_repro.training.machine import Rank, Ranks, Sharded, join, meeting_place
 from paper_repro.training.module import PaperModule
 
 NRGPT = [

@@ -19,12 +19,11 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
 from paper_repro.models.common import project_rows_
-from paper_repro.tests.training.doubles import by_hand
-from paper_repro.training.devices import Ranks, Sharded, join, meeting_place
+from paper_repro.tests.training.doubles import Waves, by_hand
 from paper_repro.training.ensemble import Ensemble
+from paper_repro.training.machine import Ranks, Sharded, join, meeting_place
 from paper_repro.training.optim import UnitAdamW, keep_unit_rows
 from paper_repro.training.schedules import Cosine
 
@@ -59,22 +58,6 @@ class UnitRows(CEMGaussianProcess):
         return [{"params": matrices, "unit_rows": True}, {"params": vectors, "weight_decay": 0.0}]
 
 
-class Sines(CounterBasedDataModule):
-    splits = ()
-
-    def __init__(self, seed=0):
-        super().__init__()
-        self.seed = seed
-
-    def train_batch(self, step):
-        generator = torch.Generator().manual_seed(1000 * self.seed + step)
-        inputs = torch.rand(8, 10, generator=generator) * 2 - 1
-        return inputs, torch.sin(2 * inputs).sum(-1)
-
-    def evaluation_batches(self, split):
-        yield from ()
-
-
 def module_of(seed=0, name="AdamW", dtype=torch.float32, **changes):
     torch.manual_seed(seed)
     return UnitRows(Rows().to(dtype), functools.partial(OPTIMIZERS[name], **changes), Cosine())
@@ -90,7 +73,7 @@ def projected(name, steps, batches=1, seed=0, dtype=torch.float32, **changes):
             matrix.div_(matrix.square().sum(-1, keepdim=True).sqrt())
         found.append(weights(module))
 
-    by_hand(module, Sines(seed), steps, batches, after_step=project)
+    by_hand(module, Waves(seed), steps, batches, after_step=project)
     return found
 
 
@@ -133,7 +116,7 @@ def test_lightning_projects_after_every_optimiser_step_and_never_between(name, t
     )
     module, watching = module_of(0, name), Watching()
     trainer = trainer_of(tmp_path, max_steps=4, accumulate_grad_batches=2, callbacks=[watching])
-    trainer.fit(module, datamodule=Sines())
+    trainer.fit(module, datamodule=Waves(0))
     assert [step for step, _ in watching.after] == [0, 1, 1, 2, 2, 3, 3, 4]
     assert len(projections) == (0 if name == "UnitAdamW" else 4 * 2)
     expected = projected(name, 4, 2)
@@ -151,7 +134,7 @@ def test_lightning_projects_after_every_optimiser_step_and_never_between(name, t
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_stacked_models_keep_unit_rows_each(name):
     modules = [module_of(seed, name, lr=0.02 * (1 + seed % 2)) for seed in range(3)]
-    ensemble = Ensemble(modules, [Sines(seed) for seed in range(3)], 5, precision="64-true")
+    ensemble = Ensemble(modules, [Waves(seed) for seed in range(3)], 5, precision="64-true")
     for _ in range(5):
         ensemble.advance()
         for index in ensemble.layout.groups[0]:
@@ -168,11 +151,11 @@ def test_models_kept_in_several_dtypes_are_not_stacked():
     for module in modules:
         module.model.first.data = module.model.first.data.bfloat16()
     with pytest.raises(UsageError, match=r"bfloat16 and torch\.float32.*machine\.stack=null"):
-        Ensemble(modules, [Sines(seed) for seed in range(2)], 5)
+        Ensemble(modules, [Waves(seed) for seed in range(2)], 5)
 
 
 def stepped(module, optimizer, steps):
-    data = Sines()
+    data = Waves(0)
     for step in range(*steps):
         optimizer.zero_grad()
         module.loss(data.train_batch(step)).backward()
@@ -233,7 +216,7 @@ def train_shared(rank, folder):
         module = module_of(0, name)
         chosen = Sharded() if strategy == "fsdp" else strategy
         trainer = trainer_of(folder, max_steps=4, strategy=chosen, devices=2, plugins=[Ranks(rank)])
-        trainer.fit(module, datamodule=Sines())
+        trainer.fit(module, datamodule=Waves(0))
         found[name, strategy] = {
             key: value.full_tensor() if isinstance(value, DTensor) else value for key, value in weights(module).items()
         }
