@@ -18,7 +18,8 @@ from paper_repro.datamodules.image_sources import Photographs
 from paper_repro.datamodules.images import ImageData
 from paper_repro.kernels.preferences import prefer
 from paper_repro.training.counting import count_flops
-from paper_repro.training.step_time import BATCHES, Stepper, StepSettings, added_memory, build_stepper
+from paper_repro.training.step_cost import added_memory
+from paper_repro.training.step_time import BATCHES, Stepper, StepSettings, build_stepper
 
 MIB = 2**20
 STEP: dict[str, Any] = {"accumulate": 1, "clip_norm": 1.0, "precision": "32-true", "rounds": 1, "unmeasured_rounds": 1}

@@ -14,7 +14,8 @@ from torch import Tensor
 from paper_repro.base.configs import compose
 from paper_repro.kernels.preferences import prefer
 from paper_repro.training.counting import count_flops
-from paper_repro.training.step_time import Stepper, StepSettings, added_memory, build_stepper, each_model
+from paper_repro.training.step_cost import added_memory
+from paper_repro.training.step_time import Stepper, StepSettings, build_stepper, each_model
 
 CONCATENATED = ("+model.streams=concatenated",)
 COMPILED = ("step.compile=true",)
