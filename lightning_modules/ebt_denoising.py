@@ -19,9 +19,9 @@ from paper_repro.metrics.pooled import Mean, new_errors, update_errors
 from paper_repro.models import ebt_image as diffusion
 from paper_repro.models.ebt import ThinkingSettings
 from paper_repro.models.ebt_image import DiT, ImageEBT, denoised
-from paper_repro.training.draws import Distribution, Normal, Uniform
 from paper_repro.training.module import PaperModule
 from paper_repro.training.schedules import Schedule
+from paper_repro.training.tensors import Distribution, Normal, Uniform
 
 
 class EBTDenoising(PredictionDescent):

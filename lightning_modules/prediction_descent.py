@@ -17,10 +17,20 @@ from paper_repro.base.identity import IGNORED
 from paper_repro.metrics.likelihood import mean_cross_entropy, num_counted
 from paper_repro.models.descent import normal_draws
 from paper_repro.models.ebt import EnergyModel, PredictionStep, ThinkingSettings, Thought, check_rule, thoughts
-from paper_repro.training.carry import add, choose, empty_ring, largest, oldest, spread
-from paper_repro.training.draws import Distribution, Integers, Normal, Uniform
 from paper_repro.training.module import Draws, PaperModule, Tree
 from paper_repro.training.schedules import Schedule, Times
+from paper_repro.training.tensors import (
+    Distribution,
+    Integers,
+    Normal,
+    Uniform,
+    add,
+    choose,
+    empty_ring,
+    largest,
+    oldest,
+    spread,
+)
 
 Batch = Any
 Pair = tuple[Tensor, Tensor]

@@ -128,7 +128,7 @@ def followed() -> int | None:
     own = place()
     if own is None or own.rank == 0:
         return None
-    from paper_repro.training.nodes import follow
+    from paper_repro.training.launch import follow
 
     return follow(own)
 
@@ -140,12 +140,12 @@ def leading() -> Iterator[None]:
     if own is None:
         yield
         return
-    from paper_repro.training import nodes
+    from paper_repro.training import launch
 
-    group = nodes.group(own)
+    group = launch.group(own)
     store = group.connect(opened=True)
     try:
         yield
     finally:
         with contextlib.suppress(Exception):  # they have ended already
-            nodes.end(group, store)
+            launch.end(group, store)

@@ -19,7 +19,6 @@ from paper_repro.cells.planned import TrainingSettings, read_training
 from paper_repro.cells.tasks import Cell, Findings, Task, weights_of
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, data_of
 from paper_repro.training import checkpoints
-from paper_repro.training.counting import num_parameters
 from paper_repro.training.machine import Machine
 from paper_repro.training.module import PaperModule
 from paper_repro.training.schedules import Schedule
@@ -54,11 +53,6 @@ class BuiltCell:
     machine: Machine
     probes: dict[str, Probe]
 
-    @property
-    def num_parameters(self) -> int:
-        """The number of trainable parameters; tied ones count once."""
-        return num_parameters(self.module)
-
 
 def build(cell: Cell) -> BuiltCell:
     """Build a cell's model (initialised under ``mix(seed, "init")``), module and data.
@@ -78,7 +72,7 @@ def build(cell: Cell) -> BuiltCell:
     module = build_module(config)
     data = data_of(config)
     data.workers = machine.data_workers
-    probes = _probes(config.get("probes") or {})
+    probes: dict[str, Probe] = {name: instantiate(node) for name, node in _wanted(config).items()}
     for probe in probes.values():
         if hasattr(probe, "check"):
             probe.check(module, data)
@@ -88,9 +82,7 @@ def build(cell: Cell) -> BuiltCell:
 def rebuild(folder: Path, cell: Cell, probes: Sequence[str] = ()) -> BuiltCell:
     """Return the cell built anew with the weights in ``folder`` and the probes of these names; in evaluation mode.
 
-    Its config may be that of an older record (``base.identity.today``).
-
-    Nothing is read of its data.
+    Its config may be that of an older record (``base.identity.today``).  Nothing is read of its data.
 
     Raises:
         UsageError: there are no weights, they are damaged or another model's, or the config cannot be built.
@@ -124,19 +116,14 @@ def build_module(config: Mapping[str, Any]) -> PaperModule:
 
 
 def optimizer_of(config: Mapping[str, Any], machine: Machine) -> Any:
-    """Return what the ``optimizer`` section builds, with ``fused`` as the machine section has it, if the optimiser
-    takes it.
+    """Return what the ``optimizer`` section builds, ``fused`` as the machine section has it, where it can be.
 
     Raises:
         UsageError: the section cannot be built.
     """
-    found = instantiate(config["optimizer"])
-    if (
-        machine.fused_optimizer is None
-        or "fused" not in inspect.signature(locate(config["optimizer"]["_target_"])).parameters
-    ):
-        return found
-    return functools.partial(found, fused=machine.fused_optimizer)
+    found, takes = instantiate(config["optimizer"]), inspect.signature(locate(config["optimizer"][TARGET])).parameters
+    chosen = machine.fused_optimizer is not None and "fused" in takes
+    return functools.partial(found, fused=machine.fused_optimizer) if chosen else found
 
 
 def _check_eps(section: Mapping[str, Any], precision: str) -> None:
@@ -150,10 +137,6 @@ def _check_eps(section: Mapping[str, Any], precision: str) -> None:
             f"training.precision={precision}: optimizer.eps={eps:g} is 0 in {NARROW[precision]}, so that updates are "
             "not finite: set optimizer.eps=1e-4, or training.precision=bf16-mixed"
         )
-
-
-def _probes(section: Mapping[str, Any]) -> dict[str, Probe]:
-    return {str(name): instantiate(node) for name, node in section.items() if node is not None}
 
 
 def check_window(built: BuiltCell) -> None:
@@ -181,6 +164,10 @@ def _check_targets(config: Mapping[str, Any]) -> None:
     require(config["schedule"], "schedule", Schedule, "a Schedule, a class that has factor()")
     for name, node in (config["training"].get("callbacks") or {}).items():
         require(node, f"training.callbacks.{name}", L.Callback, "a Callback of Lightning")
-    for name, node in (config.get("probes") or {}).items():
-        if node is not None:
-            require(node, f"probes.{name}", Probe, "a probe, a class that has measure()")
+    for name, node in _wanted(config).items():
+        require(node, f"probes.{name}", Probe, "a probe, a class that has measure()")
+
+
+def _wanted(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the nodes of a config's probes, but for those that an override has set to null."""
+    return {str(name): node for name, node in (config.get("probes") or {}).items() if node is not None}

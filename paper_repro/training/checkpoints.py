@@ -16,7 +16,6 @@ from paper_repro.base.files import PART_SUFFIX, CorruptFileError, check_digest, 
 from paper_repro.cells import tasks
 
 KEEP = 2
-DAMAGED_SUFFIX = ".damaged"
 WEIGHTS = tasks.WEIGHTS
 _SHOWN = 5
 
@@ -43,10 +42,15 @@ def save(path: Path, content: dict[str, Any], identity: Sequence[str]) -> None:
     Raises:
         OSError: the disk is full; earlier checkpoints are untouched.
     """
-    if not _whole(path):
-        wrapped = {"identity": list(identity), "content": content}
-        stream_with_digest(path, lambda stream: torch.save(wrapped, stream))  # type: ignore[arg-type]
+    try:
+        check_digest(path)
+    except (OSError, CorruptFileError):  # otherwise the whole file is there
+        _save(path, {"identity": list(identity), "content": content})
     _prune(path.parent)
+
+
+def _save(path: Path, content: dict[str, Any]) -> None:
+    stream_with_digest(path, lambda stream: torch.save(content, stream))  # type: ignore[arg-type]
 
 
 def newest(folder: Path, identity: Sequence[str]) -> Found | None:
@@ -62,11 +66,11 @@ def newest(folder: Path, identity: Sequence[str]) -> Found | None:
         path = checkpoint_path(folder, step)
         try:
             _read(path, identity, mmap=True)
-        except CorruptFileError as error:
-            aside = _set_aside(path)
-            warnings.warn(f"{error}; set aside as {aside.name}, going back to the one before", stacklevel=2)
-        else:
             return Found(step, path)
+        except CorruptFileError as error:
+            aside = path.replace(path.with_name(f"{path.name}.damaged"))
+            digest_path(path).unlink(missing_ok=True)
+            warnings.warn(f"{error}; set aside as {aside.name}, going back to the one before", stacklevel=2)
     if steps:
         warnings.warn(f"{folder}: no whole checkpoint is left, training starts anew", stacklevel=2)
     return None
@@ -98,13 +102,11 @@ class DurableCheckpointIO(CheckpointIO):
         self.identity = list(identity)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        if storage_options is not None:
-            raise TypeError("storage_options are not supported: checkpoints are local files")
         local = _local(path)
         if tasks.CHECKPOINT.fullmatch(local.name):
             save(local, checkpoint, self.identity)
         else:
-            stream_with_digest(local, lambda stream: torch.save(checkpoint, stream))  # type: ignore[arg-type]
+            _save(local, checkpoint)
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         if weights_only is False:
@@ -128,9 +130,8 @@ def save_weights(path: Path, module: nn.Module, cell_id: str) -> None:
     Raises:
         OSError: the disk is full.
     """
-    _write_weights(
-        path, {name: tensor.detach().cpu().contiguous() for name, tensor in distinct(module).items()}, cell_id
-    )
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in distinct(module).items()}
+    _write_weights(path, tensors, cell_id)
 
 
 def rename_weights(path: Path, cell_id: str) -> None:
@@ -191,28 +192,24 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
         UsageError: they are those of another model.
     """
     expected = distinct(module)
-    problems = _differences({n: t.shape for n, t in tensors.items()}, {n: t.shape for n, t in expected.items()})
+    kinds = {
+        "missing": [name for name in expected if name not in tensors],
+        "unexpected": [name for name in tensors if name not in expected],
+        "of another shape": [
+            f"{name} {tuple(tensors[name].shape)} (expected {tuple(own.shape)})"
+            for name, own in expected.items()
+            if name in tensors and tensors[name].shape != own.shape
+        ],
+    }
+    problems = "; ".join(f"{kind} {_listed(items)}" for kind, items in kinds.items() if items)
     if problems:
         raise UsageError(
-            f"{path}: weights of another model than {type(module).__name__}: {'; '.join(problems)}. "
+            f"{path}: weights of another model than {type(module).__name__}: {problems}. "
             "Build the model from the config in the record.json of the cell that wrote them"
         )
     with torch.no_grad():
         for name, tensor in expected.items():
             tensor.copy_(tensors[name])
-
-
-def _differences(found: dict[str, torch.Size], expected: dict[str, torch.Size]) -> list[str]:
-    kinds = {
-        "missing": [name for name in expected if name not in found],
-        "unexpected": [name for name in found if name not in expected],
-        "of another shape": [
-            f"{name} {tuple(found[name])} (expected {tuple(shape)})"
-            for name, shape in expected.items()
-            if found.get(name, shape) != shape
-        ],
-    }
-    return [f"{kind} {_listed(items)}" for kind, items in kinds.items() if items]
 
 
 def distinct(module: nn.Module) -> dict[str, Tensor]:
@@ -247,24 +244,9 @@ def _read(path: Path, identity: Sequence[str], mmap: bool) -> dict[str, Any]:
     return wrapped
 
 
-def _set_aside(path: Path) -> Path:
-    """Move a damaged checkpoint out of the way, and drop its digest."""
-    aside = path.replace(path.with_name(path.name + DAMAGED_SUFFIX))
-    digest_path(path).unlink(missing_ok=True)
-    return aside
-
-
 def _listed(items: Sequence[object]) -> str:
     more = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
     return ", ".join(map(str, items[:_SHOWN])) + more
-
-
-def _whole(path: Path) -> bool:
-    try:
-        check_digest(path)
-    except (OSError, CorruptFileError):
-        return False
-    return True
 
 
 def _steps(folder: Path) -> list[int]:

@@ -1,10 +1,11 @@
 """The one place that counts: a model's parameters, the FLOPs of a computation, and the memory that its tensors take.
 
-Count on the meta device: nothing is computed there, and no tensor takes any memory.
+Count on the meta device: nothing is computed there, and no tensor takes any memory.  So ``measure`` tells what the
+training of a cell costs before it is run.
 """
 
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -14,22 +15,29 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from paper_repro.base.configs import without_seeds
+from paper_repro.base.errors import UsageError
+from paper_repro.base.identity import fingerprint
+from paper_repro.cells.tasks import Cell, Cost
+from paper_repro.kernels.preferences import prefer
+from paper_repro.training.build import BuiltCell, build
+from paper_repro.training.machine import Machine, check_precision
+from paper_repro.training.tensors import map_tensors
+
 ATEN = torch.ops.aten
+LAYER_NORM_PER_ELEMENT = 5
+"""Multiply-adds of a LayerNorm, as fvcore counts them: the convention of the FLOP column of CEM's Table 3."""
+BYTES_PER_PARAMETER = 12
+"""The float32 weight and the two moments of Adam; the gradient is among the tensors of a step."""
 
 
-def _added(_: torch.Size, one: torch.Size, two: torch.Size, **__: Any) -> int:
-    return _product(one, two)
-
-
-def _product(one: torch.Size, two: torch.Size, **_: Any) -> int:
-    """Return FLOPs of (..., m, k) @ (..., k, n); the last n is missing where ``two`` is a vector."""
+def _product(*shapes: torch.Size, **_: Any) -> int:
+    """Return FLOPs of (..., m, k) @ (..., k, n), the last two shapes; n is missing where the last is a vector."""
+    one, two = shapes[-2:]
     return 2 * one.numel() * (two[-1] if len(two) > 1 else 1)
 
 
-PRODUCTS: dict[Any, Callable[..., int]] = {
-    **dict.fromkeys((ATEN.mv, ATEN.dot, ATEN.vdot), _product),
-    **dict.fromkeys((ATEN.addmm_, ATEN.baddbmm_, ATEN.addmv, ATEN.addmv_), _added),
-}
+LEFT_OUT = (ATEN.mv, ATEN.dot, ATEN.vdot, ATEN.addmm_, ATEN.baddbmm_, ATEN.addmv, ATEN.addmv_)
 """Products that torch's own counter leaves out: of vectors, and those that write into their first operand."""
 
 
@@ -60,7 +68,7 @@ def count_flops(work: Callable[[], object], layer_norm: int = 0) -> int:
 def flops_by_operation(work: Callable[[], object], layer_norm: int = 0) -> dict[Any, int]:
     """Return the FLOPs of ``count_flops`` by operation, for example ``torch.ops.aten.mm``."""
     layer_norms = {ATEN.native_layer_norm: lambda shape, *_, **__: layer_norm * shape.numel()}
-    counter = FlopCounterMode(display=False, custom_mapping={**PRODUCTS, **layer_norms})
+    counter = FlopCounterMode(display=False, custom_mapping={**dict.fromkeys(LEFT_OUT, _product), **layer_norms})
     counter.mod_tracker = _NoModules()  # type: ignore[assignment]
     with counter:
         work()
@@ -95,20 +103,82 @@ class _Peak(TorchDispatchMode):
         self._made: dict[int, tuple[StorageWeakRef, int]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for storage in _storages((args, kwargs)):
-            if storage._cdata not in self._made and storage._cdata not in self._given:
-                self._given[storage._cdata] = StorageWeakRef(storage)
+        for storage in self._new_storages((args, kwargs)):
+            self._given[storage._cdata] = StorageWeakRef(storage)
         out = func(*args, **(kwargs or {}))
-        for storage in _storages(out):
-            if storage._cdata not in self._made and storage._cdata not in self._given:
-                self._made[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
-                self._sum += storage.nbytes()
+        for storage in self._new_storages(out):
+            self._made[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+            self._sum += storage.nbytes()
         if self._sum > self.bytes:
             for key in [key for key, (made, _) in self._made.items() if made.expired()]:
                 self._sum -= self._made.pop(key)[1]
             self.bytes = max(self.bytes, self._sum)
         return out
 
+    def _new_storages(self, tree: object) -> list[torch.UntypedStorage]:
+        found = [value.untyped_storage() for value in tree_leaves(tree) if isinstance(value, Tensor)]
+        new = {own._cdata: own for own in found if own._cdata not in self._made and own._cdata not in self._given}
+        return [*new.values()]
 
-def _storages(tree: object) -> list[torch.UntypedStorage]:
-    return [value.untyped_storage() for value in tree_leaves(tree) if isinstance(value, Tensor)]
+
+def measure(config: Mapping[str, Any]) -> Cost:
+    """Build the cell's module on the meta device, and count one forward pass and one training step of it.
+
+    They are counted as the machine section wants them computed, but for CUDA graphs.  Configs that differ in seed,
+    optimiser, schedule, probes or number of steps alone are counted once a process.
+
+    Raises:
+        UsageError: as ``check``.
+    """
+    built = check(config)
+    shape = {key: without_seeds(config[key]) for key in ("model", "module", "data")}
+    known = fingerprint([shape, built.machine.implementation, built.machine.recompute])
+    if known not in _COUNTED:
+        _COUNTED[known] = _count(built)
+    forward, step, peak = _COUNTED[known]
+    parameters = num_parameters(built.module)
+    return Cost(
+        parameters=parameters,
+        multiply_adds=forward // 2,
+        step_flops=built.training.accumulate * step,
+        steps=built.training.steps,
+        memory_bytes=BYTES_PER_PARAMETER * parameters + peak,
+    )
+
+
+_COUNTED: dict[str, tuple[int, int, int]] = {}
+
+
+def _count(built: BuiltCell) -> tuple[int, int, int]:
+    """Return FLOPs of a forward pass, FLOPs of the step of one batch, and the most bytes that live in it."""
+    module = built.module
+    batch = map_tensors(lambda tensor: tensor.to("meta"), built.data.example_batch())
+    with prefer(built.machine.implementation, built.machine.recompute):
+        with torch.no_grad():
+            forward = count_flops(lambda: module.counted(batch), layer_norm=2 * LAYER_NORM_PER_ELEMENT)
+        peaks: list[int] = []
+        with torch.enable_grad():
+            step = count_flops(lambda: peaks.append(peak_bytes(lambda: module.counted_step(batch))))
+            (peak,) = peaks
+    return forward, step, peak
+
+
+def check(config: Mapping[str, Any]) -> BuiltCell:
+    """Return the cell, built on the meta device, so that a faulty config is found before hours are spent on it.
+
+    Raises:
+        UsageError: a constructor refuses its arguments, or the optimiser its settings.
+    """
+    with torch.device("meta"):
+        built = build(Cell("plan", dict(config)))
+    try:
+        built.module.optimizer(built.module.groups_and_schedules()[0])
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"optimizer: {error}") from error
+    return built
+
+
+def check_devices(config: Mapping[str, Any]) -> None:
+    """Raise UsageError if the cell asks for an accelerator that is not here, or for a precision that it lacks."""
+    device = Machine.of(config.get("machine") or {}).device
+    check_precision(str((config.get("training") or {}).get("precision")), device)

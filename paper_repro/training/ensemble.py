@@ -8,6 +8,7 @@ import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, islice
 from typing import Any
 
 import torch
@@ -17,10 +18,10 @@ from torch.optim import Optimizer
 
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
-from paper_repro.training import batches
 from paper_repro.training.module import PaperModule
 from paper_repro.training.optim import UnitAdamW, keep_unit_rows
 from paper_repro.training.schedules import Schedule
+from paper_repro.training.tensors import map_tensors, place, stack
 
 PRECISIONS: dict[str, torch.dtype] = {
     "32-true": torch.float32,
@@ -77,13 +78,16 @@ class Ensemble:
         views = [self.layout.view(self.values, index) for index in range(len(self.layout.names))]
         self._parameters = dict(zip(self.layout.names, views, strict=True))
         self._constants = _stacked_constants(self.modules)
-        self._stack()
+        with torch.no_grad():
+            for row, module in enumerate(self.modules):
+                for name, view in self._parameters.items():
+                    view[row].copy_(module.get_parameter(name))
         self._optimizer = StackedOptimizer(self.modules, self.layout, self.values, self._gradients)
         self._leaves = [view.requires_grad_() for view in views]
         self._padding = {
             index: self.values.new_zeros(len(self.modules), spare)
             for index, shape in enumerate(self.layout.shapes)
-            if (spare := self.layout.stop(index) - self.layout.starts[index] - shape.numel())
+            if (spare := self.layout.starts[index + 1] - self.layout.starts[index] - shape.numel())
         }
         self._ones = torch.ones(len(self.modules), dtype=torch.float32, device=self.device)
         self._template = LossOf(self.modules[0].train())
@@ -91,16 +95,14 @@ class Ensemble:
         self._carry: Any = None
 
     def advance(self) -> Tensor:
-        """Take one optimiser step of every model and return their losses before it, (S,), without waiting for the
-        device.
-        """
+        """Take one optimiser step of every model; returns their losses before it, (S,), and waits for no device."""
         each = [data.train_batch(self.step) for data in self.data]
-        batch = batches.place(batches.stack(each), self.device, self.dtype)
+        batch = place(stack(each), self.device, self.dtype)
         draws, carry = self._draws(each), self._initial_carry(each) if self._carry is None else self._carry
         with self.forward_context(), _refusals_explained():
             tensors = {f"module.{name}": tensor for name, tensor in (self._parameters | self._constants).items()}
             losses, carry = self._losses(tensors, batch, draws, carry)
-        self._carry = batches.map_tensors(Tensor.detach, carry)
+        self._carry = map_tensors(Tensor.detach, carry)
         gradients = torch.autograd.grad(losses, self._leaves, self._ones.to(losses.dtype), allow_unused=True)
         self._gather(gradients)
         if self.clip_norm is not None:
@@ -112,10 +114,11 @@ class Ensemble:
 
     def unstack(self) -> None:
         """Copy every model's weights and buffers back into its own module."""
+        stacked = self._parameters | self._constants
         with torch.no_grad():
             for row, module in enumerate(self.modules):
                 for name, tensor in _tensors(module).items():
-                    tensor.copy_((self._parameters | self._constants)[name][row])
+                    tensor.copy_(stacked[name][row])
 
     def forward_context(self) -> contextlib.AbstractContextManager[Any]:
         """Return what losses and metrics are computed under: autocast for bf16-mixed."""
@@ -151,7 +154,7 @@ class Ensemble:
             for name, tensor in self._constants.items():
                 tensor.copy_(state["constants"][name])
         self._optimizer.optimizer.load_state_dict(state["optimizer"])
-        self._carry = batches.map_tensors(lambda tensor: tensor.to(self.device, copy=True), state["carry"])
+        self._carry = map_tensors(lambda tensor: tensor.to(self.device, copy=True), state["carry"])
         self.step = int(state["step"])
 
     def _loss_of_one(self, tensors: dict[str, Tensor], batch: Any, draws: Any, carry: Any) -> tuple[Tensor, Any]:
@@ -162,12 +165,12 @@ class Ensemble:
     def _draws(self, each: Sequence[Any]) -> Any:
         """Return the random tensors of this step, (S, ...) each; a stack computes one batch a step, that of slot 0."""
         pairs = zip(self.modules, each, strict=True)
-        return batches.stack([module.draws_of(batch, self.step, 0, self.device) for module, batch in pairs])
+        return stack([module.draws_of(batch, self.step, 0, self.device) for module, batch in pairs])
 
     def _initial_carry(self, each: Sequence[Any]) -> Any:
-        placed = [batches.place(batch, self.device, self.dtype) for batch in each]
+        placed = [place(batch, self.device, self.dtype) for batch in each]
         pairs = zip(self.modules, placed, strict=True)
-        return batches.stack([module.initial_carry(batch) for module, batch in pairs])
+        return stack([module.initial_carry(batch) for module, batch in pairs])
 
     def _gather(self, gradients: Sequence[Tensor | None]) -> None:
         columns = []
@@ -181,13 +184,6 @@ class Ensemble:
             if index in self._padding:
                 columns.append(self._padding[index])
         torch.cat(columns, dim=1, out=self._gradients)
-
-    def _stack(self) -> None:
-        with torch.no_grad():
-            for row, module in enumerate(self.modules):
-                for name, tensor in _tensors(module).items():
-                    if name in self._parameters:
-                        self._parameters[name][row].copy_(tensor)
 
 
 def _check_one_dtype(modules: Sequence[PaperModule]) -> None:
@@ -231,13 +227,13 @@ class Layout:
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
     starts: tuple[int, ...]
+    """The first column of each parameter, and the number of all columns."""
     groups: tuple[tuple[int, ...], ...]
     """Positions in ``names``, group by group, in the order of the columns."""
-    width: int
 
-    def stop(self, index: int) -> int:
-        """Return the column after the parameter and its padding."""
-        return self.starts[index + 1] if index + 1 < len(self.starts) else self.width
+    @property
+    def width(self) -> int:
+        return self.starts[-1]
 
     def view(self, matrix: Tensor, index: int) -> Tensor:
         """Return parameter ``index`` of every row, (S, *shape), sharing memory with ``matrix``, (S, P)."""
@@ -255,16 +251,17 @@ def layout_of(modules: Sequence[PaperModule]) -> Layout:
         UsageError: they differ in type, in the names, shapes or types of parameters and buffers, or in their groups; or
             a parameter that is trained stands in no group.
     """
-    first = _description(modules[0])
+    expected = _description(modules[0])
     for index, module in enumerate(modules):
-        for found, expected in zip(_description(module), first, strict=True):
-            if found != expected:
-                raise UsageError(
-                    f"model {index} of the batch differs from model 0: {_difference(found, expected)}; only models of "
-                    "one shape are trained together: leave this key out of machine.stack.over"
-                )
+        if (found := _description(module)) != expected:
+            own = next((item for item in found if item not in expected), "nothing")
+            wanted = next((item for item in expected if item not in found), "nothing")
+            raise UsageError(
+                f"model {index} of the batch differs from model 0: found {own}, expected {wanted}; only models of one "
+                "shape are trained together: leave this key out of machine.stack.over"
+            )
     parameters = dict(modules[0].named_parameters())
-    groups = group_names(modules[0])
+    groups = _group_names(modules[0])
     names = tuple(name for group in groups for name in group)
     trained = [name for name, parameter in parameters.items() if parameter.requires_grad]
     if sorted(names) != sorted(trained):
@@ -272,16 +269,14 @@ def layout_of(modules: Sequence[PaperModule]) -> Layout:
         raise UsageError(
             f"parameter_groups() and the parameters with requires_grad differ in {', '.join(odd) or names}"
         )
-    starts, column = [], 0
-    for name in names:
-        starts.append(column)
-        column += -(-parameters[name].numel() // ALIGNMENT) * ALIGNMENT
-    ends = [sum(len(group) for group in groups[: index + 1]) for index in range(len(groups))]
-    positions = tuple(tuple(range(end - len(group), end)) for end, group in zip(ends, groups, strict=True))
-    return Layout(names, tuple(parameters[name].shape for name in names), tuple(starts), positions, column)
+    widths = [-(-parameters[name].numel() // ALIGNMENT) * ALIGNMENT for name in names]
+    places = iter(range(len(names)))
+    positions = tuple(tuple(islice(places, len(group))) for group in groups)
+    shapes = tuple(parameters[name].shape for name in names)
+    return Layout(names, shapes, tuple(accumulate(widths, initial=0)), positions)
 
 
-def group_names(module: PaperModule) -> list[list[str]]:
+def _group_names(module: PaperModule) -> list[list[str]]:
     """Return the names of the parameters in each of the module's groups."""
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     return [[names[id(parameter)] for parameter in group["params"]] for group in module.parameter_groups()]
@@ -302,6 +297,7 @@ class StackedOptimizer:
 
     def __init__(self, modules: Sequence[PaperModule], layout: Layout, values: Tensor, gradients: Tensor) -> None:
         make, keywords = _maker(modules[0])
+        element_wise = make in {UnitAdamW, *(getattr(torch.optim, name) for name in ELEMENT_WISE)}
         groups: dict[str, dict[str, Any]] = {}
         self._schedules: list[Schedule] = []
         for row, module in enumerate(modules):
@@ -318,7 +314,7 @@ class StackedOptimizer:
                 if key not in groups:
                     groups[key] = {"params": [], **options}
                     self._schedules.append(schedule)
-                whole = _element_wise(make) and not options.get("unit_rows")
+                whole = element_wise and not options.get("unit_rows")
                 groups[key]["params"] += _pieces(whole, layout, values[row], gradients[row], positions)
         self.optimizer = make(list(groups.values()), **_with_fused(make, keywords, values.device))
         keep_unit_rows(self.optimizer)
@@ -331,13 +327,9 @@ class StackedOptimizer:
         self.optimizer.step()
 
 
-def _element_wise(make: Callable[..., Any]) -> bool:
-    return make in {UnitAdamW, *(getattr(torch.optim, name) for name in ELEMENT_WISE)}
-
-
 def _pieces(whole: bool, layout: Layout, row: Tensor, grad: Tensor, positions: Sequence[int]) -> list[Tensor]:
     if whole:
-        columns = slice(layout.starts[positions[0]], layout.stop(positions[-1]))
+        columns = slice(layout.starts[positions[0]], layout.starts[positions[-1] + 1])
         pairs = [(row[columns], grad[columns])]
     else:
         pairs = [(layout.view(row[None], index)[0], layout.view(grad[None], index)[0]) for index in positions]
@@ -354,30 +346,19 @@ def _maker(module: PaperModule) -> tuple[Callable[..., Optimizer], dict[str, Any
 
 
 def _with_fused(make: Callable[..., Any], keywords: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    takes = inspect.signature(make).parameters
     chosen = {"fused", "foreach", "differentiable"} & keywords.keys()
-    if "fused" in takes and not chosen and device.type in ("cpu", "cuda"):
-        return {**keywords, "fused": True}
-    return keywords
+    offered = "fused" in inspect.signature(make).parameters and device.type in ("cpu", "cuda")
+    return {**keywords, "fused": True} if offered and not chosen else keywords
 
 
-def _description(module: PaperModule) -> tuple[Any, ...]:
-    def tensors(items: Any) -> list[str]:
-        return [f"{name} {tuple(t.shape)} {t.dtype}{' trained' * t.requires_grad}" for name, t in items]
-
-    return (
-        [f"module {type(module).__qualname__}"],
-        tensors(module.named_parameters()),
-        tensors(module.named_buffers()),
-        [f"groups {group_names(module)}"],
-        [f"layer {name} {child.extra_repr()}" for name, child in module.named_modules()],
-    )
-
-
-def _difference(found: list[str], expected: list[str]) -> str:
-    odd = [item for item in found if item not in expected][:1] or ["nothing"]
-    wanted = [item for item in expected if item not in found][:1] or ["nothing"]
-    return f"found {odd[0]}, expected {wanted[0]}"
+def _description(module: PaperModule) -> list[str]:
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    return [
+        f"module {type(module).__qualname__}",
+        *(f"{name} {tuple(own.shape)} {own.dtype}{' trained' * own.requires_grad}" for name, own in tensors),
+        f"groups {_group_names(module)}",
+        *(f"layer {name} {child.extra_repr()}" for name, child in module.named_modules()),
+    ]
 
 
 class LossOf(nn.Module):

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,12 @@ from paper_repro.cells.tasks import (
     Task,
     check_attachment_name,
 )
-from paper_repro.training import checkpoints, cost, single
+from paper_repro.training import checkpoints, counting, single
 from paper_repro.training.build import BuiltCell, build, check_window, rebuild
-from paper_repro.training.callbacks import Evaluations, LossLog, Watch
 from paper_repro.training.ensemble import Ensemble
-from paper_repro.training.journal import Journal, kept
 from paper_repro.training.launch import launched
 from paper_repro.training.machine import Machine, check_precision, forget_peak_memory, peak_memory_mib, settings
+from paper_repro.training.watch import Evaluations, Journal, LossLog, Watch
 
 SHARED_SECTIONS = ("task", "module", "model", "training", "probes")
 """What cells must have in common to be trained together: the stack runs the code of the first for all of them."""
@@ -63,23 +63,28 @@ class Fit(Task):
                     check_precision(one.training.precision, device)
                 if len(built) == 1:
                     return _fit_one(built[0], folder, report)
-                with kept(built, folder) as journal:
+                with closing(Journal(built, folder)) as journal:
                     return _fit_stack(built, folder, report, journal)
-            except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-                if not _out_of_memory(error):
+            except (MemoryError, RuntimeError) as error:
+                # On a CPU torch raises a plain RuntimeError.
+                kinds = torch.OutOfMemoryError | MemoryError
+                if not isinstance(error, kinds) and "can't allocate memory" not in str(error):
                     raise
-                note = f"out of memory on {device} with {len(cells)} cell(s) at once: {_advice(len(cells))}"
+                advice = "use a smaller data batch, a lower training.precision, or a machine with more memory"
+                if len(cells) > 1:
+                    advice = "lower machine.stack.most, so that fewer cells are trained together"
+                note = f"out of memory on {device} with {len(cells)} cell(s) at once: {advice}"
                 peak = peak_memory_mib(device)
                 return [Outcome(OUT_OF_MEMORY, peak_memory_mib=peak, note=note) for _ in cells]
 
     def cost(self, config: Mapping[str, Any]) -> Cost:
-        return cost.measure(config)
+        return counting.measure(config)
 
     def check(self, config: Mapping[str, Any]) -> None:
-        cost.check(config)
+        counting.check(config)
 
     def check_devices(self, config: Mapping[str, Any]) -> None:
-        cost.check_devices(config)
+        counting.check_devices(config)
 
     def has_weights(self, folder: Path) -> bool:
         """Return whether a cell's folder still has the weights that a probe could measure."""
@@ -105,8 +110,9 @@ def _fit_one(built: BuiltCell, folder: Path, report: Report) -> list[Outcome]:
             "training.precision=16-mixed: the loss scaling it needs is not offered with machine.strategy=fsdp; "
             "use bf16-mixed, or machine.strategy=ddp"
         )
-    with launched(built.cell, folder / CHECKPOINTS, machine) as rank, kept([built], folder) as journal:
-        found = single.train(built, folder / CHECKPOINTS, report, rank, journal)
+    checkpoints_folder = folder / CHECKPOINTS
+    with launched(built.cell, checkpoints_folder, machine) as rank, closing(Journal([built], folder)) as journal:
+        found = single.train(built, checkpoints_folder, report, rank, journal)
     outcome = _outcome(built, found.watch, 0, found.metrics, found.evaluations, folder)
     outcome.seconds, outcome.compiled = found.watch.seconds, found.compiled
     return [outcome]
@@ -151,14 +157,12 @@ def _fit_stack(built: list[BuiltCell], folder: Path, report: Report, journal: Jo
         if not watch.after_step(ensemble.step):
             break
     ensemble.unstack()
-    outcomes, share = [], 1 / len(built)
+    outcomes = []
     for index, (one, diverged_at) in enumerate(zip(built, log.diverged(), strict=True)):
-        metrics = {}
-        if diverged_at is None:
-            metrics = evaluations.finish(index, training.steps)
+        metrics = evaluations.finish(index, training.steps) if diverged_at is None else {}
         outcomes.append(_outcome(one, watch, index, metrics, evaluations, folder))
     for outcome in outcomes:
-        outcome.seconds = watch.seconds * share
+        outcome.seconds = watch.seconds / len(built)
         outcome.compiled = "no: cells that are trained together" if machine.compile else ""
     return outcomes
 
@@ -166,8 +170,7 @@ def _fit_stack(built: list[BuiltCell], folder: Path, report: Report, journal: Jo
 def _outcome(
     built: BuiltCell, watch: Watch, index: int, metrics: dict[str, float], evaluations: Evaluations, folder: Path
 ) -> Outcome:
-    log: LossLog = watch.log
-    diverged_at = log.diverged()[index]
+    log, diverged_at = watch.log, watch.log.diverged()[index]
     outcome = Outcome(
         FINISHED,
         metrics=metrics,
@@ -243,26 +246,11 @@ def _check_stackable(training: TrainingSettings, machine: Machine) -> None:
         f"machine.devices={machine.devices}": machine.count > 1,
         f"machine.data_workers={machine.data_workers}": machine.data_workers > 0,
         "training.callbacks": bool(training.callbacks),
+        f"training.accumulate={training.accumulate}": training.accumulate != 1,
     }
     for asked, found in refused.items():
         if found:
             raise UsageError(
                 f"{asked}: cells that are trained together run uncompiled, without callbacks, in one process on one "
-                "device; set machine.stack=null"
+                "device, and take one batch a step; set machine.stack=null"
             )
-    if training.accumulate != 1:
-        raise UsageError(
-            f"training.accumulate={training.accumulate}: cells that are trained together take one batch a step; "
-            "set machine.stack=null"
-        )
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    # On a CPU torch raises a plain RuntimeError.
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
-
-
-def _advice(cells: int) -> str:
-    if cells > 1:
-        return "lower machine.stack.most, so that fewer cells are trained together"
-    return "use a smaller data batch, a lower training.precision, or a machine with more memory"

@@ -1,47 +1,69 @@
-"""Starts the processes of a cell that is trained on several devices of this computer, and ends them.
+"""Brings together the processes that train one cell on several devices, and ends them.
 
-The process that was given the cell is rank 0; it alone speaks, writes and measures.  It starts one process per further
-device (this file, as a program), hands it the cell as a line of JSON, and holds its standard input open: when rank 0 is
-gone, that input ends, and so does the process.  If one of the others dies, rank 0 ends itself and the rest, and whoever
-gave it the cell may start it again from its last checkpoint.
+Rank 0 is the process that was given the cell; it alone speaks, writes and measures.
+
+On one computer it starts a process per further device, which ends when rank 0 is gone.  If one of them dies, rank 0
+ends itself and the rest, and whoever gave it the cell may start it again from its last checkpoint.
+
+On several nodes torchrun or srun has started the processes.  Rank 0 runs the command as a computer alone would; the
+worker that it gives a cell to posts it in the group's store, and all other ranks, which wait there, train it with that
+worker.  While they do, each rank's heartbeat stands in the store.  Rank 0 takes a rank for lost whose heartbeat has
+stopped, and says so there; a rank that reads that, or cannot reach the store, ends.
 """
 
 import contextlib
+import itertools
 import json
+import multiprocessing
 import os
 import signal
-import subprocess
+import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch.distributed as dist
+from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 
-from paper_repro.base.errors import STOPPING, UsageError, check_started, place
-from paper_repro.cells.tasks import Cell, StopRequestedError
-from paper_repro.training import nodes, single
+from paper_repro.base.errors import BY_TORCHRUN, STOPPING, Place, UsageError, check_started, place
+from paper_repro.base.processes import end_with_parent
+from paper_repro.cells.tasks import NODE_LOST, Cell, StopRequestedError
+from paper_repro.training import single
 from paper_repro.training.build import build
-from paper_repro.training.machine import Machine, settings
-from paper_repro.training.ranks import Rank, join, meeting_place
+from paper_repro.training.machine import Machine, Rank, join, meeting_place, settings
 
 _LOOK_SECONDS = 0.2
 _OWN_ERROR_SECONDS = 10.0
 """How long rank 0 may take to meet the error that ended another rank."""
 _LEAVE_SECONDS = 60.0
+BEAT_SECONDS = 2.0
+SILENT_SECONDS = 20.0
+"""A rank whose heartbeat has stopped for so long is lost, and its node with it."""
+_END = b"end"
+_LEFT = "left"
+"""The key that counts the ranks which ask the store no more."""
 
 
 @contextlib.contextmanager
 def launched(cell: Cell, folder: Path, machine: Machine) -> Iterator[Rank]:
-    """This process as rank 0 of ``machine.count``, the others running the same cell until the block ends.
+    """This process as rank 0 of ``machine.count``, the others training the same cell until the block ends.
 
     Args:
         folder: of the checkpoints.
+
+    Raises:
+        UsageError: the machine section asks for other processes than were started.
     """
     if (own := place()) is not None:
-        with nodes.led(own, cell, folder, machine) as rank:
+        with _led(own, cell, folder, machine) as rank:
             yield rank
         return
     check_started(machine.nodes)
@@ -49,8 +71,7 @@ def launched(cell: Cell, folder: Path, machine: Machine) -> Iterator[Rank]:
         yield Rank()
         return
     store = meeting_place(machine.count)
-    job = {"cell": cell.id, "config": cell.config, "folder": str(folder), "port": store.port}
-    others = _Others([_start({**job, "rank": index}) for index in range(1, machine.count)])
+    others = _Others(cell, folder, machine.count, store.port)
     orderly = False
     try:
         yield join(0, machine.count, store, machine.device)
@@ -64,11 +85,35 @@ def launched(cell: Cell, folder: Path, machine: Machine) -> Iterator[Rank]:
             dist.destroy_process_group()
 
 
+def _train_with_rank_0(cell: Cell, folder: Path, meet: Callable[[Machine], Rank]) -> None:
+    """Train a cell as another rank, which ``meet`` returns, until it is trained or rank 0 was asked to stop."""
+    machine = Machine.of(cell.config["machine"])
+    with settings(machine):
+        built = build(cell)
+        rank = meet(machine)
+        with contextlib.suppress(StopRequestedError):
+            single.train(built, folder, None, rank)
+        dist.destroy_process_group()
+
+
+def _leave_signals_to_rank_0() -> None:
+    """Ignore what stops a command: rank 0 hears it, and stops all after the same step."""
+    for name in STOPPING:
+        signal.signal(name, signal.SIG_IGN)
+
+
+# One computer.
+
+
 class _Others:
     """The processes of ranks 1, 2, ..., watched by a thread: rank 0 may hang in a call that waits for a dead one."""
 
-    def __init__(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
-        self._processes = processes
+    def __init__(self, cell: Cell, folder: Path, count: int, port: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        jobs = [(cell, folder, index, port) for index in range(1, count)]
+        self._processes = [context.Process(target=_be_rank, args=job) for job in jobs]
+        for process in self._processes:
+            process.start()
         self._over = threading.Event()
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -77,16 +122,15 @@ class _Others:
         self._over.set()
         until = time.monotonic() + (_LEAVE_SECONDS if orderly else 10 * _LOOK_SECONDS)
         for index, process in enumerate(self._processes, 1):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, until - time.monotonic()))
-            if not orderly and (process.returncode or 0) < 0:  # rank 0's error is but that of the lost connection
-                self._abandon(index, process.returncode)
+            process.join(max(0.0, until - time.monotonic()))
+            if not orderly and (process.exitcode or 0) < 0:  # rank 0's error is but that of the lost connection
+                self._abandon(index, process.exitcode or 0)
         self._kill()
 
     def _watch(self) -> None:
         while not self._over.wait(_LOOK_SECONDS):
             for index, process in enumerate(self._processes, 1):
-                if code := process.poll():
+                if code := process.exitcode:
                     if code > 0 and self._over.wait(_OWN_ERROR_SECONDS):
                         return
                     self._abandon(index, code)
@@ -103,44 +147,224 @@ class _Others:
         for process in self._processes:
             process.kill()
         for process in self._processes:
-            process.wait()
-            assert process.stdin is not None
-            process.stdin.close()
+            process.join()
 
 
-def _start(job: dict[str, Any]) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen([sys.executable, "-P", "-m", "paper_repro.training.launch"], stdin=subprocess.PIPE)
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # its exit code says why
-        process.stdin.write(json.dumps(job).encode() + b"\n")
-        process.stdin.flush()
-    return process
+def _be_rank(cell: Cell, folder: Path, index: int, port: int) -> None:
+    """Be one of the ranks 1, 2, ... of this computer."""
+    _leave_signals_to_rank_0()
+    end_with_parent()
+
+    def meet(machine: Machine) -> Rank:
+        return join(index, machine.count, meeting_place(machine.count, port), machine.device_of(index))
+
+    try:
+        _train_with_rank_0(cell, folder, meet)
+    except UsageError as error:
+        sys.exit(f"rank {index}: {error}")
 
 
-def _end_with_rank_0() -> None:
-    os.read(sys.stdin.fileno(), 1)
-    os._exit(1)
+# Several nodes.
 
 
-def main() -> None:
-    """Be one of the ranks 1, 2, ... of the job on standard input."""
-    job = json.loads(sys.stdin.readline())
-    for name in STOPPING:  # rank 0 hears them and stops all after the same step
-        signal.signal(name, signal.SIG_IGN)
-    threading.Thread(target=_end_with_rank_0, daemon=True).start()
-    machine = Machine.of(job["config"]["machine"])
-    with settings(machine):
-        built = build(Cell(job["cell"], job["config"]))
-        store = meeting_place(machine.count, job["port"])
-        rank = join(job["rank"], machine.count, store, machine.device_of(job["rank"]))
+@dataclass(frozen=True)
+class Group:
+    """This process among those of all nodes."""
+
+    place: Place
+    environment: ClusterEnvironment
+
+    def __str__(self) -> str:
+        return f"node {self.environment.node_rank()} ({socket.gethostname()}, rank {self.place.rank})"
+
+    def connect(self, opened: bool = False) -> Any:
+        """Return the group's store; that of torchrun is there, that of srun is opened by rank 0's command."""
+        agent = self.place.by == BY_TORCHRUN and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
+        store = dist.TCPStore(  # type: ignore[attr-defined]
+            self.environment.main_address,
+            self.environment.main_port,
+            is_master=opened and not agent,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=SILENT_SECONDS),
+        )
+        return _part(store, f"paper_repro/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}")
+
+    def join(self, store: Any, number: int, machine: Machine) -> Rank:
+        """Meet the other ranks for the group's job of that number."""
+        own, local, node = self.place, self.environment.local_rank(), self.environment.node_rank()
+        met = _part(store, f"job/{number}/group")
+        return join(own.rank, own.count, met, machine.device_of(local), local, node)
+
+    def end_process(self, why: str) -> NoReturn:
+        advice = "start all nodes again, it goes on from its last checkpoint"
+        print(f"{why}: {self} ends too; {advice}", file=sys.stderr, flush=True)
+        os._exit(NODE_LOST)
+
+    def end_without_store(self, why: str) -> NoReturn:
+        self.end_process(f"the node of rank 0, {self.environment.main_address}, cannot be reached ({why})")
+
+    @contextlib.contextmanager
+    def answered(self) -> Iterator[None]:
+        """End this process if the store has not answered what is asked of it in the block after a while.
+
+        A node that loses its power or its network closes no connection, so a rank that waits for it waits on.
+        """
+        why = f"no answer for {SILENT_SECONDS:.0f} s"
+        timer = threading.Timer(SILENT_SECONDS, self.end_without_store, [why])
+        timer.daemon = True
+        timer.start()
         try:
-            single.train(built, Path(job["folder"]), single.Silence(), rank)
-        except StopRequestedError:
-            pass
+            yield
+        finally:
+            timer.cancel()
+
+
+def _part(store: Any, name: str) -> Any:
+    """Return the part of a store whose keys begin with a name."""
+    return dist.PrefixStore(name, store)  # type: ignore[attr-defined]
+
+
+def group(place: Place) -> Group:
+    """Return Lightning's view of a place.
+
+    Raises:
+        UsageError: Lightning refuses the way in which srun was called.
+    """
+    if place.by == BY_TORCHRUN:
+        return Group(place, TorchElasticEnvironment())
+    try:
+        return Group(place, SLURMEnvironment(auto_requeue=False))
+    except RuntimeError as error:
+        raise UsageError(f"srun: {error}") from error
+
+
+@contextlib.contextmanager
+def _led(place: Place, cell: Cell, folder: Path, machine: Machine) -> Iterator[Rank]:
+    """This process as rank 0 of the nodes, the other ranks training the same cell until the block ends."""
+    if place.count != machine.count:
+        raise UsageError(
+            f"machine.nodes={machine.nodes} with machine.devices={machine.devices} are {machine.count} processes, "
+            f"{place.by} started {place.count}: start as many per node as it has devices"
+        )
+    own = group(place)
+    store = own.connect()
+    number = int(store.add("jobs", 1))
+    folder.mkdir(parents=True, exist_ok=True)
+    store.set(f"job/{number}", json.dumps({"cell": cell.id, "config": cell.config, "folder": str(folder)}))
+    with _heartbeat(own, number):
+        try:
+            yield own.join(store, number, machine)
+        except (StopRequestedError, UsageError):
+            dist.destroy_process_group()
+            raise
+    dist.destroy_process_group()
+
+
+def follow(place: Place) -> int:
+    """Train with rank 0 what it posts, until it says that there is no more; returns the exit code."""
+    _leave_signals_to_rank_0()
+    own = group(place)
+    store = _patiently(own)
+    code = _follow(own, store)
+    store.add(_LEFT, 1)
+    return code
+
+
+def _follow(own: Group, store: Any) -> int:
+    for number in itertools.count(1):
+        content = _next(own, store, number)
+        if content == _END:
+            break
+        job = json.loads(content)
+        folder = Path(job["folder"])
+        if not folder.is_dir():
+            why = f"{own} does not see {folder}: give a folder that all nodes share, runs=DIR"
+            print(why, file=sys.stderr, flush=True)
+            return 1
+        try:
+            with _heartbeat(own, number):
+                _train_with_rank_0(Cell(job["cell"], job["config"]), folder, partial(own.join, store, number))
         except UsageError as error:
-            sys.exit(f"rank {rank.index}: {error}")
-        dist.destroy_process_group()
+            print(f"{own}: {error}", file=sys.stderr, flush=True)
+            return 1
+    return 0
 
 
-if __name__ == "__main__":
-    main()
+@contextlib.contextmanager
+def _heartbeat(own: Group, number: int) -> Iterator[None]:
+    """Say in the block that this rank lives, and end the process where another does not.
+
+    An error may be but the lost connection to a rank that was killed: that one is given the time to be found dead.
+    """
+    over = threading.Event()
+
+    def run() -> None:
+        try:
+            _beat(own, own.connect(), f"job/{number}", over)
+        except Exception as error:
+            if not over.is_set():
+                own.end_without_store(str(error).partition("\n")[0])
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        yield
+    except (StopRequestedError, UsageError):
+        raise
+    except Exception:
+        time.sleep(SILENT_SECONDS + 5 * BEAT_SECONDS)
+        raise
+    finally:
+        over.set()
+
+
+def _beat(own: Group, store: Any, job: str, over: threading.Event) -> None:
+    rank, beat = own.place.rank, 0
+    heard = {other: (b"", time.monotonic()) for other in range(own.place.count)}
+    while not over.is_set():
+        beat += 1
+        with own.answered():
+            store.set(f"{job}/beat/{rank}", json.dumps([beat, str(own)]))
+            for other, (before, since) in heard.items() if rank == 0 else ():
+                key = f"{job}/beat/{other}"
+                now = store.get(key) if store.check([key]) else b""
+                if now != before:
+                    heard[other] = now, time.monotonic()
+                elif time.monotonic() - since > SILENT_SECONDS:
+                    name = json.loads(before)[1] if before else f"rank {other}"
+                    store.set(f"{job}/lost", f"{name} was not heard of for {SILENT_SECONDS:.0f} s")
+            if store.check([f"{job}/lost"]):
+                lost = store.get(f"{job}/lost").decode()
+                if rank == 0:  # whose command keeps the store; the others read it first
+                    time.sleep(2 * BEAT_SECONDS)
+                own.end_process(lost)
+        over.wait(BEAT_SECONDS)
+
+
+def _patiently(own: Group) -> Any:
+    """Connect to a store that rank 0 may not have opened yet."""
+    while True:
+        with contextlib.suppress(dist.DistError):
+            return own.connect()
+        time.sleep(BEAT_SECONDS)
+
+
+def _next(own: Group, store: Any, number: int) -> bytes:
+    """Wait for the group's job of that number; where the store is gone, rank 0 is."""
+    key = f"job/{number}"
+    while True:
+        with own.answered():
+            if store.check([key]):
+                content: bytes = store.get(key)
+                return content
+        time.sleep(BEAT_SECONDS / 4)
+
+
+def end(own: Group, store: Any) -> None:
+    """Tell the other ranks that there is no more to train, and keep the store until they ask it no more.
+
+    The store of srun ends with rank 0's process.  Ranks that have died never answer, so the wait has an end.
+    """
+    store.set(f"job/{int(store.add('jobs', 1))}", _END)
+    until = time.monotonic() + SILENT_SECONDS
+    while int(store.add(_LEFT, 0)) < own.place.count - 1 and time.monotonic() < until:
+        time.sleep(BEAT_SECONDS / 20)

@@ -1,23 +1,41 @@
-"""What the machine section of a config asks for, and what the process is set to while it trains."""
+"""The machine that trains a cell: its section of the config, what a process is set to, and the ranks of its devices.
+
+Several devices train a cell together, a process each.  Slot s of a step's batches is computed by rank s mod W.
+"""
 
 import contextlib
 import ctypes
 import os
 import platform
 import re
+import resource
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import torch
+import torch.distributed as dist
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.pytorch.strategies import ModelParallelStrategy, ParallelStrategy
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_map
 
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, first_line
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells.planned import check_machine, count_devices, share_batches
 from paper_repro.kernels.preferences import prefer
+from paper_repro.training.tensors import map_tensors, tensors_of
 
+PATIENCE = timedelta(days=7)
+"""How long a process waits for another: rank 0 may be preparing data; that one has died is seen elsewhere."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEEP_BYTES = 1 << 30
 _FALLBACK_BYTES = 32 << 20
@@ -152,34 +170,25 @@ def settings(machine: Machine) -> Iterator[None]:
 def keep_freed_memory() -> bool:
     """Ask glibc not to return freed blocks to the system, which costs a page fault per 4 kB at every training step.
 
-    Where libc is not glibc, or ``MALLOC_*`` in the environment already decides, nothing is done.  The process keeps at
-    most its own peak.  Returns whether glibc agreed.
+    Another libc has no such setting; where ``MALLOC_*`` in the environment decides, nothing is done.  The process keeps
+    at most its own peak.  Returns whether glibc agreed.
     """
     if platform.libc_ver()[0] != "glibc" or any(name.startswith("MALLOC_") for name in os.environ):
         return False
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return False
-    mallopt.argtypes, mallopt.restype = (ctypes.c_int, ctypes.c_int), ctypes.c_int
+    mallopt = ctypes.CDLL(None).mallopt
     mapped = mallopt(_M_MMAP_THRESHOLD, _KEEP_BYTES) or mallopt(_M_MMAP_THRESHOLD, _FALLBACK_BYTES)
     return bool(mapped and mallopt(_M_TRIM_THRESHOLD, _KEEP_BYTES))
 
 
 def forget_peak_memory(device: torch.device) -> None:
-    """Begin a new peak of torch's CUDA allocator, which is made first if nothing was computed yet; on a CPU do nothing.
-
-    Without an allocator torch refuses: "Invalid device argument".
-    """
+    """Begin a new peak of torch's CUDA allocator; on a CPU do nothing."""
     if device.type == "cuda":
-        torch.cuda.init()
+        torch.cuda.init()  # without an allocator torch refuses: "Invalid device argument"
         torch.cuda.reset_peak_memory_stats(device)
 
 
-def peak_memory_mib(device: torch.device) -> float | None:
-    """Return the most memory used so far, MiB: of torch's CUDA allocator since its last reset, or of the process on a
-    CPU.
-    """
+def peak_memory_mib(device: torch.device) -> float:
+    """Return the most memory used so far, MiB: of torch's CUDA allocator since its reset, or of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     status = Path("/proc/self/status")
@@ -187,9 +196,266 @@ def peak_memory_mib(device: torch.device) -> float | None:
         found = re.search(r"VmHWM:\s*(\d+) kB", status.read_text())
         if found:
             return int(found[1]) / 2**10
-    try:
-        import resource
-    except ImportError:
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+# The ranks of several devices.
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One of ``count`` processes."""
+
+    index: int = 0
+    count: int = 1
+    words: Any = None
+    """The process group for messages on the CPU."""
+    local: int = 0
+    """The number of the process on its node."""
+    node: int = 0
+
+    def share(self, value: int) -> int:
+        """Return rank 0's value, on every rank."""
+        if self.count == 1:
+            return value
+        box = torch.tensor([value])
+        dist.broadcast(box, 0, group=self.words)
+        return int(box)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Return the mean of ``values`` over the ranks; does not wait for the device."""
+        if self.count == 1:
+            return values
+        total = values.clone()
+        dist.all_reduce(total)
+        return total / self.count
+
+    def own(self, of_slots: Mapping[int, Any]) -> dict[int, Any]:
+        """Return the trees of the slots that this rank computes."""
+        return {slot: tree for slot, tree in of_slots.items() if slot % self.count == self.index}
+
+    def collect(self, own: Mapping[int, Any]) -> dict[int, Any]:
+        """Rank 0 receives the trees of all slots, on the CPU; the other ranks keep their own.
+
+        Every rank has to call this, with trees of the same shapes.
+        """
+        found = dict(own)
+        if self.count == 1:
+            return found
+        if self.index:
+            for tensor in tensors_of([own[slot] for slot in sorted(own)]):
+                dist.send(_bytes_of(tensor.cpu()), 0, group=self.words)
+        else:
+            for other in range(1, self.count):
+                for slot in sorted(own):
+                    found[slot + other] = map_tensors(partial(self._received, other), own[slot])
+        return found
+
+    def _received(self, other: int, like: Tensor) -> Tensor:
+        tensor = torch.empty(like.shape, dtype=like.dtype)
+        dist.recv(_bytes_of(tensor), other, group=self.words)
+        return tensor
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    """Return the memory of a tensor; gloo does not send every type."""
+    return tensor.contiguous().view(-1).view(torch.uint8)
+
+
+def meeting_place(count: int, port: int | None = None) -> Any:
+    """Return where ``count`` processes of this computer find one another: opened at a free port, or that of rank 0."""
+    opened = port is None
+    return dist.TCPStore(  # type: ignore[attr-defined]
+        "127.0.0.1", port or 0, count, is_master=opened, wait_for_workers=not opened, timeout=PATIENCE
+    )
+
+
+def join(index: int, count: int, store: Any, device: torch.device, local: int | None = None, node: int = 0) -> Rank:
+    """Meet the other processes in a store; ``dist.destroy_process_group`` takes leave of them.
+
+    ``local`` is the number of the process on its node; None: there is one node.
+    """
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=index, world_size=count, timeout=PATIENCE)
+    words = dist.new_group(backend="gloo", timeout=PATIENCE)
+    return Rank(index, count, words, index if local is None else local, node)
+
+
+class Ranks(LightningEnvironment):
+    """Tells Lightning that the processes are there already, and which of them this one is."""
+
+    creates_processes_externally = True
+
+    def __init__(self, rank: Rank) -> None:
+        super().__init__()
+        self._rank = rank
+
+    def local_rank(self) -> int:
+        return self._rank.local
+
+    def node_rank(self) -> int:
+        return self._rank.node
+
+    def set_global_rank(self, rank: int) -> None:
+        super().set_global_rank(self._rank.index)
+
+    def set_world_size(self, size: int) -> None:
+        super().set_world_size(self._rank.count)
+
+
+class Sharded(ModelParallelStrategy):
+    """The strategy machine.strategy=fsdp: torch's ``fully_shard`` of the whole module, checkpoints as of one device.
+
+    Each of the W devices of a node keeps 1/W of every parameter, gradient and optimiser state (ZeRO, arXiv
+    1910.02054, stage 3); several nodes keep the same and average their gradients (HSDP).
+
+    The module's parameters are one group of ``fully_shard``: they are gathered at once before a training step and freed
+    after its last backward pass.  With AdamW in float32, N parameters take 16 N / W bytes per device between steps and
+    4 N more within one, where DDP takes 20 N; the largest gradients for a moment, and activations, come on top of
+    either.  Shards are made along the first dimension.
+
+    Deviation: Lightning's strategy writes and reads its checkpoints itself, and numbers the optimiser's states by the
+    order of the module's parameters, not of its groups.  Here they are those of one device, through ``CheckpointIO``.
+
+    ``fully_shard`` refuses parameters without dimensions.  Left to ``ignored_params``, they would be plain tensors in
+    an optimiser of DTensors, and torch's clipping and its optimisers take no mixture.  So the optimiser is given, for
+    each, a replicated DTensor of the same memory, and their gradients are averaged here.
+    """
+
+    lightning_restore_optimizer = True
+
+    def __init__(self) -> None:
+        super().__init__(save_distributed_checkpoint=False)
+        self._replicas: dict[nn.Parameter, nn.Parameter] = {}
+
+    def share_out(self) -> None:
+        """Cut the module's parameters; the module calls this in ``configure_model``."""
+        module, scalars = self._module, self._scalars()
+        fully_shard(module, mesh=self._mesh, reshard_after_forward=False, ignored_params={*scalars.values()})
+        register_fsdp_forward_method(module, "training_step")
+
+    def setup_optimizers(self, trainer: L.Trainer) -> None:
+        scalars = self._scalars()
+        for whole in dict.fromkeys(scalars.values()):
+            self._replicas[whole] = nn.Parameter(self._replicated(whole.data), whole.requires_grad)
+            if whole.requires_grad:
+                whole.register_post_accumulate_grad_hook(self._average)
+        for (owner, name), whole in scalars.items():
+            setattr(owner, name, self._replicas[whole])
+        try:
+            super().setup_optimizers(trainer)
+        finally:
+            for (owner, name), whole in scalars.items():
+                setattr(owner, name, whole)
+
+    def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any], model: Any = None, **kwargs: Any) -> Any:
+        try:
+            return super().optimizer_step(optimizer, closure, model, **kwargs)
+        except RuntimeError as error:  # NotImplementedError is one
+            if "sharding" not in str(error).lower():
+                raise
+            raise UsageError(
+                f"machine.strategy=fsdp: {type(optimizer).__name__} needs what torch cannot compute on shares of "
+                f"parameters ({first_line(error)}): set machine.strategy=ddp"
+            ) from error
+
+    @contextlib.contextmanager
+    def whole(self) -> Iterator[None]:
+        """Give the module its whole parameters while the block lasts; every rank has to enter it."""
+        module: Any = self._module
+        if not isinstance(module, FSDPModule):
+            yield
+            return
+        module.unshard()
+        try:
+            yield
+        finally:
+            module.reshard()
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """Return the state dict of the whole module on rank 0; on the other ranks, its names."""
+        state = self._module.state_dict(keep_vars=True)
+        found = {tensor: self._on_rank_0(tensor) for tensor in state.values()}  # tied parameters are one
+        return {name: found[tensor] for name, tensor in state.items()}
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        """Return the state as one device has it on rank 0; on the other ranks, without its tensors."""
+        state: dict[str, Any] = ParallelStrategy.optimizer_state(self, optimizer)
+        return {**state, "state": tree_map(self._on_rank_0, state["state"])}
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        return ParallelStrategy.load_checkpoint(self, checkpoint_path, weights_only)
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        own = self._module.state_dict(keep_vars=True)
+        shares = {name: self._cut_like(own.get(name), value) for name, value in checkpoint["state_dict"].items()}
+        self._module.load_state_dict(shares, strict=strict)
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
+            keys = [key for group in state["param_groups"] for key in group["params"]]
+            shares = [share for group in optimizer.param_groups for share in group["params"]]
+            of_each = {
+                key: {
+                    name: value if name == "step" else self._cut_like(share, value)
+                    for name, value in state["state"][key].items()
+                }
+                for key, share in zip(keys, shares, strict=True)
+                if key in state["state"]
+            }
+            optimizer.load_state_dict({**state, "state": of_each})
+
+    @property
+    def _module(self) -> L.LightningModule:
+        assert self.lightning_module is not None
+        return self.lightning_module
+
+    @property
+    def _mesh(self) -> Any:
+        """The devices of this node; where there are several, nodes by devices: shared out along the second alone."""
+        return self.device_mesh if self.num_nodes > 1 else self.device_mesh["tensor_parallel"]
+
+    def _scalars(self) -> dict[tuple[nn.Module, str], nn.Parameter]:
+        return {
+            (owner, name): whole
+            for owner in self._module.modules()
+            for name, whole in owner.named_parameters(recurse=False, remove_duplicate=False)
+            if whole.ndim == 0
+        }
+
+    def _average(self, whole: Tensor) -> None:
+        assert isinstance(whole, nn.Parameter)
+        assert whole.grad is not None
+        replica, mean = self._replicas[whole], whole.grad
+        dist.all_reduce(mean)
+        mean /= self.world_size
+        gradient = self._replicated(mean)
+        replica.grad = gradient if replica.grad is None else replica.grad + gradient
+        whole.grad = None
+
+    def _replicated(self, local: Tensor) -> DTensor:
+        return DTensor.from_local(local, self._mesh, [Replicate()] * self._mesh.ndim, run_check=False)
+
+    def _on_rank_0(self, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        found = whole(value)
+        return found.detach().cpu() if self.is_global_zero else None
+
+    def _cut_like(self, share: Any, value: Any) -> Any:
+        if not isinstance(share, DTensor) or not isinstance(value, Tensor) or value.shape != share.shape:
+            return value
+        return distribute_tensor(value.to(self.root_device), share.device_mesh, share.placements)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return the whole of a tensor that may be shared out; every rank has to ask for it."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def whole_state(module: nn.Module) -> dict[str, Tensor]:
+    """Return a module's state dict with whole tensors; every rank has to ask for it."""
+    with torch.no_grad():
+        return {name: whole(tensor) for name, tensor in module.state_dict().items()}

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import lightning as L
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -18,11 +19,9 @@ from paper_repro.base.configs import instantiate
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import mix
 from paper_repro.datamodules.counter_based import Batch, CounterBasedDataModule
-from paper_repro.training.batches import device_of, map_tensors, place
-from paper_repro.training.draws import Distribution, draw
 from paper_repro.training.optim import keep_unit_rows
 from paper_repro.training.schedules import Schedule
-from paper_repro.training.weighing import TargetWeights
+from paper_repro.training.tensors import Distribution, draw, map_tensors, place, tensors_of
 
 Draws = dict[str, Any]
 """Random tensors by name; for a compiled step, single whole numbers are plain ones."""
@@ -31,6 +30,60 @@ Tree = Any
 EAGER_RANDOM: dict[str, str | int | bool | Callable[..., Any]] = {"fallback_random": True}
 """A compiled loss draws the random numbers that an uncompiled one draws."""
 LossAndCarry = Callable[[Batch, Draws, Tree], tuple[Tensor, Tree]]
+
+
+class TargetWeights:
+    """Makes a step's gradient that of the mean over all targets that count, in all of its batches on all devices.
+
+    Lightning takes the mean over batches of their losses.  Each loss is therefore multiplied by its number of targets
+    over that of the step's first batch (the largest one of all devices), and the gradients, before they are clipped, by
+    ``correction``, which makes the mean weight 1.  Where all numbers are equal both are exactly 1.
+    """
+
+    def __init__(self) -> None:
+        self.correction = 1.0
+        """What the last step's gradients were multiplied by, and its mean of weighted losses has to be."""
+        self._targets: list[Tensor] = []
+        self._unit = torch.ones(())
+
+    def weight(self, targets: Tensor, trainer: L.Trainer, first: bool) -> Tensor | None:
+        """Return the weight of a batch's loss, float64, (), from its number of targets; None: it is the only one.
+
+        ``first`` is whether the batch is the first one of its step.
+        """
+        if first:
+            self._targets.clear()
+        self._targets.append(targets)
+        if _batches(trainer) == 1:
+            return None
+        if first:
+            self._unit = _over_devices(trainer, targets, dist.ReduceOp.MAX).clamp(min=1)
+        return targets.double() / self._unit
+
+    def correct(self, optimizer: Optimizer, trainer: L.Trainer) -> None:
+        """Multiply the gradients of a step, which are those of the mean of its weighted losses, by ``correction``."""
+        self.correction = 1.0
+        if self._targets and _batches(trainer) > 1:
+            total = _over_devices(trainer, torch.stack(self._targets).sum(), dist.ReduceOp.SUM)
+            self.correction = float(_batches(trainer) * self._unit.double() / total.clamp(min=1))
+        self._targets.clear()
+        for group in optimizer.param_groups if self.correction != 1 else ():
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(self.correction)
+
+
+def _batches(trainer: L.Trainer) -> int:
+    """Return the number of batches of an optimiser step, on all devices."""
+    return trainer.accumulate_grad_batches * trainer.world_size
+
+
+def _over_devices(trainer: L.Trainer, count: Tensor, operation: Any) -> Tensor:
+    if trainer.world_size == 1:
+        return count
+    found = count.clone()
+    dist.all_reduce(found, operation)
+    return found
 
 
 class PaperModule(L.LightningModule):
@@ -112,17 +165,13 @@ class PaperModule(L.LightningModule):
         return None
 
     def draws_of(self, batch: Batch, step: int, slot: int, device: torch.device) -> Draws:
-        """Return the random tensors of the batch in ``slot`` of optimiser step ``step``: those of any run with this
-        seed.
-        """
+        """Return the random tensors of the batch in ``slot`` of optimiser step ``step``, the same in every run."""
         declared = self.random_tensors(batch)
         return place(draw(declared, device, self.seed, step, slot), device, self._floating_dtype())
 
     def example_draws(self, batch: Batch) -> Draws:
-        """Return random tensors for one call of ``loss_and_carry``, on the device of ``batch``; also on the meta
-        device.
-        """
-        return self.draws_of(batch, 0, 0, device_of(batch))
+        """Return random tensors for one call of ``loss_and_carry``, on the device of ``batch``, which may be meta."""
+        return self.draws_of(batch, 0, 0, tensors_of(batch)[0].device)
 
     def counted(self, batch: Batch) -> Tensor:
         """Return the forward pass whose multiply-adds are counted, on the meta device and without gradients: the loss.
@@ -147,8 +196,7 @@ class PaperModule(L.LightningModule):
         """Account for one evaluation batch."""
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Return what the optimiser gets: ``params`` and, where they differ from the optimiser's own, options of the
-        group.
+        """Return what the optimiser gets: ``params`` and the group's own options.
 
         ``unit_rows: True`` has every row of the group's matrices projected to unit norm after each optimiser step.
         ``schedule`` is the group's own; its factor multiplies the group's ``lr``.
@@ -162,11 +210,9 @@ class PaperModule(L.LightningModule):
         return options, [group.get("schedule", self.schedule) for group in groups]
 
     def configure_model(self) -> None:
-        """Let a strategy that shares parameters out do so (see ``sharding.Sharded``)."""
-        strategy = self._trainer.strategy if self._trainer is not None else None  # load_from_checkpoint has none
-        share_out = getattr(strategy, "share_out", None)
-        if share_out is not None:
-            share_out()
+        """Let a strategy that shares parameters out do so (see ``machine.Sharded``)."""
+        if self._trainer is not None:  # load_from_checkpoint has none
+            getattr(self._trainer.strategy, "share_out", lambda: None)()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.seed = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY, {}).get("seed", self.seed)
@@ -205,7 +251,7 @@ class PaperModule(L.LightningModule):
             self._compiled = lambda batch, draws, carry: step(batch, self._with_constants(draws), carry)
 
     def uncompile(self) -> None:
-        """Compute the training loss uncompiled from now on, and keep nothing of the compiled one."""
+        """Compute the training loss uncompiled from now on."""
         self._compiled = None
 
     def step_loss(self, batch: Batch, draws: Draws, carry: Any) -> tuple[Tensor, Any]:
@@ -292,7 +338,7 @@ class PaperModule(L.LightningModule):
         for metric in metrics.values():
             for child in metric.modules():
                 if isinstance(child, Metric):  # every device evaluates everything: there is nothing to add up
-                    child.distributed_available_fn = _alone
+                    child.distributed_available_fn = lambda: False
         return metrics
 
     def _example_loss(self, batch: Batch) -> Tensor:
@@ -312,10 +358,6 @@ class PaperModule(L.LightningModule):
 def _built(part: Any) -> Any:
     """Return a part of a module, built from its section of a config if it is one."""
     return instantiate(part) if isinstance(part, Mapping) else part
-
-
-def _alone() -> bool:
-    return False
 
 
 def _factor(schedule: Schedule, steps: int, step: int) -> float:

@@ -58,9 +58,8 @@ class UnitAdamW(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
     ) -> None:
-        wrong = [
-            f"{name}={value}" for name, value in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay)) if value < 0
-        ]
+        numbers = {"lr": lr, "eps": eps, "weight_decay": weight_decay}
+        wrong = [f"{name}={value}" for name, value in numbers.items() if value < 0]
         if wrong or len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
             found = ", ".join(wrong) or f"betas={tuple(betas)}"
             raise UsageError(f"optimizer: {found}: expected lr, eps, weight_decay of 0 or more, two betas in [0, 1)")
@@ -68,9 +67,7 @@ class UnitAdamW(Optimizer):
         super().__init__(params, defaults)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the state as any optimiser does; which groups have unit rows is not the state dict's to say, for AdamW's
-        may not know.
-        """
+        """Load the state as any optimiser does, but not which groups have unit rows: AdamW's may not know."""
         own = [group["unit_rows"] for group in self.param_groups]
         super().load_state_dict(state_dict)
         for group, unit_rows in zip(self.param_groups, own, strict=True):
@@ -86,18 +83,8 @@ class UnitAdamW(Optimizer):
         for group in self.param_groups:
             for number, fours in self._by_step(group).items():
                 parameters, gradients, firsts, seconds = zip(*fours, strict=True)
-                adam_(
-                    parameters,
-                    gradients,
-                    firsts,
-                    seconds,
-                    step=number,
-                    lr=float(group["lr"]),
-                    betas=group["betas"],
-                    eps=group["eps"],
-                    weight_decay=group["weight_decay"],
-                    unit_rows=group["unit_rows"],
-                )
+                options = {name: group[name] for name in ("betas", "eps", "weight_decay", "unit_rows")}
+                adam_(parameters, gradients, firsts, seconds, step=number, lr=float(group["lr"]), **options)
         return loss
 
     def _by_step(self, group: dict[str, Any]) -> dict[float, list[tuple[Tensor, ...]]]:

@@ -23,12 +23,10 @@ from paper_repro.base.identity import AUTO
 from paper_repro.cells.tasks import Report
 from paper_repro.training import checkpoints
 from paper_repro.training.build import BuiltCell, build
-from paper_repro.training.callbacks import Evaluations, LossLog, Watch
-from paper_repro.training.cost import measure
-from paper_repro.training.journal import Silent
+from paper_repro.training.counting import measure
+from paper_repro.training.machine import Rank, Ranks, Sharded, whole_state
 from paper_repro.training.module import PaperModule
-from paper_repro.training.ranks import Rank, Ranks, watch_for
-from paper_repro.training.sharding import Sharded, whole_state
+from paper_repro.training.watch import Evaluations, Journal, LossLog, Watch
 
 AUTO_FLOPS = 2e12
 """``machine.compile=auto`` compiles a training of so many FLOPs of matrix products: about a minute of one processor
@@ -36,6 +34,14 @@ core.  A compiled pass on a CPU takes 0.45 to 0.85 of the time of an uncompiled 
 cells compiles for 15 to 60 s; later ones find torch's code and start in 3 to 14 s."""
 FEWEST_PASSES = 100
 """``auto`` compiles no shorter run."""
+UNHEARD = (
+    "does not have many workers",
+    "`srun` command is available",
+    "LeafSpec.*is deprecated",
+    "but have no `val_dataloader`",  # Evaluations take its place
+    "sync_dist=True",  # every rank has all of every metric
+)
+"""Warnings of Lightning that training keeps silent."""
 
 
 class Watching(L.Callback):
@@ -89,19 +95,6 @@ class Watching(L.Callback):
         self.module.carries = self.rank.own(state_dict["carries"])
 
 
-class Silence:
-    """The report of a rank other than 0."""
-
-    stop_requested = False
-    saves = False
-
-    def progress(self, step: int, steps: int, loss: float) -> None:
-        """Rank 0 reports."""
-
-    def check_lease(self) -> None:
-        """Rank 0 holds the lease."""
-
-
 class Trained(NamedTuple):
     """What ``train`` leaves."""
 
@@ -114,11 +107,11 @@ class Trained(NamedTuple):
     """What the record says of compiled code; nothing where none was asked for."""
 
 
-def train(built: BuiltCell, folder: Path, report: Report, rank: Rank, journal: Silent | None = None) -> Trained:
+def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, journal: Journal | None = None) -> Trained:
     """Train the cell's module, from the newest checkpoint in ``folder`` if there is one, and evaluate it.
 
     Every rank calls this.  Each computes its share of a step's batches and evaluates all of every split; rank 0 alone
-    reads the clock, looks for checkpoints, writes them and has a journal.
+    reads the clock, looks for checkpoints, writes them, and has a report and a journal.
 
     Raises:
         StopRequestedError: after a checkpoint was saved.
@@ -127,12 +120,11 @@ def train(built: BuiltCell, folder: Path, report: Report, rank: Rank, journal: S
     machine, training, device = built.machine, built.training, built.machine.device_of(rank.local)
     identity = [built.cell.id]
     log = LossLog(1, training.steps, device)
-    journal = journal or Silent()
 
     def save(step: int) -> None:
         trainer.save_checkpoint(checkpoints.checkpoint_path(folder, step))
 
-    watch = watch_for(rank, log, machine, report, save, journal)
+    watch = Watch(log, machine, report, save, journal, rank)
 
     @contextlib.contextmanager
     def context() -> Iterator[None]:
@@ -151,11 +143,12 @@ def train(built: BuiltCell, folder: Path, report: Report, rank: Rank, journal: S
         step = rank.share(found.step if found else 0)
         if step:
             watch.resumed_at(step)
-        journal.begin(step)
+        if journal is not None:
+            journal.begin(step)
         callbacks = [instantiate(node) for node in training.callbacks.values()]
+        loggers = journal.loggers if journal is not None and callbacks else []
         built.module.logs_losses = bool(callbacks)
-        watching = Watching(built.module, watch, evaluations, rank)
-        trainer = _trainer(built, folder, [watching, *callbacks], journal.loggers if callbacks else [], rank)
+        trainer = _trainer(built, folder, [Watching(built.module, watch, evaluations, rank), *callbacks], loggers, rank)
         with _falling_back(machine.compile == AUTO and compiled), _errors_in_one_line():
             path = checkpoints.checkpoint_path(folder, step) if step else None
             try:
@@ -224,12 +217,10 @@ def _missing_compiler() -> str:
 @contextlib.contextmanager
 def _falling_back(wanted: object) -> Iterator[None]:
     """If wanted, have torch run what it cannot compile as it is, with a warning."""
-    if not wanted:
-        yield
-        return
-    import torch._dynamo.config  # a second
+    if wanted:
+        import torch._dynamo.config  # a second
 
-    with torch._dynamo.config.patch(suppress_errors=True):
+    with torch._dynamo.config.patch(suppress_errors=True) if wanted else contextlib.nullcontext():
         yield
 
 
@@ -261,12 +252,11 @@ def _trainer(
 ) -> L.Trainer:
     machine, training = built.machine, built.training
     on_gpu = machine.device.type == "cuda"
-    several = {"auto": "ddp"}.get(machine.strategy, machine.strategy)
-    strategy = Sharded() if several == "fsdp" else several
+    strategy = Sharded() if machine.strategy == "fsdp" else {"auto": "ddp"}.get(machine.strategy, machine.strategy)
     precision: Any = training.precision
     # Without Ranks Lightning would take a job of SLURM for one that it is to spread over its tasks.
     plugins: list[Any] = [checkpoints.DurableCheckpointIO([built.cell.id]), Ranks(rank)]
-    if rank.count > 1 and several == "fsdp" and precision == "64-true":  # refused as a word, taken as a plugin
+    if rank.count > 1 and machine.strategy == "fsdp" and precision == "64-true":  # refused as a word, taken as a plugin
         plugins.append(DoublePrecision())
         precision = None
     elif precision == "bf16-mixed":
@@ -335,11 +325,8 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(logging.WARNING)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-            warnings.filterwarnings("ignore", message=".*`srun` command is available.*")
-            warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated.*")
-            warnings.filterwarnings("ignore", message=".*but have no `val_dataloader`.*")  # Evaluations take its place
-            warnings.filterwarnings("ignore", message=".*sync_dist=True.*")  # every rank has all of every metric
+            for message in UNHEARD:
+                warnings.filterwarnings("ignore", message=f".*{message}.*")
             yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):

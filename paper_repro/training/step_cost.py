@@ -39,25 +39,19 @@ def _further(config: Mapping[str, Any], outcome: Outcome, device: torch.device) 
     step, models = StepSettings(**config["step"]), each_model(config)
     found: dict[str, float] = {}
     for name, (node, own) in models.items():
+        stepper = build_stepper(node, own, step, device)
+        wait(device)
+        start = time.perf_counter()
+        stepper.step()
+        wait(device)
+        found[f"first_{name}"] = time.perf_counter() - start
+        found[f"memory_{name}"] = added_memory(stepper, device)
         found[f"throughput_{name}"] = 1 / outcome.metrics[f"seconds_{name}"]
-        found[f"first_{name}"], found[f"memory_{name}"] = _first_and_memory(node, own, step, device)
     baseline, *others = models
     for name in others:
         for kind in ("first", "memory"):
             found[f"{kind}_ratio_{name}"] = found[f"{kind}_{name}"] / found[f"{kind}_{baseline}"]
     return found
-
-
-def _first_and_memory(
-    node: Mapping[str, Any], config: Mapping[str, Any], step: StepSettings, device: torch.device
-) -> tuple[float, float]:
-    stepper = build_stepper(node, config, step, device)
-    wait(device)
-    start = time.perf_counter()
-    stepper.step()
-    wait(device)
-    first = time.perf_counter() - start
-    return first, added_memory(stepper, device)
 
 
 def added_memory(stepper: Stepper, device: torch.device) -> float:

@@ -1,5 +1,6 @@
 """Parameters of a model, and FLOPs of its training step over those of a baseline, counted on the meta device."""
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ DIGITS = 3
 
 
 class StepFlops(Task):
-    """Counts ``model`` and a training step of it by ``module``; a task that trains nothing.
+    """Counts ``model`` and a training step of it by ``module``.
 
     * ``parameters``: without the children in ``tables`` and in ``left_out``; ``parameters_total``: all.
     * ``parameters_rebuilt``: the total, cut to three digits, less the ``tables``.
@@ -34,9 +35,7 @@ class StepFlops(Task):
     """
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
-        known: dict[str, tuple[int, int]] = {}  # sizes of one width differ in their layers alone
-        with prefer("reference"):
-            return [_outcome(cell.config, known) for cell in cells]
+        return [_counted(cell.config) for cell in cells]
 
 
 class Flops(NamedTuple):
@@ -47,11 +46,11 @@ class Flops(NamedTuple):
     """The part that is no product of two activations, at a vocabulary of one token."""
 
 
-def _outcome(config: Mapping[str, Any], known: dict[str, tuple[int, int]]) -> Outcome:
-    found, baseline = parameters(config), count({**config, **config["baseline"]}, known)
+def _counted(config: Mapping[str, Any]) -> Outcome:
+    found, baseline = parameters(config), count({**config, **config["baseline"]})
     ratios: dict[str, float] = {}
     for name, changes in config["ways"].items():
-        own = count({**config, "model": {**config["model"], **changes}}, known)
+        own = count({**config, "model": {**config["model"], **changes}})
         ratios[f"flops_{name}"] = own.whole
         ratios[f"ratio_{name}"] = own.whole / baseline.whole
         ratios[f"weights_{name}"] = own.weights / baseline.weights
@@ -64,54 +63,46 @@ def parameters(config: Mapping[str, Any]) -> dict[str, int]:
     Raises:
         UsageError: a section that cannot be built.
     """
-    model = _module(config).model
+    with torch.device("meta"):
+        model = build_module(config).model
     total, without = num_parameters(model), num_parameters(model, leave_out=config["tables"])
+    unit = 10 ** (len(str(total)) - DIGITS)  # 44,810,880 becomes 44.8 million
     return {
         "parameters": num_parameters(model, leave_out=[*config["tables"], *config["left_out"]]),
         "parameters_total": total,
-        "parameters_rebuilt": _cut(total) - (total - without),
+        "parameters_rebuilt": total // unit * unit - (total - without),
     }
 
 
-def count(config: Mapping[str, Any], known: dict[str, tuple[int, int]]) -> Flops:
+def count(config: Mapping[str, Any]) -> Flops:
     """Count a training step, forward and backward, on one sequence.
 
     The step of one layer is counted, at the whole vocabulary and at one token, and that of two layers at one token:
-    every further layer costs what the second does, whatever the vocabulary.
-
-    Args:
-        config: has ``model``, ``module`` and ``data.window``.
-        known: what was counted already; this call adds to it.
+    every further layer takes what the second does.
 
     Raises:
         UsageError: a section that cannot be built.
     """
+
+    def counted(**changes: int) -> Flops:
+        parts = {key: config[key] for key in ("module", "optimizer", "schedule")}
+        model = {**config["model"], **changes}
+        return _count(json.dumps({**parts, "model": model, "seed": 0}, sort_keys=True), config["data"]["window"])
+
     further = config["model"]["num_layers"] - 1
-    at_vocabulary, _ = _count(config, {"num_layers": 1}, known)
-    one, one_weights = _count(config, {"num_layers": 1, "vocabulary_size": 1}, known)
-    two, two_weights = _count(config, {"num_layers": 2, "vocabulary_size": 1}, known)
-    return Flops(at_vocabulary + further * (two - one), one_weights + further * (two_weights - one_weights))
+    at_vocabulary = counted(num_layers=1)
+    one, two = (counted(num_layers=layers, vocabulary_size=1) for layers in (1, 2))
+    whole = at_vocabulary.whole + further * (two.whole - one.whole)
+    return Flops(whole, one.weights + further * (two.weights - one.weights))
 
 
-def _count(config: Mapping[str, Any], changes: Mapping[str, Any], known: dict[str, tuple[int, int]]) -> tuple[int, int]:
-    """Return the FLOPs of a step of the changed model, and those that are no products of two activations."""
-    model, window = {**config["model"], **changes}, config["data"]["window"]
-    key = json.dumps([model, config["module"], window], sort_keys=True)
-    if key not in known:
-        module = _module({**config, "model": model})
-        ids = torch.zeros(1, window, dtype=torch.long, device="meta")  # (1, T)
+@functools.cache
+def _count(text: str, window: int) -> Flops:
+    """Count the step of a config, as JSON; sizes of one width differ in their layers alone."""
+    ids = torch.zeros(1, window, dtype=torch.long, device="meta")  # (1, T)
+    with prefer("reference"):
+        with torch.device("meta"):
+            module = build_module(json.loads(text))
         found = flops_by_operation(lambda: module.counted_step((ids, ids)))
-        between = sum(flops for operation, flops in found.items() if operation in PAIRWISE)
-        known[key] = sum(found.values()), sum(found.values()) - between
-    return known[key]
-
-
-def _module(config: Mapping[str, Any]) -> Any:
-    with torch.device("meta"):
-        return build_module(config)
-
-
-def _cut(count: int) -> int:
-    """Cut a count to its first digits: 44,810,880 becomes 44.8 million."""
-    unit = 10 ** (len(str(count)) - DIGITS)
-    return count // unit * unit
+    between = sum(flops for operation, flops in found.items() if operation in PAIRWISE)
+    return Flops(sum(found.values()), sum(found.values()) - between)

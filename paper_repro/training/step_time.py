@@ -6,7 +6,7 @@ cell the models take turns, so that what slows the machine for long slows all of
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import cycle
@@ -21,8 +21,14 @@ from paper_repro.base.errors import UsageError, at_least, one_of, positive
 from paper_repro.base.identity import mix
 from paper_repro.cells.tasks import FINISHED, OUT_OF_MEMORY, Cell, Cost, Outcome, Report, StopRequestedError, Task
 from paper_repro.training.build import build_module
-from paper_repro.training.cost import BYTES_PER_PARAMETER, LAYER_NORM_PER_ELEMENT, check_devices
-from paper_repro.training.counting import count_flops, num_parameters, peak_bytes
+from paper_repro.training.counting import (
+    BYTES_PER_PARAMETER,
+    LAYER_NORM_PER_ELEMENT,
+    check_devices,
+    count_flops,
+    num_parameters,
+    peak_bytes,
+)
 from paper_repro.training.machine import Machine, forget_peak_memory, peak_memory_mib, settings
 from paper_repro.training.optim import keep_unit_rows
 
@@ -147,7 +153,7 @@ def metrics(times: Mapping[str, Sequence[float]]) -> dict[str, float]:
 def _times(
     config: Mapping[str, Any], step: StepSettings, device: torch.device, report: Report
 ) -> dict[str, list[float]]:
-    works = {name: stepper(node, own, step, device) for name, (node, own) in each_model(config).items()}
+    works = {name: build_stepper(node, own, step, device) for name, (node, own) in each_model(config).items()}
     times: dict[str, list[float]] = {name: [] for name in works}
     total = step.unmeasured_rounds + step.rounds
     for number in range(total):
@@ -155,7 +161,7 @@ def _times(
         for name, work in works.items():
             wait(device)
             start = time.perf_counter()
-            found = work()
+            found = work.step()
             wait(device)
             if number >= step.unmeasured_rounds:
                 times[name].append(time.perf_counter() - start)
@@ -165,17 +171,6 @@ def _times(
         if report.stop_requested:
             raise StopRequestedError
     return times
-
-
-def stepper(
-    node: Mapping[str, Any], config: Mapping[str, Any], step: StepSettings, device: torch.device
-) -> Callable[[], Tensor]:
-    """Build a model and return what makes one training step of it and gives the mean loss before it.
-
-    Raises:
-        UsageError: a section of the config that cannot be built.
-    """
-    return build_stepper(node, config, step, device).step
 
 
 class Stepper:

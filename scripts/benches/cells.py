@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.tasks import Cell
 from paper_repro.tables import plan, spec
-from paper_repro.training import cost
+from paper_repro.training import counting
 from paper_repro.training.build import BuiltCell, build
 from paper_repro.training.module import PaperModule
 
@@ -138,7 +138,7 @@ def measured(name: str, place: dict[str, str], scale: str = "cpu", rounds: int =
     return Profile(
         case=f"{name} {', '.join(place.values())}",
         milliseconds=[round(one * 1e3, 3) for one in each],
-        gigaflops=cost.measure(cell.config).step_flops / built.training.accumulate / 1e9,
+        gigaflops=counting.measure(cell.config).step_flops / built.training.accumulate / 1e9,
         products=round(sum(alone[name] for name in PRODUCTS), 4),
         others=round(others.total(), 4),
         slowest=[(name, round(share, 4)) for name, share in others.most_common(SLOWEST)],

@@ -16,10 +16,10 @@ from paper_repro.models.cem import CEMMLP, GaussianProcessRegressor
 from paper_repro.models.common import CausalLanguageModel
 from paper_repro.models.gpt import RGPTParallel
 from paper_repro.models.nrgpt import NRGPT_H_FF1, NRGPT_H_FF2W
-from paper_repro.training.batches import place
 from paper_repro.training.ensemble import Ensemble
 from paper_repro.training.module import PaperModule
 from paper_repro.training.schedules import Cosine
+from paper_repro.training.tensors import place
 
 VOCABULARY, WINDOW, RECURRENCES = 20, 128, 5
 """Batch sizes of the ListOps models of NRGPT, figure 3."""

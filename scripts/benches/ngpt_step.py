@@ -13,7 +13,7 @@ from torch import Tensor
 
 from paper_repro.base.configs import compose, instantiate
 from paper_repro.kernels.preferences import prefer
-from paper_repro.training.step_time import StepSettings, stepper
+from paper_repro.training.step_time import StepSettings, build_stepper
 
 FUSED = ("machine.implementation=auto",)
 PLAIN = ("machine.implementation=reference", "optimizer._target_=torch.optim.AdamW")
@@ -79,7 +79,7 @@ def _config(size: Size, overrides: tuple[str, ...]) -> dict[str, Any]:
 
 def _work(size: Size, model: str, way: str, device: torch.device) -> Callable[[], Tensor]:
     config = _config(size, WAYS[way])
-    step = stepper(config["models"][model], config, StepSettings(**config["step"]), device)
+    step = build_stepper(config["models"][model], config, StepSettings(**config["step"]), device).step
 
     def work() -> Tensor:
         with prefer(config["machine"]["implementation"]):

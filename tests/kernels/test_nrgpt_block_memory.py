@@ -9,8 +9,7 @@ from torch.nn import functional
 
 from paper_repro.kernels.preferences import prefer
 from paper_repro.models import nrgpt
-from paper_repro.training.cost import BYTES_PER_PARAMETER
-from paper_repro.training.counting import num_parameters, peak_bytes
+from paper_repro.training.counting import BYTES_PER_PARAMETER, num_parameters, peak_bytes
 
 
 def _peak(make: type[nrgpt.NRGPT], recompute: bool) -> int:

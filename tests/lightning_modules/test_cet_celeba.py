@@ -17,7 +17,7 @@ from paper_repro.datamodules.images import MaskedImageData
 from paper_repro.lightning_modules.cet_celeba import LEARNING, CETCelebA
 from paper_repro.models.cet import CET
 from paper_repro.tests.support.reports import Recorder
-from paper_repro.training import cost
+from paper_repro.training import counting
 from paper_repro.training.fit import Fit
 from paper_repro.training.schedules import Constant
 
@@ -152,7 +152,7 @@ def test_several_models_at_once_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("method", "steps"), [("ep", 12), ("tbpte", 9)])
 def test_the_multiply_adds_of_a_step_are_counted(method: str, steps: int) -> None:
     """With M memories, K R rows of heads and patches of P numbers of N tokens, per image and step."""
-    found = cost.measure(cell(f"module.method={method}").config)
+    found = counting.measure(cell(f"module.method={method}").config)
     tokens, width, rows, memories, numbers = 9, 12, 8, 16, 16
     own = tokens * width * (4 * rows + 2 * memories + 2 * numbers) + 4 * tokens**2 * rows
     encoder = tokens * width * numbers

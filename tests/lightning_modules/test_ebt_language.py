@@ -16,7 +16,7 @@ from paper_repro.lightning_modules import ebt_language
 from paper_repro.lightning_modules.ebt_language import EBTLanguage
 from paper_repro.tests.support.cycles import Cycles
 from paper_repro.tests.support.reports import Recorder
-from paper_repro.training import cost
+from paper_repro.training import counting
 from paper_repro.training.build import build
 from paper_repro.training.fit import Fit
 
@@ -157,7 +157,7 @@ def test_a_prediction_that_is_no_number_is_reported_with_its_inner_step(
 def test_what_a_step_costs_is_counted_without_computing_it() -> None:
     counted = {}
     for name, overrides in {"transformer": ["model=ebt/transformer"], "s1": EBT, "s2": S2}.items():
-        counted[name] = cost.measure(cell(*overrides).config).step_flops
+        counted[name] = counting.measure(cell(*overrides).config).step_flops
     assert counted["s1"] > 4 * counted["transformer"]
     assert counted["s2"] > 2 * counted["transformer"]
 

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from paper_repro.training.sharding import Sharded
+from paper_repro.training.machine import Sharded
 
 real = Sharded.optimizer_step
 

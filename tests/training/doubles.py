@@ -1,8 +1,10 @@
-"""A small data module and small modules, importable as ``paper_repro.tests.training.doubles`` (see conftest.py)."""
+"""A small data module and small modules, importable by configs, and comparisons of what training leaves."""
 
 from collections.abc import Iterator
 
+import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -13,6 +15,66 @@ from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProces
 from paper_repro.training.schedules import Exponential
 
 DOUBLES_NAME = __name__
+NOISY = {"model": {"_target_": f"{DOUBLES_NAME}.Small", "dropout": 0.3}}
+
+
+def by_hand(module, data, steps, batches=1, clip_norm=None, after_step=lambda: None):
+    """The losses of the plain loop, which every way of training must equal: the mean loss of a step's batches, its
+    gradients clipped once, the module's optimiser and schedule.
+    """
+    optimizer, dtype, losses = module.optimizer(module.parameter_groups()), next(module.parameters()).dtype, []
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for step in range(steps):
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * module.schedule.factor(step, steps)
+        optimizer.zero_grad()
+        each = []
+        for number in range(batches):
+            torch.manual_seed(mix(module.seed, "step", step, *([number] if number else [])))
+            each.append(module.loss(tuple(tensor.to(dtype) for tensor in data.train_batch(step * batches + number))))
+        mean = torch.stack(each).mean()
+        mean.backward()
+        if clip_norm is not None:
+            nn.utils.clip_grad_norm_(module.parameters(), clip_norm)
+        optimizer.step()
+        after_step()
+        losses.append(float(mean.detach()))
+    return losses
+
+
+def weights(folder, cell):
+    return load_file(folder / cell.id / "weights.safetensors")
+
+
+def assert_same_weights(found, expected):
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+def assert_same_runs(found, expected, cells, folders):
+    """Two runs of the cells, each with its folder, left the same outcomes and weights, bit for bit."""
+    for one, two, cell in zip(found, expected, cells, strict=True):
+        assert (one.status, one.metrics, one.curves) == (two.status, two.metrics, two.curves)
+        assert_same_weights(*(weights(folder, cell) for folder in folders))
+
+
+def assert_close_weights(found, expected, relative):
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        distance = torch.linalg.vector_norm(found[name] - tensor) / torch.linalg.vector_norm(tensor)
+        assert not float(distance) > relative, name  # 0 / 0 where both are all zeros
+
+
+def assert_close_runs(found, expected, cell, folders, relative):
+    """Two runs of a cell, each with its folder, left the same but for rounding; curves are kept in float32."""
+    assert found.status == "finished", found.note
+    assert found.metrics == pytest.approx(expected.metrics, rel=relative)
+    assert found.curves.keys() == expected.curves.keys()
+    for name, points in expected.curves.items():
+        steps, values = zip(*points, strict=True)
+        assert [step for step, _ in found.curves[name]] == [*steps]
+        assert [value for _, value in found.curves[name]] == pytest.approx(values, rel=max(relative, 2.0**-23))
+    assert_close_weights(*(weights(folder, cell) for folder in folders), relative)
 
 
 class Waves(CounterBasedDataModule):

@@ -8,10 +8,9 @@ from torchmetrics import Metric
 
 from paper_repro.metrics.pooled import RootMeanSquaredError
 from paper_repro.models.descent import GradientStep, descend
-from paper_repro.training.carry import add, choose, empty_ring
-from paper_repro.training.draws import Distribution, Integers, Normal, Uniform
 from paper_repro.training.module import PaperModule
 from paper_repro.training.schedules import Exponential
+from paper_repro.training.tensors import Distribution, Integers, Normal, Uniform, add, choose, empty_ring
 
 MOST_STEPS = 4
 CAPACITY, REPLAYED = 12, 4

@@ -1,64 +1,31 @@
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import mix
 from paper_repro.cells.tasks import Cell
 from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
-from paper_repro.tests.training.doubles import DOUBLES_NAME as DOUBLES
+from paper_repro.tests.training.doubles import NOISY, assert_same_runs, by_hand, weights
 from paper_repro.training.build import build
-from paper_repro.training.fit import Fit
-
-NOISY = {"model": {"_target_": f"{DOUBLES}.Small", "dropout": 0.3}}
-
-
-def weights(folder, cell):
-    return load_file(folder / cell.id / "weights.safetensors")
-
-
-def by_hand(cell, batches):
-    """Losses and weights of the plain loop: mean loss over the step's batches, clip, AdamW, schedule."""
-    parts = build(cell)
-    module, data, steps = parts.module, parts.data, parts.training.steps
-    optimizer = module.optimizer(module.parameter_groups())
-    rates = [group["lr"] for group in optimizer.param_groups]
-    losses = []
-    for step in range(steps):
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * module.schedule.factor(step, steps)
-        optimizer.zero_grad()
-        each = []
-        for number in range(batches):
-            torch.manual_seed(mix(module.seed, "step", step, *([number] if number else [])))
-            each.append(module.loss(data.train_batch(step * batches + number)))
-        mean = torch.stack(each).mean()
-        mean.backward()
-        torch.nn.utils.clip_grad_norm_(module.parameters(), parts.training.clip_norm)
-        optimizer.step()
-        losses.append(float(mean.detach()))
-    return losses, module.state_dict()
 
 
 @pytest.mark.parametrize("batches", [1, 3])
 def test_a_step_follows_the_mean_gradient_of_its_batches_clipped_once(batches, cell, run, tmp_path):
     item = cell(training__accumulate=batches, training__clip_norm=0.1, **NOISY)
     outcome = run([item], tmp_path)[0]
-    losses, expected = by_hand(item, batches)
+    parts = build(item)
+    losses = by_hand(parts.module, parts.data, parts.training.steps, batches, parts.training.clip_norm)
     # Sums of a few float32 numbers in another order.
     assert [value for _, value in outcome.curves["training_loss"]] == pytest.approx(losses, rel=1e-6)
-    for name, tensor in weights(tmp_path, item).items():
-        torch.testing.assert_close(tensor, expected[name], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(weights(tmp_path, item), dict(parts.module.state_dict()), rtol=1e-5, atol=1e-6)
 
 
 def test_a_run_of_three_batches_a_step_stopped_at_several_steps_goes_on_bit_for_bit(cell, run, tmp_path):
     item = cell(training__accumulate=3, **NOISY)
-    whole = run([item], tmp_path / "whole")[0]
-    stopped = run([item], tmp_path / "stopped", stops=(1, 2, 7, 11))[0]
-    assert (stopped.metrics, stopped.curves) == (whole.metrics, whole.curves)
-    assert len(whole.curves["training_loss"]) == 12
-    found, expected = weights(tmp_path / "stopped", item), weights(tmp_path / "whole", item)
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    whole = run([item], tmp_path / "whole")
+    stopped = run([item], tmp_path / "stopped", stops=(1, 2, 7, 11))
+    assert_same_runs(stopped, whole, [item], (tmp_path / "stopped", tmp_path / "whole"))
+    assert len(whole[0].curves["training_loss"]) == 12
 
 
 def test_every_batch_of_every_step_has_a_seed_of_its_own(cell, run, tmp_path, monkeypatch):
@@ -82,8 +49,3 @@ def test_batches_that_the_devices_cannot_share_are_refused_with_both_numbers(cel
     config = cell(training__accumulate=3, machine__devices=2).config
     with pytest.raises(UsageError, match=r"training\.accumulate=3 .*machine\.devices=2.*multiple of 2"):
         build(Cell("odd", config))
-
-
-def test_cells_trained_together_take_one_batch_a_step(cell, recorder, tmp_path):
-    with pytest.raises(UsageError, match=r"training\.accumulate=2.*machine\.stack=null"):
-        Fit().run([cell(seed=seed, training__accumulate=2) for seed in range(2)], tmp_path, recorder())

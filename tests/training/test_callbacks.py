@@ -59,11 +59,3 @@ def test_what_is_no_callback_is_refused(cell, recorder, tmp_path: Path) -> None:
     node = {"_target_": "paper_repro.training.schedules.Constant"}
     with pytest.raises(UsageError, match=r"training.callbacks.mine.*not a Callback of Lightning"):
         Fit().run([cell(training__callbacks={"mine": node})], tmp_path, recorder())
-
-
-def test_cells_trained_together_have_no_callbacks(cell, recorder, tmp_path: Path) -> None:
-    cells = [
-        cell(seed=seed, training__callbacks={"bar": {"_target_": f"{LIGHTNING}.TQDMProgressBar"}}) for seed in (0, 1)
-    ]
-    with pytest.raises(UsageError, match=r"training\.callbacks: .*machine\.stack=null"):
-        Fit().run(cells, tmp_path, recorder())

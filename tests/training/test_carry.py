@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from paper_repro.training import carry
+from paper_repro.training import tensors as carry
 
 ENTRIES = {"ids": torch.arange(6).view(3, 2), "y": torch.arange(3.0)}
 
@@ -18,7 +18,6 @@ def test_a_ring_keeps_the_last_entries_in_bfloat16_and_whole_numbers_as_they_are
     assert sorted(ring["entries"]["y"].tolist()) == [14, 15, 16, 17, 18]
     assert ring["entries"]["ids"].tolist() == [[15] * 2, [16] * 2, [17] * 2, [18] * 2, [14] * 2]
     assert int(ring["written"]) == 9
-    assert carry.empty_ring(5, ENTRIES, None)["entries"]["y"].dtype == torch.float32
 
 
 def test_the_oldest_entries_are_those_that_are_overwritten_next():
@@ -33,7 +32,7 @@ def test_the_oldest_entries_are_those_that_are_overwritten_next():
 
 
 def test_entries_are_added_in_place_and_without_their_gradients():
-    ring = carry.empty_ring(4, ENTRIES, None)
+    ring = carry.empty_ring(4, ENTRIES)
     memory = ring["entries"]["y"].data_ptr()
     ring = carry.add(ring, {**entries(1), "y": torch.ones(3, requires_grad=True) * 2})
     assert ring["entries"]["y"].data_ptr() == memory and not ring["entries"]["y"].requires_grad
@@ -93,9 +92,9 @@ def test_the_largest_probabilities_come_back_and_the_rest_is_shared():
 def test_probabilities_sum_to_one_whatever_was_kept_also_under_vmap(count):
     torch.manual_seed(0)
     probabilities = (3 * torch.randn(6, 4, 50)).softmax(-1)
-    found = carry.spread(carry.largest(probabilities, count), 50, torch.float64)
-    torch.testing.assert_close(found.sum(-1), torch.ones(6, 4, dtype=torch.float64), rtol=1e-12, atol=0)
+    found = carry.spread(carry.largest(probabilities, count), 50)
+    torch.testing.assert_close(found.sum(-1), torch.ones(6, 4), rtol=1e-6, atol=0)
     if count == 50:  # bfloat16 has 8 bits
-        torch.testing.assert_close(found.float(), probabilities, rtol=2**-7, atol=0)
-    stacked = torch.func.vmap(lambda p: carry.spread(carry.largest(p, count), 50, torch.float64))(probabilities)
-    torch.testing.assert_close(stacked, found, rtol=1e-12, atol=0)
+        torch.testing.assert_close(found, probabilities, rtol=2**-7, atol=0)
+    stacked = torch.func.vmap(lambda p: carry.spread(carry.largest(p, count), 50))(probabilities)
+    torch.testing.assert_close(stacked, found, rtol=1e-6, atol=0)

@@ -3,10 +3,10 @@ import sys
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import StopRequestedError
+from paper_repro.tests.training.doubles import NOISY, assert_same_runs, weights
 from paper_repro.training import single
 from paper_repro.training.build import build
 from paper_repro.training.fit import Fit
@@ -30,10 +30,9 @@ def test_a_compiled_run_equals_an_eager_one_and_takes_over_its_checkpoint(cell, 
     # float32 has 7 digits; a few are lost where a fused kernel sums in another order.
     assert [value for _, value in first] == pytest.approx([value for _, value in second], rel=1e-5)
     assert found.metrics == pytest.approx(expected.metrics, rel=1e-5)
-    weights = [load_file(tmp_path / name / eager.id / "weights.safetensors") for name in ("eager", "compiled")]
-    assert weights[0].keys() == weights[1].keys()
-    for name, tensor in weights[0].items():
-        torch.testing.assert_close(weights[1][name], tensor, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        weights(tmp_path / "compiled", eager), weights(tmp_path / "eager", eager), rtol=1e-5, atol=1e-6
+    )
 
 
 @pytest.mark.slow
@@ -57,11 +56,6 @@ def test_without_a_compiler_the_message_says_what_to_install(cell, recorder, tmp
         Fit().run([cell(machine__compile=True)], tmp_path, recorder())
 
 
-def test_cells_trained_together_are_not_compiled(cell, recorder, tmp_path):
-    with pytest.raises(UsageError, match=r"machine\.compile=true.*machine\.stack=null"):
-        Fit().run([cell(seed=seed, machine__compile=True) for seed in range(2)], tmp_path, recorder())
-
-
 STEPS = 120
 ENERGY = {
     "module": {"_target_": "paper_repro.tests.training.energy.EnergyRegression"},
@@ -77,12 +71,6 @@ def auto(cell, monkeypatch):
     return lambda steps=STEPS, **changes: cell(steps=steps, machine__compile="auto", **changes)
 
 
-def assert_same(found, expected, folders, one):
-    assert (found.status, found.metrics, found.curves) == ("finished", expected.metrics, expected.curves)
-    own, others = (load_file(folder / one.id / "weights.safetensors") for folder in folders)
-    assert all(torch.equal(own[name], tensor) for name, tensor in others.items())
-
-
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("changes", [{}, ENERGY], ids=["loss", "draws and carry"])
@@ -96,7 +84,7 @@ def test_an_interrupted_compiled_run_equals_an_undisturbed_one_bit_for_bit(
             Fit().run([one], tmp_path / "stopped", recorder(stop))
     found = run([one], tmp_path / "stopped")[0]
     assert found.compiled == expected.compiled == "yes: machine.compile=auto"
-    assert_same(found, expected, (tmp_path / "stopped", tmp_path / "undisturbed"), one)
+    assert_same_runs([found], [expected], [one], (tmp_path / "stopped", tmp_path / "undisturbed"))
     plain = run([cell(steps=STEPS, **changes)], tmp_path / "plain")[0]
     assert found.metrics == pytest.approx(plain.metrics, rel=1e-5) and plain.compiled == ""
 
@@ -104,9 +92,8 @@ def test_an_interrupted_compiled_run_equals_an_undisturbed_one_bit_for_bit(
 @pytest.mark.slow
 def test_auto_says_why_it_does_not_compile(cell, auto, run, tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda *_, **__: pytest.fail("the loss was compiled"))
-    dropout = {"model": {"_target_": "paper_repro.tests.training.doubles.Small", "dropout": 0.3}}
     assert run([auto(10)], tmp_path / "short")[0].compiled == "no: too short: 10 passes"
-    assert run([auto(**dropout)], tmp_path / "dropout")[0].compiled.startswith("no: dropout")
+    assert run([auto(**NOISY)], tmp_path / "dropout")[0].compiled.startswith("no: dropout")
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert run([auto()], tmp_path / "absent")[0].compiled == "no: no C++ compiler no-such-compiler here"
     monkeypatch.setattr(single, "AUTO_FLOPS", 2e12)
@@ -125,9 +112,10 @@ def test_auto_trains_uncompiled_where_the_compiler_fails_and_true_says_what_to_d
     def failing(*_, **__):
         raise RuntimeError("no lowering\nmore")
 
-    expected = run([cell(steps=STEPS)], tmp_path / "plain")[0]
+    expected = run([cell(steps=STEPS)], tmp_path / "plain")
     monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", failing)
-    assert_same(run([auto()], tmp_path / "auto")[0], expected, (tmp_path / "auto", tmp_path / "plain"), auto())
+    found = run([auto()], tmp_path / "auto")
+    assert_same_runs(found, expected, [auto()], (tmp_path / "auto", tmp_path / "plain"))
     torch.compiler.reset()
     with pytest.raises(UsageError, match=r"torch cannot compile this loss here \(.*\): set machine\.compile=false"):
         run([cell(machine__compile=True)], tmp_path / "true")

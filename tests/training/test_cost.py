@@ -10,8 +10,8 @@ from paper_repro.cells import estimates, planned
 from paper_repro.cells.estimates import UNMEASURED_RATE, estimate
 from paper_repro.cells.tasks import Cost
 from paper_repro.tables import plan, publish, spec
-from paper_repro.training import cost
-from paper_repro.training.cost import measure
+from paper_repro.training import counting
+from paper_repro.training.counting import measure
 
 TABLE3 = {
     "plain": (33_985, 6_758_400),
@@ -96,8 +96,8 @@ def test_the_time_of_a_cell_without_a_record_follows_from_its_flops() -> None:
 
 def test_seeds_rates_and_steps_are_counted_once_and_models_and_batches_each(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = []
-    monkeypatch.setattr(cost, "_COUNTED", {})
-    monkeypatch.setattr(cost, "_count", lambda built: counted.append(built) or (2, 3, 5))
+    monkeypatch.setattr(counting, "_COUNTED", {})
+    monkeypatch.setattr(counting, "_count", lambda built: counted.append(built) or (2, 3, 5))
 
     def parts(*overrides: str, seed: int = 0) -> Cost:
         return measure(compose("cem/gaussian_process", overrides, seed))

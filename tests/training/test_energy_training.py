@@ -10,17 +10,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from paper_repro.cells.tasks import StopRequestedError
+from paper_repro.tests.training.doubles import assert_close_runs, assert_same_runs
 from paper_repro.tests.training.energy import MOST_STEPS, REPLAYED
-from paper_repro.training import callbacks, checkpoints, cost
-from paper_repro.training.batches import map_tensors, place
+from paper_repro.training import checkpoints, counting
 from paper_repro.training.build import build
-from paper_repro.training.callbacks import LossLog
 from paper_repro.training.counting import count_flops
 from paper_repro.training.fit import Fit
-from paper_repro.training.machine import Machine
+from paper_repro.training.tensors import map_tensors, place
 
 ENERGY = {
     "module": {"_target_": "paper_repro.tests.training.energy.EnergyRegression"},
@@ -29,30 +27,6 @@ ENERGY = {
 EXACT = {**ENERGY, "training__precision": "64-true"}
 # Sums of a few float64 numbers in another order, over 12 steps.
 RELATIVE = 1e-10
-
-
-def weights(folder, cell):
-    return load_file(folder / cell.id / checkpoints.WEIGHTS)
-
-
-def assert_close(found, expected, folders, cell, relative=RELATIVE):
-    assert (found.status, expected.status) == ("finished", "finished")
-    assert found.metrics == pytest.approx(expected.metrics, rel=relative)
-    values = [[value for _, value in outcome.curves["training_loss"]] for outcome in (found, expected)]
-    assert len(values[0]) > 5
-    # Curves are kept in float32.
-    assert values[0] == pytest.approx(values[1], rel=max(relative, 2.0**-23))
-    own, others = (weights(folder, cell) for folder in folders)
-    for name, tensor in others.items():
-        distance = torch.linalg.vector_norm(own[name] - tensor) / torch.linalg.vector_norm(tensor)
-        assert float(distance) < relative, name
-
-
-def assert_same(found, expected, folders, cells):
-    for one, two, cell in zip(found, expected, cells, strict=True):
-        assert (one.status, one.metrics, one.curves) == (two.status, two.metrics, two.curves)
-        own, others = (weights(folder, cell) for folder in folders)
-        assert all(torch.equal(own[name], tensor) for name, tensor in others.items())
 
 
 def cells_of(cell, kind, **changes):
@@ -64,7 +38,7 @@ def test_stacked_models_equal_each_trained_alone(cell, run, tmp_path):
     together = run(cells, tmp_path / "together")
     for one, outcome in zip(cells, together, strict=True):
         alone = run([one], tmp_path / one.id)[0]
-        assert_close(outcome, alone, (tmp_path / "together", tmp_path / one.id), one)
+        assert_close_runs(outcome, alone, one, (tmp_path / "together", tmp_path / one.id), RELATIVE)
 
 
 @pytest.mark.slow
@@ -80,7 +54,7 @@ def test_two_processes_equal_one_and_a_run_goes_from_the_ones_to_the_other(strat
     carries = content["callbacks"]["Watching"]["carries"]
     assert {slot: int(carry["written"]) for slot, carry in carries.items()} == {0: 3 * 8, 1: 3 * 8}
     found = run([two], tmp_path / "two")[0]
-    assert_close(found, expected, (tmp_path / "two", tmp_path / "one"), one)
+    assert_close_runs(found, expected, one, (tmp_path / "two", tmp_path / "one"), RELATIVE)
 
 
 @pytest.mark.parametrize("kind", ["alone", "stacked"])
@@ -88,7 +62,7 @@ def test_two_processes_equal_one_and_a_run_goes_from_the_ones_to_the_other(strat
 def test_a_run_stopped_at_several_steps_equals_an_uninterrupted_one_bit_for_bit(kind, precision, cell, run, tmp_path):
     cells = cells_of(cell, kind, training__precision=precision)
     whole, stopped = run(cells, tmp_path / "whole"), run(cells, tmp_path / "stopped", stops=(1, 2, 7))
-    assert_same(stopped, whole, (tmp_path / "stopped", tmp_path / "whole"), cells)
+    assert_same_runs(stopped, whole, cells, (tmp_path / "stopped", tmp_path / "whole"))
 
 
 @pytest.mark.slow
@@ -117,7 +91,7 @@ def test_a_killed_process_is_resumed_bit_for_bit(kind, cell, run, tmp_path):
     process.wait()
     cells = cells_of(cell, kind, **often)
     result, whole = run(cells, tmp_path / "killed"), run(cells, tmp_path / "whole")
-    assert_same(result, whole, (tmp_path / "killed", tmp_path / "whole"), cells)
+    assert_same_runs(result, whole, cells, (tmp_path / "killed", tmp_path / "whole"))
 
 
 def test_the_loss_follows_every_draw_and_the_carry(cell):
@@ -141,63 +115,9 @@ def test_the_loss_follows_every_draw_and_the_carry(cell):
     assert counts == {1, 2, 3, 4}
 
 
-def test_the_last_step_is_told_after_its_checkpoint_was_saved():
-    """From that word on a request to stop ends the process at once."""
-    happened = []
-
-    class Noting:
-        stop_requested = False
-
-        saves = False
-
-        def check_lease(self):
-            pass
-
-        def progress(self, step, steps, loss):
-            happened.append(f"told {step}")
-
-    log = LossLog(1, 2, torch.device("cpu"))
-    watching = callbacks.Watch(
-        log, Machine(progress_every_seconds=0), Noting(), lambda step: happened.append(f"saved {step}")
-    )
-    for step in (1, 2):
-        log.add(step - 1, torch.zeros(1))
-        assert watching.after_step(step)
-    assert happened == ["told 1", "saved 2", "told 2"]
-
-
-def test_a_save_that_takes_long_makes_the_next_one_rarer(monkeypatch):
-    """Every step takes a second, a save 10 seconds once the carry is large: at most a twentieth of the time."""
-    now, saves = [0.0], []
-    monkeypatch.setattr(callbacks.time, "monotonic", lambda: now[0])
-
-    class Quiet:
-        stop_requested = False
-
-        saves = False
-
-        def check_lease(self):
-            pass
-
-        def progress(self, step, steps, loss):
-            pass
-
-    def save(step):
-        saves.append(step)
-        now[0] += 0.1 if step <= 40 else 10
-
-    log = LossLog(1, 1000, torch.device("cpu"))
-    watching = callbacks.Watch(log, Machine(checkpoint_every_seconds=20), Quiet(), save)
-    for step in range(1, 600):
-        now[0] += 1
-        log.add(step - 1, torch.zeros(1))
-        watching.after_step(step)
-    assert saves == [20, 40, 60, 260, 460]
-
-
 def test_the_plan_of_a_cell_counts_its_double_backward(cell):
     energy = cell(**ENERGY)
-    planned = cost.measure(energy.config)
+    planned = counting.measure(energy.config)
     built = build(energy)
     batch = built.data.example_batch()
     rows = len(batch[1]) + REPLAYED

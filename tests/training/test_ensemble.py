@@ -6,7 +6,7 @@ from torch import nn
 
 from paper_repro.base.errors import UsageError
 from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
-from paper_repro.tests.training.doubles import Small, TwoGroups, Waves
+from paper_repro.tests.training.doubles import Small, TwoGroups, Waves, by_hand
 from paper_repro.training.ensemble import Ensemble
 from paper_repro.training.schedules import Constant, Cosine
 
@@ -24,21 +24,6 @@ def build(count=3, steps=20, modules=None, **options):
     modules = modules or [module_of(seed) for seed in range(count)]
     data = [Waves(seed) for seed in range(len(modules))]
     return Ensemble(modules, data, steps, clip_norm=options.pop("clip_norm", 1.0), **options)
-
-
-def train_alone(module, data, steps, clip_norm):
-    """The plain loop that the stack must equal."""
-    optimizer = module.optimizer(module.parameter_groups())
-    rates = [group["lr"] for group in optimizer.param_groups]
-    for step in range(steps):
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * module.schedule.factor(step, steps)
-        inputs, targets = (tensor.double() for tensor in data.train_batch(step))
-        optimizer.zero_grad()
-        module.loss((inputs, targets)).backward()
-        if clip_norm is not None:
-            nn.utils.clip_grad_norm_(module.parameters(), clip_norm)
-        optimizer.step()
 
 
 @pytest.mark.parametrize(
@@ -74,7 +59,7 @@ def test_every_optimiser_does_to_the_stack_what_it_does_to_each_model(make, clip
         ensemble.advance()
     ensemble.unstack()
     for seed, module in enumerate(alone):
-        train_alone(module.double(), Waves(seed), 20, clip_norm)
+        by_hand(module.double(), Waves(seed), 20, clip_norm=clip_norm)
         for (name, expected), found in zip(module.named_parameters(), together[seed].parameters(), strict=True):
             # float64 throughout; only the order of sums differs, over 20 steps.
             torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12, msg=name)

@@ -3,40 +3,27 @@ import re
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import StopRequestedError
+from paper_repro.tests.support.reports import Recorder
 from paper_repro.tests.training.doubles import DOUBLES_NAME as DOUBLES
+from paper_repro.tests.training.doubles import NOISY, assert_same_runs
 from paper_repro.training import checkpoints
 from paper_repro.training.build import build
 from paper_repro.training.fit import Fit
-
-NOISY = {"model": {"_target_": f"{DOUBLES}.Small", "dropout": 0.3}}
-
-
-def weights(folder, cell):
-    return load_file(folder / cell.id / "weights.safetensors")
-
-
-def assert_same_run(first, second, cells, folder, other):
-    for one, two, cell in zip(first, second, cells, strict=True):
-        assert (one.status, one.metrics, one.curves) == (two.status, two.metrics, two.curves)
-        found, expected = weights(folder, cell), weights(other, cell)
-        assert found.keys() == expected.keys()
-        assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 def batch_of(cell, **changes):
     return [cell(seed=seed, lr=lr, **changes) for seed, lr in ((0, 0.01), (1, 0.01), (1, 0.003))]
 
 
-@pytest.mark.parametrize("kind", ["single", "single_with_dropout", "stacked"])
+@pytest.mark.parametrize("kind", ["single_with_dropout", "stacked"])
 def test_a_run_stopped_at_several_steps_equals_an_uninterrupted_one_bit_for_bit(kind, cell, run, tmp_path):
-    cells = batch_of(cell) if kind == "stacked" else [cell(**(NOISY if "dropout" in kind else {}))]
+    cells = batch_of(cell) if kind == "stacked" else [cell(**NOISY)]
     whole = run(cells, tmp_path / "whole")
     stopped = run(cells, tmp_path / "stopped", stops=(1, 2, 7, 11))
-    assert_same_run(stopped, whole, cells, tmp_path / "stopped", tmp_path / "whole")
+    assert_same_runs(stopped, whole, cells, (tmp_path / "stopped", tmp_path / "whole"))
     optimizers = []
     for name in ("whole", "stopped"):
         content = checkpoints.load(
@@ -59,7 +46,7 @@ def test_a_damaged_newest_checkpoint_costs_time_but_changes_nothing(count, cell,
     newest.write_bytes(newest.read_bytes()[:-20])
     with pytest.warns(UserWarning, match=re.escape(newest.name)):
         result = run(cells, tmp_path / "damaged")
-    assert_same_run(result, whole, cells, tmp_path / "damaged", tmp_path / "whole")
+    assert_same_runs(result, whole, cells, (tmp_path / "damaged", tmp_path / "whole"))
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -76,21 +63,14 @@ def test_after_a_stop_at_the_last_step_only_the_evaluation_is_done(count, cell, 
     # Lightning fetches a batch before it looks at the number of steps, but must not train on it.
     monkeypatch.setattr(torch.optim.AdamW, "step", forbidden)
     result = Fit().run(cells, tmp_path / "late", recorder())
-    assert_same_run(result, whole, cells, tmp_path / "late", tmp_path / "whole")
+    assert_same_runs(result, whole, cells, (tmp_path / "late", tmp_path / "whole"))
 
 
 def test_one_diverging_model_leaves_the_others_bit_identical(cell, run, tmp_path):
     healthy = [cell(seed=seed) for seed in range(3)]
     sick = [cell(seed=seed, **({"data__poison_from": 5} if seed == 1 else {})) for seed in range(3)]
     first, second = run(healthy, tmp_path / "healthy"), run(sick, tmp_path / "sick")
-    kept = [0, 2]
-    assert_same_run(
-        [second[i] for i in kept],
-        [first[i] for i in kept],
-        [sick[i] for i in kept],
-        tmp_path / "sick",
-        tmp_path / "healthy",
-    )
+    assert_same_runs(second[::2], first[::2], sick[::2], (tmp_path / "sick", tmp_path / "healthy"))
     assert second[1].status == "diverged"
     assert "at step 6 of 12" in second[1].note
     assert second[1].metrics == {}
@@ -135,17 +115,14 @@ def test_progress_is_reported_no_more_often_than_asked(cell, recorder, tmp_path)
 
 
 def test_a_stop_before_the_first_step_saves_nothing(cell, tmp_path):
-    class Impatient:
+    class Impatient(Recorder):
         stop_requested = True
 
-        def progress(self, step, steps, loss):
-            raise AssertionError("no step should be done")
-
     for cells in ([cell()], batch_of(cell)):
-        folder = tmp_path / str(len(cells))
+        folder, report = tmp_path / str(len(cells)), Impatient()
         with pytest.raises(StopRequestedError):
-            Fit().run(cells, folder, Impatient())
-        assert not list(folder.rglob("*.ckpt"))
+            Fit().run(cells, folder, report)
+        assert not report.seen and not list(folder.rglob("*.ckpt"))
 
 
 def test_a_folder_of_another_cell_is_refused(cell, run, recorder, tmp_path):
@@ -161,6 +138,21 @@ def test_cells_of_different_models_are_not_stacked(cell, recorder, tmp_path):
     cells = [cell(seed=0), cell(seed=1, **NOISY)]
     with pytest.raises(UsageError, match=r"differ in model.*machine\.stack\.over"):
         Fit().run(cells, tmp_path, recorder())
+
+
+@pytest.mark.parametrize(
+    ("changes", "refused"),
+    [
+        ({"machine__compile": True}, r"machine\.compile=true"),
+        ({"machine__devices": 2, "training__accumulate": 2}, r"machine\.devices=2"),
+        ({"machine__data_workers": 2}, r"machine\.data_workers=2"),
+        ({"training__accumulate": 2}, r"training\.accumulate=2"),
+        ({"training__callbacks": {"bar": {"_target_": "lightning.pytorch.callbacks.TQDMProgressBar"}}}, "callbacks"),
+    ],
+)
+def test_what_cells_cannot_do_together_is_refused(changes, refused, cell, recorder, tmp_path):
+    with pytest.raises(UsageError, match=rf"{refused}: .*machine\.stack=null"):
+        Fit().run([cell(seed=seed, **changes) for seed in range(2)], tmp_path, recorder())
 
 
 @pytest.mark.parametrize(

@@ -7,19 +7,18 @@ import lightning as L
 import pytest
 import torch
 import torch.distributed as dist
-from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
 
 from paper_repro.base.errors import UsageError
 from paper_repro.cells import planned as planning
 from paper_repro.cells.tasks import Cell, StopRequestedError
 from paper_repro.tests.support.watched_train import bytes_of
+from paper_repro.tests.training.doubles import assert_close_runs
 from paper_repro.training import single
 from paper_repro.training.build import build
 from paper_repro.training.fit import Fit
+from paper_repro.training.machine import Rank, Ranks, Sharded, join, meeting_place
 from paper_repro.training.module import PaperModule
-from paper_repro.training.ranks import Rank, Ranks, join, meeting_place
-from paper_repro.training.sharding import Sharded
 
 NRGPT = [
     *("model.width=16", "model.num_steps=2", "data.window=32", "data.batch_size=4", "data.num_evaluation_batches=2"),
@@ -53,21 +52,6 @@ def pair(cache, experiment, words, count=2, **changes) -> list[Cell]:
     """The same cell on one device and, shared out, on several."""
     machines = ({}, {"devices": count, "strategy": "fsdp"})
     return [planned(cache, experiment, words, machine, **changes) for machine in machines]
-
-
-def assert_same(found, expected, cell, folders, relative=RELATIVE):
-    assert found.status == "finished", found.note
-    assert found.metrics == pytest.approx(expected.metrics, rel=relative)
-    assert found.curves.keys() == expected.curves.keys()
-    for name, points in expected.curves.items():
-        steps, values = zip(*points, strict=True)
-        assert [step for step, _ in found.curves[name]] == [*steps]
-        assert [value for _, value in found.curves[name]] == pytest.approx(values, rel=relative)
-    one, two = (load_file(folder / cell.id / "weights.safetensors") for folder in folders)
-    assert one.keys() == two.keys()
-    for name, tensor in one.items():
-        distance = torch.linalg.vector_norm(tensor - two[name]) / torch.linalg.vector_norm(two[name])
-        assert not float(distance) > relative, name  # 0 / 0 where both are all zeros
 
 
 @pytest.mark.slow
@@ -113,7 +97,7 @@ def test_devices_with_a_share_each_equal_one_and_hold_no_more(count, recorder, r
     # Shards are cut as torch.chunk cuts, the first is the largest: no rank holds more than rank 0.
     assert max(worst) <= 1.1 / count, "parameters and moments of rank 0, as a share of those of one device"
     assert {"best_val_loss", "best_step"} <= found.metrics.keys()
-    assert_same(found, expected, one, (tmp_path / "several", tmp_path / "one"))
+    assert_close_runs(found, expected, one, (tmp_path / "several", tmp_path / "one"), RELATIVE)
 
 
 @pytest.mark.slow
@@ -125,7 +109,7 @@ def test_a_run_in_bf16_goes_from_one_device_to_two_shares_and_back(recorder, run
         with pytest.raises(StopRequestedError):
             Fit().run([cell], tmp_path / "moved", recorder(stop))
     found = Fit().run([one], tmp_path / "moved", recorder())[0]
-    assert_same(found, expected, one, (tmp_path / "moved", tmp_path / "whole"), RELATIVE_BF16)
+    assert_close_runs(found, expected, one, (tmp_path / "moved", tmp_path / "whole"), RELATIVE_BF16)
 
 
 @pytest.mark.slow
@@ -133,7 +117,7 @@ def test_steps_as_large_as_the_gradients_and_a_parameter_without_dimensions(run,
     one, two = pair(tmp_path / "cache", "cem/gaussian_process", CEM, training={"clip_norm": None}, optimizer=SGD)
     assert any(parameter.ndim == 0 for parameter in build(one).module.parameters())
     expected, found = run([one], tmp_path / "one")[0], run([two], tmp_path / "two")[0]
-    assert_same(found, expected, one, (tmp_path / "two", tmp_path / "one"))
+    assert_close_runs(found, expected, one, (tmp_path / "two", tmp_path / "one"), RELATIVE)
 
 
 def test_loss_scaling_is_refused_before_any_process_starts(cell, recorder, tmp_path):

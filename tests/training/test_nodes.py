@@ -24,7 +24,9 @@ from paper_repro.cells import planned
 from paper_repro.cells.tasks import Cell
 from paper_repro.launchers.start import leading
 from paper_repro.tests.support import slurm_cluster
-from paper_repro.training import nodes as several_nodes
+from paper_repro.tests.support.reports import Recorder
+from paper_repro.tests.training.doubles import assert_close_weights
+from paper_repro.training import launch
 from paper_repro.training.fit import Fit
 from paper_repro.training.machine import Machine
 
@@ -114,24 +116,22 @@ def kill(process: subprocess.Popen[str], with_signal: int = signal.SIGKILL) -> l
     return found
 
 
+def training_nodes(runs: Path) -> list[subprocess.Popen[str]]:
+    """Two nodes in the middle of a long training, with a checkpoint behind them."""
+    first, second = nodes(runs, "training.steps=100000")
+    until = time.monotonic() + 300
+    while not list(runs.rglob("step-*.ckpt")):
+        assert first.poll() is None and time.monotonic() < until, first.communicate()[0]
+        time.sleep(0.1)
+    return [first, second]
+
+
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
     """Weights and metrics of the cell on one process."""
     folder = tmp_path_factory.mktemp("one")
     cell = planned.single("nrgpt/listops", [*TINY, "training.steps=6", f"machine.cache={folder / 'cache'}"], 0)
-
-    class Report:
-        stop_requested = False
-
-        saves = False
-
-        def progress(self, step: int, steps: int, loss: float) -> None:
-            pass
-
-        def check_lease(self) -> None:
-            pass
-
-    (outcome,) = Fit().run([Cell(cell.id, cell.config)], folder, Report())
+    (outcome,) = Fit().run([Cell(cell.id, cell.config)], folder, Recorder())
     return load_file(folder / cell.id / "weights.safetensors"), outcome.metrics
 
 
@@ -142,11 +142,7 @@ def assert_equal(runs: Path, one: tuple[dict[str, torch.Tensor], dict[str, float
     assert record["status"] == "finished", record
     weights, metrics = one
     assert {name: record["metrics"][name] for name in metrics} == pytest.approx(metrics, rel=RELATIVE)
-    found = load_file(path.parent / "weights.safetensors")
-    assert found.keys() == weights.keys()
-    for name, tensor in weights.items():
-        distance = torch.linalg.vector_norm(found[name] - tensor) / torch.linalg.vector_norm(tensor)
-        assert not float(distance) > RELATIVE, name
+    assert_close_weights(load_file(path.parent / "weights.safetensors"), weights, RELATIVE)
 
 
 @pytest.mark.slow
@@ -185,11 +181,7 @@ def test_a_job_step_of_srun_equals_one_process_and_no_rank_fails_at_its_end(
 
 @pytest.mark.slow
 def test_a_killed_node_ends_the_other_within_a_minute_with_its_name(tmp_path: Path) -> None:
-    first, second = nodes(tmp_path, "training.steps=100000")
-    until = time.monotonic() + 300
-    while not list(tmp_path.rglob("step-*.ckpt")):
-        assert first.poll() is None and time.monotonic() < until, first.communicate()[0]
-        time.sleep(0.1)
+    first, second = training_nodes(tmp_path)
     kill(second)
     killed = time.monotonic()
     said, _ = first.communicate(timeout=100)
@@ -205,11 +197,7 @@ def test_a_killed_node_ends_the_other_within_a_minute_with_its_name(tmp_path: Pa
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "silent"])
 def test_the_node_of_rank_0_that_dies_ends_the_other_within_a_minute(how: int, tmp_path: Path) -> None:
     """A killed one closes its connections; one that lost its power, or its cable, leaves them open and is silent."""
-    first, second = nodes(tmp_path, "training.steps=100000")
-    until = time.monotonic() + 300
-    while not list(tmp_path.rglob("step-*.ckpt")):
-        assert first.poll() is None and time.monotonic() < until, first.communicate()[0]
-        time.sleep(0.1)
+    first, second = training_nodes(tmp_path)
     others = psutil.Process(second.pid).children(recursive=True)
     died = kill(first, how)
     try:
@@ -266,9 +254,9 @@ def test_a_node_without_the_shared_folder_says_so_where_errors_are_read(
 ) -> None:
     for name, value in {"RANK": "3", "LOCAL_RANK": "1", "GROUP_RANK": "1", "WORLD_SIZE": "4"}.items():
         monkeypatch.setenv(name, value)
-    own = several_nodes.group(errors.Place(errors.BY_TORCHRUN, 3, 4))
+    own = launch.group(errors.Place(errors.BY_TORCHRUN, 3, 4))
     hidden = tmp_path / "hidden" / "cells" / "c"
-    assert several_nodes._follow(own, Posted(cell="c", folder=str(hidden))) == 1
+    assert launch._follow(own, Posted(cell="c", folder=str(hidden))) == 1
     said = capsys.readouterr()
     assert not said.out and not hidden.exists()
     assert re.fullmatch(rf"node 1 \(.*, rank 3\) does not see {hidden}: .* runs=DIR\n", said.err), said.err

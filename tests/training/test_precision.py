@@ -41,12 +41,10 @@ def test_gradients_in_bf16_are_clipped_before_a_fused_optimiser_too(recorder, tm
 
 @pytest.mark.slow
 def test_a_language_model_trains_and_evaluates_in_bf16_mixed_precision(recorder, tmp_path):
-    outcomes = {}
+    cache = f"machine.cache={tmp_path / 'cache'}"
+    outcomes, weights = {}, {}
     for precision in ("32-true", "bf16-mixed"):
-        words = [*SMALL, f"training.precision={precision}", f"machine.cache={tmp_path / 'cache'}"]
-        cell = planned.single("nrgpt/listops", words, 0)
-        outcomes[precision] = Fit().run([Cell(cell.id, cell.config)], tmp_path / precision, recorder())[0]
-    weights = load_file(next((tmp_path / "bf16-mixed").rglob("weights.safetensors")))
+        outcomes[precision], weights = trained(recorder, tmp_path / precision, f"training.precision={precision}", cache)
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
     full, mixed = (outcome.curves["training_loss"] for outcome in outcomes.values())
     assert mixed[-1][1] < mixed[0][1] - 0.2

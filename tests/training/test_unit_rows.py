@@ -19,14 +19,13 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
 from paper_repro.models.common import project_rows_
+from paper_repro.tests.training.doubles import Waves, by_hand
 from paper_repro.training.ensemble import Ensemble
+from paper_repro.training.machine import Ranks, Sharded, join, meeting_place
 from paper_repro.training.optim import UnitAdamW, keep_unit_rows
-from paper_repro.training.ranks import Ranks, join, meeting_place
 from paper_repro.training.schedules import Cosine
-from paper_repro.training.sharding import Sharded
 
 ADAM = {"lr": 0.02, "betas": (0.9, 0.95), "weight_decay": 0.1}
 OPTIMIZERS = {
@@ -59,45 +58,22 @@ class UnitRows(CEMGaussianProcess):
         return [{"params": matrices, "unit_rows": True}, {"params": vectors, "weight_decay": 0.0}]
 
 
-class Sines(CounterBasedDataModule):
-    splits = ()
-
-    def __init__(self, seed=0):
-        super().__init__()
-        self.seed = seed
-
-    def train_batch(self, step):
-        generator = torch.Generator().manual_seed(1000 * self.seed + step)
-        inputs = torch.rand(8, 10, generator=generator) * 2 - 1
-        return inputs, torch.sin(2 * inputs).sum(-1)
-
-    def evaluation_batches(self, split):
-        yield from ()
-
-
 def module_of(seed=0, name="AdamW", dtype=torch.float32, **changes):
     torch.manual_seed(seed)
     return UnitRows(Rows().to(dtype), functools.partial(OPTIMIZERS[name], **changes), Cosine())
 
 
-def by_hand(name, steps, batches=1, seed=0, dtype=torch.float32, **changes):
-    """The weights after each step of the plain loop: gradients of the mean loss, the stock optimiser, a projection."""
-    module = module_of(seed, "AdamW" if name == "UnitAdamW" else name, dtype, **changes)
-    optimizer, data = module.optimizer(module.parameter_groups()), Sines(seed)
-    rates = [group["lr"] for group in optimizer.param_groups]
-    found = []
-    for step in range(steps):
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * module.schedule.factor(step, steps)
-        optimizer.zero_grad()
-        for number in range(batches):
-            inputs, targets = (tensor.to(dtype) for tensor in data.train_batch(step * batches + number))
-            (module.loss((inputs, targets)) / batches).backward()
-        optimizer.step()
-        with torch.no_grad():
-            for matrix in (module.model.first, module.model.last):
-                matrix.div_(matrix.square().sum(-1, keepdim=True).sqrt())
+def projected(name, steps, batches=1, seed=0, dtype=torch.float32, **changes):
+    """The weights after each step of the plain loop with the stock optimiser and a projection."""
+    module, found = module_of(seed, "AdamW" if name == "UnitAdamW" else name, dtype, **changes), []
+
+    @torch.no_grad()
+    def project():
+        for matrix in (module.model.first, module.model.last):
+            matrix.div_(matrix.square().sum(-1, keepdim=True).sqrt())
         found.append(weights(module))
+
+    by_hand(module, Waves(seed), steps, batches, after_step=project)
     return found
 
 
@@ -140,10 +116,10 @@ def test_lightning_projects_after_every_optimiser_step_and_never_between(name, t
     )
     module, watching = module_of(0, name), Watching()
     trainer = trainer_of(tmp_path, max_steps=4, accumulate_grad_batches=2, callbacks=[watching])
-    trainer.fit(module, datamodule=Sines())
+    trainer.fit(module, datamodule=Waves(0))
     assert [step for step, _ in watching.after] == [0, 1, 1, 2, 2, 3, 3, 4]
     assert len(projections) == (0 if name == "UnitAdamW" else 4 * 2)
-    expected = by_hand(name, 4, 2)
+    expected = projected(name, 4, 2)
     start = weights(module_of(0, name))
     for index, (step, found) in enumerate(watching.after):
         if index % 2 == 0:
@@ -155,26 +131,10 @@ def test_lightning_projects_after_every_optimiser_step_and_never_between(name, t
             assert_same(found, expected[step - 1], 1e-5)
 
 
-def test_a_checkpoint_holds_projected_weights_and_a_resumed_run_equals_a_whole_one(tmp_path):
-    whole, first, second = (module_of() for _ in range(3))
-    trainer_of(tmp_path, max_steps=4).fit(whole, datamodule=Sines())
-
-    class Stopping(L.Callback):
-        def on_train_batch_end(self, trainer, pl_module, *_):
-            if trainer.global_step == 2:
-                trainer.save_checkpoint(tmp_path / "two.ckpt")
-                trainer.should_stop = True
-
-    trainer_of(tmp_path, max_steps=4, callbacks=[Stopping()]).fit(first, datamodule=Sines())
-    assert are_unit(torch.load(tmp_path / "two.ckpt", weights_only=True)["state_dict"])
-    trainer_of(tmp_path, max_steps=4).fit(second, datamodule=Sines(), ckpt_path=tmp_path / "two.ckpt")
-    assert all(torch.equal(one, two) for one, two in zip(whole.parameters(), second.parameters(), strict=True))
-
-
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_stacked_models_keep_unit_rows_each(name):
     modules = [module_of(seed, name, lr=0.02 * (1 + seed % 2)) for seed in range(3)]
-    ensemble = Ensemble(modules, [Sines(seed) for seed in range(3)], 5, precision="64-true")
+    ensemble = Ensemble(modules, [Waves(seed) for seed in range(3)], 5, precision="64-true")
     for _ in range(5):
         ensemble.advance()
         for index in ensemble.layout.groups[0]:
@@ -182,7 +142,7 @@ def test_stacked_models_keep_unit_rows_each(name):
             torch.testing.assert_close(norms, torch.ones_like(norms), rtol=1e-14, atol=0)
     ensemble.unstack()
     for seed, module in enumerate(modules):
-        expected = by_hand(name, 5, seed=seed, dtype=torch.float64, lr=0.02 * (1 + seed % 2))[-1]
+        expected = projected(name, 5, seed=seed, dtype=torch.float64, lr=0.02 * (1 + seed % 2))[-1]
         assert_same(weights(module), expected, 1e-10)
 
 
@@ -191,11 +151,11 @@ def test_models_kept_in_several_dtypes_are_not_stacked():
     for module in modules:
         module.model.first.data = module.model.first.data.bfloat16()
     with pytest.raises(UsageError, match=r"bfloat16 and torch\.float32.*machine\.stack=null"):
-        Ensemble(modules, [Sines(seed) for seed in range(2)], 5)
+        Ensemble(modules, [Waves(seed) for seed in range(2)], 5)
 
 
 def stepped(module, optimizer, steps):
-    data = Sines()
+    data = Waves(0)
     for step in range(*steps):
         optimizer.zero_grad()
         module.loss(data.train_batch(step)).backward()
@@ -256,7 +216,7 @@ def train_shared(rank, folder):
         module = module_of(0, name)
         chosen = Sharded() if strategy == "fsdp" else strategy
         trainer = trainer_of(folder, max_steps=4, strategy=chosen, devices=2, plugins=[Ranks(rank)])
-        trainer.fit(module, datamodule=Sines())
+        trainer.fit(module, datamodule=Waves(0))
         found[name, strategy] = {
             key: value.full_tensor() if isinstance(value, DTensor) else value for key, value in weights(module).items()
         }
@@ -278,7 +238,7 @@ def test_two_devices_project_whole_rows(tmp_path):
     for (name, strategy), tensors in found.items():
         assert are_unit(tensors), strategy
         # Gradients averaged over two processes, four steps in float32.
-        assert_same(tensors, by_hand(name, 4, 2)[-1], 1e-5)
+        assert_same(tensors, projected(name, 4, 2)[-1], 1e-5)
 
 
 if __name__ == "__main__":

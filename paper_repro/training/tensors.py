@@ -1,0 +1,214 @@
+"""The tensors of a training step: batches, random draws, and the carry from one step to the next.
+
+Each is a tree: a tensor, or a tuple, list or dict of trees.
+
+Drawn ahead of the loss, random tensors can be stacked for many models under ``vmap``, where a loss cannot draw by
+itself.  Each has a generator of its own, seeded from the cell's seed, the tensor's name, the optimiser step and the
+slot (the number of the batch within the step), so a resumed run draws what an uninterrupted one draws, on any device.
+
+A carry is part of the checkpoints.  A replay buffer of 192 texts of 256 tokens, each with a probability for every one
+of 50,277 tokens, takes 9.9 GB in float32, and 19 MB as the 64 largest probabilities with their indices.  What a carry
+is made of works under ``torch.func.vmap`` and on the meta device.  Legend: N entries of a ring, B entries that are
+added together, K chosen ones, V classes, and ``...`` for the shape of one tensor of an entry.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from paper_repro.base.errors import UsageError, at_least
+from paper_repro.base.identity import mix
+
+Ring = dict[str, Any]
+"""``entries``: a tree of tensors (N, ...); ``written``: how many entries were ever added, int64, ()."""
+
+
+# Trees.
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
+    """Apply ``function`` to every tensor of the batch; the rest stays as it is."""
+    return tree_map_only(Tensor, function, batch)
+
+
+def tensors_of(batch: Any) -> list[Tensor]:
+    """Return the tensors of the batch, in the order in which ``map_tensors`` visits them."""
+    return [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
+
+
+def stack(batches: Sequence[Any]) -> Any:
+    """Return one batch whose tensors have a leading model axis, (S, ...), from S batches of the same form.
+
+    Raises:
+        UsageError: the batches differ in form or shape, or hold something that is not a tensor.
+    """
+    first = batches[0]
+    if isinstance(first, Tensor):
+        try:
+            return torch.stack(tuple(batches))
+        except (RuntimeError, TypeError) as error:
+            shapes = sorted({str(tuple(getattr(batch, "shape", ()))) for batch in batches})
+            raise UsageError(
+                f"models that are trained together need batches of one shape, found {', '.join(shapes)}: "
+                "give their data the same batch size, or train these cells one by one"
+            ) from error
+    if isinstance(first, dict):
+        return {key: stack([batch[key] for batch in batches]) for key in first}
+    if isinstance(first, tuple | list):
+        return tuple(stack(items) for items in zip(*batches, strict=True))
+    raise UsageError(f"a batch of models that are trained together holds tensors only, found {type(first).__name__}")
+
+
+def place(batch: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
+    """Return the batch on ``device``, its floating-point tensors as ``dtype`` (None: as they are)."""
+    return map_tensors(lambda tensor: tensor.to(device, _dtype(tensor, dtype), non_blocking=True), batch)
+
+
+def _dtype(tensor: Tensor, dtype: torch.dtype | None) -> torch.dtype:
+    return dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+
+
+# Draws: a module declares them, the trainer draws them.  Shape () is one number for the whole batch.
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Independent numbers of mean 0 and variance 1, float32."""
+
+    shape: tuple[int, ...] = ()
+
+    def sample(self, device: torch.device, generator: torch.Generator | None) -> Tensor:
+        return torch.randn(self.shape, device=device, generator=generator, dtype=torch.float32)
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Independent numbers, uniform in [low, high), float32."""
+
+    shape: tuple[int, ...] = ()
+    low: float = 0.0
+    high: float = 1.0
+
+    def sample(self, device: torch.device, generator: torch.Generator | None) -> Tensor:
+        found = torch.rand(self.shape, device=device, generator=generator, dtype=torch.float32)
+        return self.low + (self.high - self.low) * found
+
+
+@dataclass(frozen=True)
+class Integers:
+    """Independent whole numbers, uniform in low, ..., high (both included), int64."""
+
+    low: int
+    high: int
+    shape: tuple[int, ...] = ()
+
+    def sample(self, device: torch.device, generator: torch.Generator | None) -> Tensor:
+        return torch.randint(self.low, self.high + 1, self.shape, device=device, generator=generator)
+
+
+Distribution = Normal | Uniform | Integers
+
+
+def draw(
+    declared: Mapping[str, Distribution], device: torch.device, seed: int, step: int, slot: int
+) -> dict[str, Tensor]:
+    """Draw the declared tensors of batch ``slot`` of optimiser step ``step``, by name.
+
+    The numbers depend on ``seed``, name, step, slot and the type of the device (a GPU has another generator than a
+    CPU).  On the meta device the tensors have shapes and types only.
+    """
+    found = {}
+    for name, distribution in declared.items():
+        generator = None
+        if device.type != "meta":
+            generator = torch.Generator(device).manual_seed(mix(seed, "draw", name, step, slot))
+        found[name] = distribution.sample(device, generator)
+    return found
+
+
+# Carries: a ring of the last entries, and narrow forms in which large ones are kept.
+
+
+def empty_ring(capacity: int, entries: Any) -> Ring:
+    """Return a ring for N = ``capacity`` entries, without any, on the device of ``entries``.
+
+    Args:
+        entries: a tree of tensors (B, ...); shapes and types are taken from it, but numbers are kept in bfloat16.
+
+    Raises:
+        ValueError: a capacity below 1, or more entries added together than the ring keeps.
+    """
+    at_least("capacity", capacity)
+    first = tensors_of(entries)[0]
+    if len(first) > capacity:
+        raise ValueError(f"capacity={capacity}: entries are added {len(first)} at once, and none of them may be lost")
+
+    def room(tensor: Tensor) -> Tensor:
+        return torch.zeros(capacity, *tensor.shape[1:], dtype=_dtype(tensor, torch.bfloat16), device=tensor.device)
+
+    written = torch.zeros((), dtype=torch.int64, device=first.device)
+    return {"entries": map_tensors(room, entries), "written": written}
+
+
+def add(ring: Ring, entries: Any) -> Ring:
+    """Return the ring with ``entries``, a tree of tensors (B, ...), in the place of the B oldest.
+
+    The ring's memory is written in place, gradients are left behind.
+    """
+    new = tensors_of(entries)
+    count = len(new[0])
+    rows = _oldest_rows(ring, count)
+    for own, other in zip(tensors_of(ring["entries"]), new, strict=True):
+        own[rows] = other.detach().to(own.dtype)
+    return {"entries": ring["entries"], "written": ring["written"] + count}
+
+
+def oldest(ring: Ring, count: int) -> Any:
+    """Return copies of the B = ``count`` entries that the next ``add`` of as many overwrites, a tree of (B, ...)."""
+    rows = _oldest_rows(ring, count)
+    return map_tensors(lambda tensor: tensor[rows], ring["entries"])
+
+
+def _oldest_rows(ring: Ring, count: int) -> Tensor:
+    kept = tensors_of(ring["entries"])[0]
+    return (ring["written"] + torch.arange(count, device=kept.device)) % len(kept)  # (B,)
+
+
+def choose(ring: Ring, keys: Tensor, count: int, dtype: torch.dtype | None = None) -> tuple[Any, Tensor]:
+    """K different entries at random, or as many as there are.
+
+    Args:
+        keys: (N,), uniform random numbers in [0, 1), one of the step's draws.
+        count: K, at most N.
+        dtype: of the floating-point tensors that are returned; None: as they are kept.
+
+    Returns:
+        The entries, a tree of tensors (K, ...), copied; and (K,), bool, False where the ring has no entry to give.
+    """
+    filled = torch.arange(len(keys), device=keys.device) < ring["written"]  # (N,): filled from its first place on
+    rows = torch.where(filled, keys, 2.0).argsort()[:count]  # (K,)
+    chosen = map_tensors(lambda tensor: tensor[rows].to(_dtype(tensor, dtype)), ring["entries"])
+    return chosen, filled[rows]
+
+
+def largest(probabilities: Tensor, count: int) -> dict[str, Tensor]:
+    """Return the ``count`` largest probabilities (..., V) and their indices, (..., count) each; 6 bytes per pair."""
+    values, indices = probabilities.detach().topk(count, dim=-1)
+    return {"values": values.to(torch.bfloat16), "indices": indices.to(torch.int32)}
+
+
+def spread(kept: dict[str, Tensor], classes: int) -> Tensor:
+    """Return probabilities (..., V), float32, from ``largest``; dropped classes share equally what is missing to 1.
+
+    If none was dropped, or rounding has made the kept ones more than 1, they are divided by their sum.
+    """
+    values, indices = kept["values"].float(), kept["indices"].long()  # (..., count)
+    dropped = classes - values.shape[-1]
+    total = values.sum(-1, keepdim=True)  # (..., 1)
+    rest = (1 - total).clamp(min=0) / max(dropped, 1) if dropped else torch.zeros_like(total)
+    values = values / (total + rest * dropped)
+    return (rest / (total + rest * dropped)).expand(*values.shape[:-1], classes).scatter(-1, indices, values)

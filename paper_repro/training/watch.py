@@ -1,0 +1,487 @@
+"""What happens beside the steps of a training: the loss curve, checkpoints and stops, evaluations, and the journal.
+
+The journal is what a run tells while it trains: lines in log.txt, and points in a CSV file, TensorBoard or Weights &
+Biases.  The points go through Lightning's own loggers, one for each cell, in ``logs/`` of the cell's folder.  A run
+that is resumed after step N keeps the points up to N and writes those after it again, so that none is lost and none is
+there twice.  Nothing of this enters a result.
+"""
+
+import csv
+import math
+import os
+import secrets
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from torch import Tensor
+
+from paper_repro.base import identity
+from paper_repro.base.errors import UsageError, first_line, nearest
+from paper_repro.cells.planned import CSV, FOLDER, TENSORBOARD, WANDB
+from paper_repro.cells.tasks import LOSS_POINTS, Report, StopRequestedError, loss_point
+from paper_repro.datamodules.counter_based import CounterBasedDataModule
+from paper_repro.training.build import BuiltCell
+from paper_repro.training.machine import Machine, Rank, whole
+from paper_repro.training.module import PaperModule
+
+SHARE_OF_SAVING = 0.05
+"""The largest part of the time that checkpoints by the clock may take."""
+LOG, LOSS = "log.txt", "training_loss"
+PROJECT = "paper-repro"
+"""The project at Weights & Biases, where WANDB_PROJECT names no other."""
+_EVENTS = "events.out.tfevents."
+_GO, _SAVE, _END, _STOP = range(4)
+Context = Callable[[], AbstractContextManager[Any]]
+
+
+class LossLog:
+    """Mean losses over each hundredth of the run and the first non-finite loss, for S models at once.
+
+    Everything stays on the device: adding a step does not wait for it.
+
+    Args:
+        models: S.
+        steps: length of the run; a run of fewer than 100 steps has a point per step.
+
+    ``end`` is the last step, an earlier one where a callback has ended the run.
+    """
+
+    def __init__(self, models: int, steps: int, device: torch.device) -> None:
+        self.steps = self.end = steps
+        self.points = min(LOSS_POINTS, steps)
+        self.latest = torch.full((models,), torch.nan, device=device)
+        self._sums = torch.zeros(self.points, models, dtype=torch.float64, device=device)
+        self._first_bad = torch.full((models,), -1, dtype=torch.int64, device=device)
+
+    def add(self, step: int, losses: Tensor) -> None:
+        """Keep the losses, (S,), of step ``step`` (0-based)."""
+        self.latest = losses
+        self._sums[loss_point(step, self.steps)] += losses
+        bad = ~torch.isfinite(losses) & (self._first_bad < 0)
+        self._first_bad.masked_fill_(bad, step)
+
+    def diverged(self) -> list[int | None]:
+        """Return, for each model, the first step (0-based) with a non-finite loss; waits for the device."""
+        return [step if step >= 0 else None for step in self._first_bad.tolist()]
+
+    def mean_latest(self) -> float:
+        """Return the mean of the latest losses that are finite; NaN if none is. Waits for the device."""
+        return float(self.latest[torch.isfinite(self.latest)].double().mean())
+
+    def curve(self, model: int) -> list[tuple[int, float]]:
+        """Return (steps done, mean loss since the point before) of one model, up to where it diverged."""
+        first_bad = int(self._first_bad[model])
+        end = first_bad if first_bad >= 0 else self.end
+        sums = self._sums[:, model].tolist()
+        edges = [-(-point * self.steps // self.points) for point in range(self.points + 1)]
+        return [
+            (edges[point + 1], sums[point] / (edges[point + 1] - edges[point]))
+            for point in range(self.points)
+            if edges[point + 1] <= end
+        ]
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"sums": self._sums, "first_bad": self._first_bad}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._sums.copy_(state["sums"])
+        self._first_bad.copy_(state["first_bad"])
+
+
+class Watch:
+    """Keeps the loss log, reports, has checkpoints saved when they are due, and ends a run that has to end.
+
+    Every checkpoint holds all that a resume needs, the carries with the weights.  A carry of many gigabytes makes it
+    slow to write, so the seconds between two checkpoints are at least 20 times those that the last one took to save.
+
+    What rank 0 decides by its clock and its user, it tells the other ranks; after every step they do what it says.
+
+    Args:
+        report: of rank 0.
+        save: writes a checkpoint after so many steps; ``state_dict`` of this watch is part of it.
+        journal: is told every step, and writes it to the disk before the checkpoint; None: there is no journal.
+    """
+
+    def __init__(
+        self,
+        log: LossLog,
+        machine: Machine,
+        report: Report | None,
+        save: Callable[[int], None],
+        journal: "Journal | None" = None,
+        rank: Rank | None = None,
+    ) -> None:
+        self.log, self.machine, self.save, self.journal = log, machine, save, journal
+        self.report: Any = report
+        self.rank = rank or Rank()
+        self._earlier_seconds = 0.0
+        self._started = self._reported = self._saved_at = time.monotonic()
+        self._saved_step: int | None = None
+        self._saving_seconds = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock seconds since the start, those of the interrupted runs before this one included."""
+        return self._earlier_seconds + time.monotonic() - self._started
+
+    def after_step(self, step: int) -> bool:
+        """Account for step ``step`` (the number of steps done, its losses already in the log).
+
+        Returns whether training should go on: False once every model has diverged.
+
+        Raises:
+            StopRequestedError: after a checkpoint was saved.
+        """
+        if self.rank.index:
+            return self._obey(step)
+        self.report.saves = True
+        now = time.monotonic()
+        last = step == self.log.steps
+        if self.journal is not None:
+            self.journal.after_step(step, self.log.latest, self.seconds)
+        told = last or now - self._reported >= self.machine.progress_every_seconds
+        over = told and None not in self.log.diverged()
+        if not over and (last or self._due(step, now)):
+            self._save(step)  # before the last step is told: from then on a request to stop ends the process
+        if told:
+            self._reported = now
+            if self.journal is not None:
+                self.journal.flush()
+            self.report.progress(step, self.log.steps, self.log.mean_latest())
+        if over:
+            self.rank.share(_END)
+            return False
+        self.stop_if_requested(step)
+        return True
+
+    def stop_if_requested(self, step: int) -> None:
+        """Raise StopRequestedError if the user wants to stop; the checkpoint of ``step`` is on the disk by then."""
+        if self.rank.index:
+            self._obey(step)
+            return
+        if self.report.stop_requested:
+            if step > 0:
+                self._save(step)
+            self.rank.share(_STOP)
+            raise StopRequestedError(f"stopped after step {step} of {self.log.steps}")
+        self.rank.share(_GO)
+
+    def _obey(self, step: int) -> bool:
+        """Do what rank 0 says, and return whether training goes on."""
+        while (word := self.rank.share(_GO)) == _SAVE:
+            self.save(step)
+        if word == _STOP:
+            raise StopRequestedError(f"rank 0 stopped after step {step}")
+        return word == _GO
+
+    def resumed_at(self, step: int) -> None:
+        """Note that the checkpoint of ``step`` is on the disk already."""
+        self._saved_step = step
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"losses": self.log.state_dict(), "seconds": self.seconds}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.log.load_state_dict(state["losses"])
+        self._earlier_seconds = float(state["seconds"])
+
+    def _due(self, step: int, now: float) -> bool:
+        steps, seconds = self.machine.checkpoint_every_steps, self.machine.checkpoint_every_seconds
+        if steps and step % steps == 0:
+            return True
+        return bool(seconds) and now - self._saved_at >= max(seconds or 0.0, self._saving_seconds / SHARE_OF_SAVING)
+
+    def _save(self, step: int) -> None:
+        if self._saved_step != step:
+            self.report.check_lease()
+            if self.journal is not None:
+                self.journal.flush()
+            started = time.monotonic()
+            self.rank.share(_SAVE)
+            self.save(step)
+            self._saved_step, self._saving_seconds = step, time.monotonic() - started
+        self._saved_at = time.monotonic()
+
+
+class Evaluations:
+    """Evaluates S models every so many steps and at the end, and keeps for each the weights of its best evaluation.
+
+    Args:
+        every: optimiser steps between evaluations; None: only the last one.
+        keep: the metric whose lowest value decides which weights are kept, for example "val_loss"; None: the last ones.
+        context: what a forward pass is computed under (autocast).
+        batches: of each split, that the evaluations of the curves take; None: all.  The metrics at the end are whole.
+        journal: is told every point of the curves; None: there is no journal.
+
+    Raises:
+        UsageError: ``keep`` is not a metric of a module.
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[PaperModule],
+        data: Sequence[CounterBasedDataModule],
+        every: int | None,
+        keep: str | None,
+        context: Context,
+        batches: int | None = None,
+        journal: "Journal | None" = None,
+    ) -> None:
+        self.modules, self.data, self.journal = [*modules], data, journal
+        self.every, self.keep, self.context, self.batches = every, keep, context, batches
+        for module, one in zip(modules, data, strict=True):
+            known = _metrics_of(module, one)
+            if keep is not None and keep not in known:
+                raise UsageError(f"training.keep={keep!r}: not a metric of this module{nearest(keep, known)}")
+        self._curves: list[dict[str, list[list[float]]]] = [{} for _ in modules]
+        self._best: list[dict[str, float]] = [{} for _ in modules]
+        self._weights: list[dict[str, Tensor]] = [{} for _ in modules]
+
+    def due(self, step: int, steps: int) -> bool:
+        """Return whether to evaluate after ``step`` of ``steps``; the last step is evaluated by ``finish``."""
+        return self.every is not None and step % self.every == 0 and step < steps
+
+    def after(self, step: int) -> list[dict[str, float]]:
+        """Evaluate every model after ``step`` optimiser steps, and return the metrics of each."""
+        found = [self._evaluated(index, self.batches) for index in range(len(self.modules))]
+        for index, metrics in enumerate(found):
+            self._account(index, step, metrics)
+        return found
+
+    def finish(self, index: int, step: int) -> dict[str, float]:
+        """Evaluate one model on all batches after the last step, and put the weights that are kept into its module.
+
+        Returns every metric, with ``best_<name>`` for each of them and ``best_step`` where weights are kept by one.
+        A metric that was never finite keeps the last weights.
+        """
+        metrics = self._evaluated(index, None)
+        # A curve's points are comparable: the last one, too, is of the batches of those before.
+        shorter = self.every is not None and self.batches is not None
+        self._account(index, step, self._evaluated(index, self.batches) if shorter else metrics)
+        if not self._best[index]:
+            return metrics
+        self._load(index)
+        best = dict(self._best[index])
+        return {**metrics, "best_step": best.pop("step"), **{f"best_{name}": value for name, value in best.items()}}
+
+    def curves(self, index: int) -> dict[str, list[tuple[int, float]]]:
+        """Return (steps done, value) of each metric of one model; empty unless it was evaluated while training."""
+        if self.every is None:
+            return {}
+        return {name: [(int(step), value) for step, value in points] for name, points in self._curves[index].items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        weights = [{name: whole(tensor) for name, tensor in one.items()} for one in self._weights]
+        return {"curves": self._curves, "best": self._best, "weights": weights}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._curves, self._best, self._weights = state["curves"], state["best"], state["weights"]
+
+    def _evaluated(self, index: int, batches: int | None) -> dict[str, float]:
+        module, data = self.modules[index], self.data[index]
+        data.setup("test")
+        with self.context():
+            return module.evaluate(data, batches)
+
+    def _account(self, index: int, step: int, metrics: dict[str, float]) -> None:
+        if self.journal is not None:
+            self.journal.evaluated(index, step, metrics)
+        for name, value in metrics.items():
+            self._curves[index].setdefault(name, []).append([float(step), value])
+        if self.keep is None:
+            return
+        value = metrics[self.keep]
+        if math.isfinite(value) and value < self._best[index].get(self.keep, math.inf):
+            self._best[index] = {"step": float(step), **metrics}
+            state = self.modules[index].state_dict()
+            self._weights[index] = {name: tensor.detach().clone() for name, tensor in state.items()}
+
+    def _load(self, index: int) -> None:
+        with torch.no_grad():
+            for name, tensor in self.modules[index].state_dict().items():
+                tensor.copy_(whole(self._weights[index][name]))
+
+
+def _metrics_of(module: PaperModule, data: CounterBasedDataModule) -> list[str]:
+    return [f"{split}_{name}" for split in data.splits for name in module.new_metrics()]
+
+
+class Journal:
+    """The journal of a run of S cells; only rank 0 has one.
+
+    log.txt has a line for each hundredth of the run; ``machine.logger`` gets a point every
+    ``machine.log_every_steps`` steps, and one of the last.  A point is the loss of that step, a mean over its batches.
+
+    Args:
+        folder: of the run: log.txt lies there, and where ``machine.log_folder`` names none, the cells' own folders.
+    """
+
+    def __init__(self, built: Sequence[BuiltCell], folder: Path) -> None:
+        self.built, self.folder = built, folder
+        self.steps, machine = built[0].training.steps, built[0].machine
+        self.every = machine.log_every_steps if machine.logger else None
+        self._points: list[_Points] = []
+
+    @property
+    def loggers(self) -> list[Logger]:
+        return [points.logger for points in self._points]
+
+    def begin(self, step: int) -> None:
+        """Say that training begins after ``step`` optimiser steps: 0, or those of the checkpoint."""
+        names = " ".join(one.cell.id for one in self.built)
+        self._line(f"{'from the start' if step == 0 else f'on from step {step}'}, {self.steps} steps: {names}")
+        for one in self.built if self.every else ():
+            folder = Path(one.machine.log_folder or self.folder / one.cell.id) / FOLDER
+            folder.mkdir(parents=True, exist_ok=True)
+            self._points.append(_OPEN[one.machine.logger](one, folder, step))
+
+    def after_step(self, step: int, losses: Tensor, seconds: float) -> None:
+        """Tell the losses, (S,), of the step that made the number of steps done ``step``."""
+        last = step == self.steps
+        line = last or loss_point(step, self.steps) != loss_point(step - 1, self.steps)
+        point = bool(self._points) and (last or step % (self.every or 1) == 0)
+        if not line and not point:
+            return
+        values = losses.tolist()  # waits for the device
+        if line:
+            shown = " ".join(f"{value:.6g}" for value in values)
+            self._line(f"step {step} of {self.steps}, {seconds:.1f} s, {LOSS} {shown}")
+        for points, value in zip(self._points, values, strict=True) if point else ():
+            points.add(step, {LOSS: value})
+
+    def evaluated(self, index: int, step: int, metrics: Mapping[str, float]) -> None:
+        """Tell what an evaluation of one cell gave."""
+        shown = " ".join(f"{name} {value:.6g}" for name, value in metrics.items())
+        which = f" of {self.built[index].cell.id}" if len(self.built) > 1 else ""
+        self._line(f"step {step} of {self.steps}, evaluation{which}: {shown}")
+        if self._points:
+            self._points[index].add(step, metrics)
+
+    def flush(self) -> None:
+        """Have everything on the disk that was told."""
+        for points in self._points:
+            points.logger.save()
+
+    def close(self) -> None:
+        """End the loggers; what was told is on the disk, or sent."""
+        while self._points:
+            self._points.pop().close()
+        if self.built[0].machine.logger == WANDB and "wandb" in sys.modules:
+            sys.modules["wandb"].teardown()  # waits for its process, which writes on after a run has ended
+
+    def _line(self, text: str) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / LOG).open("a", encoding="utf-8") as stream:
+            stream.write(f"{text}\n")
+
+
+@dataclass
+class _Points:
+    """One cell's points in one logger of Lightning's."""
+
+    logger: Logger
+    step: int
+    """The step of the checkpoint from which the run goes on; 0 at the start."""
+    known: frozenset[str]
+    """The names of its points that are there already: a run that ended after its last checkpoint evaluates anew."""
+    end: Callable[[], object] | None = None
+
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        new = {name: value for name, value in values.items() if step != self.step or name not in self.known}
+        if new:
+            self.logger.log_metrics(new, step)
+
+    def close(self) -> None:
+        self.logger.save()
+        if self.end is not None:
+            self.end()
+
+
+def _csv(built: BuiltCell, folder: Path, step: int) -> _Points:
+    """Open metrics.csv.  Lightning's logger begins with an empty file: the rows that are kept are written anew."""
+    table, before = folder / "metrics.csv", folder / "metrics.before.csv"
+    if not before.exists() and table.exists():
+        table.replace(before)  # a process that was killed before the new file was whole finds the old one here
+    rows = [row for row in _rows(before) if row[0] <= step] if step else []
+    table.unlink(missing_ok=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*exists and is not empty.*")
+        logger = CSVLogger(folder, name="", version="")
+        # The whole header at once: a file is rewritten, and might be lost half-way, where a column is added later.
+        logger.experiment.metrics_keys = sorted(["step", LOSS, *_metrics_of(built.module, built.data)])
+    for found, values in rows:
+        logger.log_metrics({**values}, found)
+    logger.save()
+    before.unlink(missing_ok=True)
+    return _Points(logger, step, frozenset(name for found, row in rows if found == step for name in row))
+
+
+def _rows(path: Path) -> list[tuple[int, dict[str, float]]]:
+    """Return the rows of a table of points, each a step and its values; one that was cut off is left out."""
+    if not path.is_file():
+        return []
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
+    rows = [{name: text for name, text in row.items() if text} for row in csv.DictReader(lines)]
+    return [(int(row.pop("step")), {name: float(text) for name, text in row.items()}) for row in rows]
+
+
+def _tensorboard(built: BuiltCell, folder: Path, step: int) -> _Points:
+    """Open an event file.  ``purge_step`` makes readers leave out earlier points from that step on.
+
+    Event files are read in the order of their names, and a name holds the second and the pid, of which neither needs to
+    rise from one run to the next: so those that are there are numbered.
+    """
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for number, path in enumerate(sorted(folder.glob(f"{_EVENTS}*"))):
+        head = f"{_EVENTS}{number:010d}."
+        if step == 0:
+            path.unlink()
+        elif not path.name.startswith(head):
+            path.rename(path.with_name(head + path.name.removeprefix(_EVENTS)))
+    known: frozenset[str] = frozenset()
+    if step == built.training.steps:
+        found = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+        tags = found.Tags()["scalars"]
+        known = frozenset(tag for tag in tags if any(event.step == step for event in found.Scalars(tag)))
+    logger = TensorBoardLogger(
+        folder, name="", version="", default_hp_metric=False, purge_step=step + 1 if step else None, flush_secs=10
+    )
+    return _Points(logger, step, known, logger.experiment.close)
+
+
+def _wandb(built: BuiltCell, folder: Path, step: int) -> _Points:
+    """Open a run of Weights & Biases, that of before where training goes on.  Cells of a stack have one each."""
+    import wandb
+
+    name = folder / "wandb-run.txt"
+    if step == 0 or not name.is_file():
+        name.write_text(f"{built.cell.id}-{secrets.token_hex(3)}", encoding="utf-8")
+    try:
+        run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            id=name.read_text(encoding="utf-8").strip(),
+            name=built.cell.id,
+            dir=folder,
+            config=identity.recorded(built.cell.config),
+            resume="allow",
+            reinit="create_new",  # the runs of a stack are open side by side
+            settings=wandb.Settings(silent=True, console="off"),
+        )
+    except wandb.errors.Error as error:
+        advice = "run `wandb login`, or set WANDB_MODE=offline to keep the run here"
+        raise UsageError(f"machine.logger=wandb: {first_line(error)}; {advice}") from error
+    run.define_metric("trainer/global_step")
+    run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
+    return _Points(WandbLogger(experiment=run), step, frozenset(), run.finish)
+
+
+_OPEN: dict[Any, Callable[[BuiltCell, Path, int], _Points]] = {CSV: _csv, TENSORBOARD: _tensorboard, WANDB: _wandb}
