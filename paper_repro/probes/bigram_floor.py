@@ -15,8 +15,8 @@ from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.documents import DocumentData
 from paper_repro.datamodules.listops import ListOpsData
-from paper_repro.datamodules.question_answers import AbsentTextsError
 from paper_repro.datamodules.text import TRAIN, StreamData, TextData
+from paper_repro.datamodules.text_sets import AbsentTextsError
 from paper_repro.metrics.counts import BigramCounts, cross_entropy
 from paper_repro.probes.floor_task import FloorTask
 from paper_repro.probes.scored_texts import check_sets, lack, scored_batches

@@ -8,9 +8,8 @@ from torch import Tensor
 from paper_repro.base.errors import UsageError, at_least
 from paper_repro.base.identity import IGNORED
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
-from paper_repro.datamodules.question_answers import AbsentTextsError
 from paper_repro.datamodules.text import VAL, TextData
-from paper_repro.datamodules.text_sets import TextSet
+from paper_repro.datamodules.text_sets import AbsentTextsError, TextSet
 
 VALIDATION = "validation"
 Pair = tuple[Tensor, Tensor]

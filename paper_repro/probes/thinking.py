@@ -15,7 +15,7 @@ from paper_repro.base.errors import UsageError, at_least
 from paper_repro.base.identity import IGNORED, mix
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
-from paper_repro.datamodules.question_answers import AbsentTextsError
+from paper_repro.datamodules.text_sets import AbsentTextsError
 from paper_repro.models.ebt import EBT, AutoregressiveEBT, Considered, ThinkingSettings, TransformerPlusPlus, think
 from paper_repro.probes.scored_texts import VALIDATION, Pair, check_sets, lack, scored_batches
 from paper_repro.training.module import PaperModule

@@ -15,14 +15,13 @@ import pytest
 import torch
 from PIL import Image
 
-from paper_repro.base import files
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import image_preparation
 from paper_repro.datamodules.celeba import CelebAImages
 from paper_repro.datamodules.encoded_files import Labels, Source
-from paper_repro.datamodules.image_decoding import CentralSquare
 from paper_repro.datamodules.image_sources import Photographs
 from paper_repro.datamodules.images import ImageData
+from paper_repro.datamodules.pixels import CentralSquare
 from paper_repro.datamodules.prepared_images import PreparedImages, StoredImages
 from paper_repro.scripts import prepare_data
 
@@ -46,13 +45,8 @@ def jpegs() -> dict[str, list[bytes]]:
 
 
 @pytest.fixture(autouse=True)
-def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Places of this test alone; shards hold three images each."""
-    import datasets
-
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(files, "DATA", tmp_path / "unused")
-    monkeypatch.delenv(files.DATA_VARIABLE, raising=False)
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shards hold three images each."""
     monkeypatch.setattr(image_preparation, "SHARD_BYTES", 3 * SIZE * SIZE * 3 + 1)
 
 
@@ -275,7 +269,7 @@ KILLED = """
 import sys, time
 from pathlib import Path
 from paper_repro.datamodules import image_preparation
-from paper_repro.datamodules.image_decoding import CentralSquare
+from paper_repro.datamodules.pixels import CentralSquare
 source = image_preparation.load("imagenet", Path(sys.argv[1]))
 read = source.read
 def slow(split, places):

@@ -15,8 +15,8 @@ from paper_repro.base.identity import settings
 from paper_repro.cells.estimates import CannotBuildError, count_here
 from paper_repro.cells.tasks import FINISHED, Cell, task_of
 from paper_repro.datamodules.documents import DocumentData
-from paper_repro.datamodules.shard_writing import write_shards
 from paper_repro.datamodules.text import TokenData
+from paper_repro.datamodules.token_shards import write_shards
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.metrics.counts import BigramCounts
 from paper_repro.probes.bigram_floor import BigramFloor, counted_pairs, evaluated_pairs

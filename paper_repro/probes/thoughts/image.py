@@ -13,8 +13,8 @@ from torch import Tensor
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import mix
-from paper_repro.datamodules.encoded_files import UnfitError, encoded
-from paper_repro.datamodules.image_decoding import CentralSquare
+from paper_repro.datamodules.encoded_files import encoded
+from paper_repro.datamodules.pixels import CentralSquare, UnfitError
 from paper_repro.metrics.denoising import new_errors, update_errors
 from paper_repro.models import ebt_image as diffusion
 from paper_repro.models.ebt import think
