@@ -179,7 +179,10 @@ def write_decoded(
         places = range(first, min(first + size, counts[split]))
         items, unfit = list[Item](), dict[str, str]()
         found = _decoded(source.read(split, places), decode, pool, AHEAD * workers)
-        for place, label, (file, content) in zip(places, _labels(source, split, places), found, strict=True):
+        labels: Sequence[int | None] = [0] * len(places)
+        if source.labels is not None:
+            labels = source.labels.read(split, places)
+        for place, label, (file, content) in zip(places, labels, found, strict=True):
             try:
                 items.append(item(place, label, content()))
             except UnfitError as error:
@@ -205,16 +208,3 @@ def write_decoded(
                 unfit = folder.kind(folder.settings, tuple(manifest.of(split))).skipped
                 raise UsageError(f"no {kind} of split {split!r} are fit: {named(unfit)}; get the data again")
         return folder.finish(shards)
-
-
-def _labels(source: Source, split: str, places: range) -> Sequence[int | None]:
-    """Return the label of each file, 0 where there are none; UsageError if there are more or fewer than files."""
-    if source.labels is None:
-        return [0] * len(places)
-    found = source.labels.read(split, places)
-    if len(found) != len(places):
-        raise UsageError(
-            f"split {split!r}: {len(found):,} labels of {len(places):,} images from number {places.start:,} on: "
-            "get the data again"
-        )
-    return found

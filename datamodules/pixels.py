@@ -33,8 +33,8 @@ GREY = ("1", "L", "LA")
 OPAQUE = 255
 DEEP = ";16"
 """The mark of 16 bits in the name that Pillow's decoders have for what they read."""
-FACE_SIDE, ALIGNED = 178, (178, 218)
-"""CelebA: the side of a square, and width and height of the aligned images."""
+CELEBA_SIDE, ALIGNED = 178, (178, 218)
+"""The side of a square of CelebA, and width and height of its aligned images."""
 
 
 class UnfitError(ValueError):
@@ -89,7 +89,7 @@ class CentralSquare:
 class AlignedSquare:
     """The central 178 x 178 pixels of an aligned photograph of 178 x 218, CelebA's."""
 
-    size: int = FACE_SIDE
+    size: int = CELEBA_SIDE
 
     @property
     def settings(self) -> dict[str, Any]:

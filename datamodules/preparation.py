@@ -52,13 +52,6 @@ class Request:
     def text(self, option: str) -> str | None:
         return self.words.settings.get(option)
 
-    def choice(self, option: str, choices: tuple[str, ...]) -> str:
-        """Return one of some words, the first one if none was given; UsageError for another word."""
-        found = self.words.settings.get(option, choices[0])
-        if found not in choices:
-            raise UsageError(f"--{option} {found}: give {' or '.join(choices)}")
-        return found
-
     def number(self, option: str) -> int | None:
         """Return a whole number above 0, None if it was not given; UsageError for something else."""
         text = self.words.settings.get(option)

@@ -264,7 +264,10 @@ def something_something(request: Request, folder: Path) -> None:
 
 def _skip(request: Request) -> bool:
     """Return whether unfit images and clips are left out."""
-    return request.choice("on-corrupt", ("refuse", "skip")) == "skip"
+    found = request.text("on-corrupt") or "refuse"
+    if found not in ("refuse", "skip"):
+        raise UsageError(f"--on-corrupt {found}: give refuse or skip")
+    return found == "skip"
 
 
 def sudoku(request: Request, folder: Path) -> None:

@@ -11,14 +11,14 @@ import numpy as np
 from paper_repro.base.errors import UsageError, at_least
 from paper_repro.datamodules.array_shards import Array, DataFiles, Manifest, StoredArrays
 from paper_repro.datamodules.image_sources import TRAIN, VAL, ImageSource
-from paper_repro.datamodules.pixels import FACE_SIDE, Pixels
+from paper_repro.datamodules.pixels import CELEBA_SIDE, Pixels
 
 IMAGES, LABELS, GREY = "images", "labels", "grey"
 """Names of the arrays, and of the count of grey images, which are stored as three equal channels."""
 CLASSES = "classes"
 """The setting that says how many classes there are."""
 PIXEL, LABEL = np.dtype(np.uint8), np.dtype("<i4")
-FACE_SHAPE = (FACE_SIDE, FACE_SIDE, 3)
+FACE_SHAPE = (CELEBA_SIDE, CELEBA_SIDE, 3)
 """CelebA's images, the only ones of the manifests that did not give a shape."""
 
 

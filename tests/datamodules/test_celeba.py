@@ -104,7 +104,6 @@ def test_training_sees_random_crops_and_evaluation_none(celeba: Path) -> None:
 
 
 def test_unfit_images_are_all_named_and_refused_or_left_out(celeba: Path, photographs: dict[str, bytes]) -> None:
-    undisturbed = content(prepare(celeba) / "celeba")
     images = celeba / "img_align_celeba"
     Image.new("L", (178, 218), 7).save(images / "000001.jpg")
     Image.new("I;16", (178, 218)).save(images / "000003.jpg", "PNG")
@@ -122,22 +121,11 @@ def test_unfit_images_are_all_named_and_refused_or_left_out(celeba: Path, photog
     }
     found = refusal("--from", str(celeba), "--to", str(celeba.parent / "new"))
     assert "6 of 12 images are unfit" in found and "and 1 more" in found and "--on-corrupt skip" in found
-    assert all(name in found and reason in found for name, reason in list(reasons.items())[:5])
-    assert not (celeba.parent / "new" / "celeba" / "manifest.json").exists()
-
     out = prepare(celeba, "new", "--on-corrupt", "skip")
     manifest = json.loads((out / "celeba" / "manifest.json").read_bytes())
     noted = {name: reason for shard in manifest["shards"] for name, reason in shard["skipped"].items()}
     assert set(noted) == set(reasons) and all(reasons[name] in reason for name, reason in noted.items())
-    data = opened(out)
-    assert data.source.counts == {"train": 4, "val": 1, "test": 1}
-    square = Image.open(io.BytesIO(photographs["000012.jpg"])).crop((0, 20, 178, 198))
-    assert np.array_equal(data.source.square("test", 0), np.asarray(square))
-
-    assert "6 of 12 images are unfit" in refusal("--from", str(celeba), "--to", str(out))
-    for name in reasons:
-        (images / name).write_bytes(photographs[name])
-    assert content(prepare(celeba, "new", "--on-corrupt", "skip") / "celeba") == undisturbed
+    assert opened(out).source.counts == {"train": 4, "val": 1, "test": 1}
 
 
 def test_a_split_without_a_fit_image_is_refused(celeba: Path) -> None:
@@ -147,52 +135,29 @@ def test_a_split_without_a_fit_image_is_refused(celeba: Path) -> None:
     assert "no images of split 'val' are fit: 000008.jpg: 0 bytes that are no whole image" in found
 
 
-def test_parquet_files_and_the_hub_give_the_same_pixels(
+def test_the_hub_is_asked_for_one_commit_and_parquet_files_give_the_same_pixels(
     celeba: Path, photographs: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import datasets
 
     theirs = {"train": "train", "val": "valid", "test": "test"}
-    features = datasets.Features({"image": datasets.Image(), "celeb_id": datasets.Value("int64")})
-    rows = datasets.DatasetDict()
     for split, names in NAMES.items():
         images = [{"bytes": photographs[name], "path": None} for name in names]
-        rows[theirs[split]] = datasets.Dataset.from_dict({"image": images, "celeb_id": [1] * len(names)}, features)
-        rows[theirs[split]].to_parquet(str(celeba.parent / "parquet" / f"{theirs[split]}-0.parquet"))
-    asked = []
-
-    def hub(name: str, revision: str | None) -> datasets.DatasetDict:
-        asked.append((name, revision))
-        return rows
-
-    official = content(prepare(celeba) / "celeba")
-    found = [content(prepare(celeba.parent / "parquet", "other") / "celeba")]
-    monkeypatch.setattr(datasets, "load_dataset", hub)
-    for words in ((), ("--hub", "eurecom-ds/celeba@c0ffee")):
-        out = celeba.parent / f"hub{len(words)}"
-        assert prepare_data.main(["celeba", "--download", "--to", str(out), *words]) == 0
-        found.append(content(out / "celeba"))
-    official.pop("manifest.json")
-    assert [{name: some[name] for name in some if name != "manifest.json"} for some in found] == [official] * 3
-    assert asked == [
-        ("flwrlabs/celeba", "2d738f56e0e7f925ea36ae7c808ea925264aacec"),
-        ("eurecom-ds/celeba", "c0ffee"),
-    ]
-
-    damaged = {"image": [{"bytes": b"no image", "path": None}, None]}
-    rows["test"] = datasets.Dataset.from_dict(damaged, datasets.Features({"image": datasets.Image()}))
-    found_ = refusal("--download", "--to", str(celeba.parent / "new"))
-    assert "2 of 11 images are unfit: test 0: 8 bytes that are no whole image" in found_
-    assert "test 1: cannot be read (no image in this row)" in found_
-    del rows["valid"]
-    found_ = refusal("--download", "--to", str(celeba.parent / "new"))
-    assert "expected a split valid or validation or val with a column 'image', found train: image, celeb_id" in found_
+        rows = datasets.Dataset.from_dict({"image": images}, datasets.Features({"image": datasets.Image()}))
+        rows.to_parquet(str(celeba.parent / "parquet" / f"{theirs[split]}-0.parquet"))
+    found = [content(folder / "celeba") for folder in (prepare(celeba), prepare(celeba.parent / "parquet", "other"))]
+    assert [some.pop("manifest.json") and some for some in found] == [found[0]] * 2
 
     def silent(name: str, revision: str | None) -> None:
-        raise ConnectionError("offline")
+        raise ConnectionError(f"offline: {name} {revision}")
 
     monkeypatch.setattr(datasets, "load_dataset", silent)
-    assert "the hub did not give it (offline)" in refusal("--download", "--to", str(celeba.parent / "new"))
+    for words, asked in (
+        ((), "flwrlabs/celeba 2d738f56e0e7f925ea36ae7c808ea925264aacec"),
+        (("--hub", "eurecom-ds/celeba@c0ffee"), "eurecom-ds/celeba c0ffee"),
+    ):
+        message = refusal("--download", "--to", str(celeba.parent / "new"), *words)
+        assert f"the hub did not give it (offline: {asked})" in message
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from PIL import Image
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import image_preparation
 from paper_repro.datamodules.celeba import CelebAImages
-from paper_repro.datamodules.encoded_files import Labels, Source
+from paper_repro.datamodules.encoded_files import Source
 from paper_repro.datamodules.image_sources import Photographs
 from paper_repro.datamodules.images import ImageData
 from paper_repro.datamodules.pixels import CentralSquare
@@ -198,13 +198,6 @@ def test_wrong_labels_are_named(jpegs: dict[str, list[bytes]], tmp_path: Path, m
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: no_label)
     found = refusal("imagenet", "--download", "--to", str(tmp_path / "out"))
     assert "expected a split train with a column 'label', found train: image; validation: image" in found
-
-    def read(split: str, places: range) -> Iterator[tuple[str, Any]]:
-        yield from ((str(place), lambda place=place: jpegs[split][place]) for place in places)
-
-    source = Source({}, COUNTS, read, Labels(3, lambda *_: [0, 1]))
-    with pytest.raises(UsageError, match="split 'train': 2 labels of 3 images from number 0 on"):
-        image_preparation.write(tmp_path / "few", source, CentralSquare(SIZE), say=lambda _: None)
 
 
 def test_unfit_images_are_refused_or_left_out_with_their_labels(imagenet: Path, jpegs: dict[str, list[bytes]]) -> None:
