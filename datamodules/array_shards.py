@@ -1,29 +1,31 @@
-"""Arrays of any type in memory-mapped files, with a manifest that says what the files must be.
+"""Arrays of any type in memory-mapped files, with a manifest that says what the files must be: read, checked, written.
 
 A folder holds ``manifest.json`` and the files (shards) of each split, in order.  A shard holds one or more arrays with
-equally many items: all items of the first array, then all items of the second.  An image and its label are therefore
-always in the same file, and the size of the file tells whether there are as many labels as images.
+equally many items: all items of the first array, then all items of the second.  So an image and its label are always in
+the same file.  Shards are written whole or not at all, so a preparation that was killed goes on where it was.
 """
 
+import contextlib
 import hashlib
+import io
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from math import prod
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from paper_repro.base.errors import UsageError
-from paper_repro.base.files import absent, cached, find_data
-from paper_repro.base.identity import data_hash
+from paper_repro.base.files import PART_SUFFIX, absent, cached, find_data, locked, write_atomically
+from paper_repro.base.identity import data_hash, stamp
 
-MANIFEST = "manifest.json"
+MANIFEST, PROGRESS, LOCK = "manifest.json", "progress.json", ".lock"
 FORMAT = 1
 CHUNK_BYTES = 2**23
 """Bytes that are hashed at a time."""
@@ -41,11 +43,7 @@ Values = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Array:
-    """Type and shape of one item of an array.
-
-    Raises:
-        ValueError: the type is not one of numbers, or a side is not positive.
-    """
+    """Type and shape of one item of an array; ValueError: the type is not one of numbers, or a side is not positive."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...] = ()
@@ -80,11 +78,7 @@ class Shard:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Self:
-        """Return the shard of a manifest's entry.
-
-        Raises:
-            ValueError, KeyError, TypeError: the entry describes no shard.
-        """
+        """Return the shard of a manifest's entry; ValueError, KeyError or TypeError if it describes none."""
         rest = dict(entry)
         shard = cls(rest.pop("file"), rest.pop("split"), rest, rest.pop("sha256"), rest.pop("skipped", None))
         if len(Path(shard.file).parts) != 1:
@@ -94,8 +88,7 @@ class Shard:
         return shard
 
 
-@dataclass(frozen=True)
-class Content:
+class Content(NamedTuple):
     """What a file was found to hold."""
 
     sha256: str
@@ -118,11 +111,7 @@ class Manifest:
 
     @property
     def arrays(self) -> dict[str, Array]:
-        """The arrays of each shard by name, in the order in which a file holds them.
-
-        Raises:
-            ValueError, KeyError, TypeError: the settings describe no arrays.
-        """
+        """The arrays of each shard by name, in the order in which a file holds them."""
         found = self.settings["arrays"].items()
         return {name: Array(np.dtype(one["dtype"]), tuple(one["shape"])) for name, one in found}
 
@@ -166,28 +155,21 @@ class Manifest:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Return the manifest in a file.
-
-        Raises:
-            UsageError: it is no manifest of this kind, or one of another format.
-        """
-        manifest = None
+        """Return the manifest in a file; UsageError: it is no manifest of this kind, or one of another format."""
         try:
             content = json.loads(path.read_bytes())
             version = content.pop("format")
             if version == FORMAT:
                 content = dict(cls.renewed(content))
                 totals = content.pop("totals")
-                shards = tuple(Shard.from_json(entry) for entry in content.pop("shards"))
-                manifest = cls(content, shards)
+                manifest = cls(content, tuple(Shard.from_json(entry) for entry in content.pop("shards")))
                 if totals != manifest.totals():
                     raise ValueError(f"its totals are {totals}, those of its shards {manifest.totals()}")
                 manifest.check_settings()
+                return manifest
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{path}: not a manifest of {cls.kind} ({error!r}): prepare the data again") from error
-        if manifest is None:
-            raise UsageError(f"{path}: manifest of format {version!r}, expected {FORMAT}: prepare the data again")
-        return manifest
+        raise UsageError(f"{path}: manifest of format {version!r}, expected {FORMAT}: prepare the data again")
 
     @classmethod
     def renewed(cls, content: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -195,11 +177,7 @@ class Manifest:
         return content
 
     def check_settings(self) -> None:
-        """Look at all that is read from the settings and the counts later.
-
-        Raises:
-            ValueError, KeyError, TypeError, AttributeError: something is missing, or not what it must be.
-        """
+        """Look at all that is read from the settings and the counts later; raise any error if something is wrong."""
         if not self.arrays:
             raise ValueError("no arrays")
         for shard in self.shards:
@@ -230,11 +208,7 @@ class Manifest:
         return found
 
     def verify(self, folder: Path) -> None:
-        """Read every shard again.
-
-        Raises:
-            UsageError: one is missing, truncated or altered.
-        """
+        """Read every shard again; UsageError if one is missing, truncated or altered."""
         for shard in self.shards:
             self.check(folder, shard)
 
@@ -250,11 +224,7 @@ def _in_words(items: int, name: str, array: Array) -> str:
 
 
 def size_of(path: Path) -> int:
-    """Return the size of a shard's file.
-
-    Raises:
-        UsageError: there is no such file.
-    """
+    """Return the size of a shard's file; UsageError if there is none."""
     if not path.is_file():
         raise UsageError(f"{path}: this shard is missing")
     return path.stat().st_size
@@ -272,12 +242,11 @@ def content_of(path: Path, scanned: np.dtype[Any] | None, stamps: Path | None) -
 
 
 @lru_cache(maxsize=4096)
-def _content_once(path: Path, stamp: str, scanned: np.dtype[Any] | None, stamps: Path | None) -> Content:
+def _content_once(path: Path, stamped: str, scanned: np.dtype[Any] | None, stamps: Path | None) -> Content:
     if stamps is None:
         return _content(path, scanned)
-    name = stamps / f"shard-{stamp[:20]}.json"
-    found = cached(name, lambda: json.dumps(vars(_content(path, scanned))).encode(), TRUSTED_SECONDS)
-    return Content(**json.loads(found))
+    name = stamps / f"shard-{stamped[:20]}.json"
+    return Content(*json.loads(cached(name, lambda: json.dumps(_content(path, scanned)).encode(), TRUSTED_SECONDS)))
 
 
 def _content(path: Path, scanned: np.dtype[Any] | None) -> Content:
@@ -288,6 +257,9 @@ def _content(path: Path, scanned: np.dtype[Any] | None) -> Content:
             if scanned is not None:
                 largest = max(largest, int(np.frombuffer(block, scanned).max()))
     return Content(digest.hexdigest(), None if scanned is None else largest)
+
+
+# Reading.
 
 
 class StoredArrays:
@@ -308,10 +280,8 @@ class StoredArrays:
 
     @classmethod
     def opened(cls, manifest: Manifest, path: Path, split: str, stamps: Path | None = None) -> "StoredArrays":
-        """Return what a split of a manifest in the file ``path`` holds, checked; ``stamps`` as in ``Manifest.check``.
-
-        Raises:
-            UsageError: a file is missing or not what it must be, or the split has no items.
+        """Return what a split of a manifest in the file ``path`` holds, checked; ``stamps`` as in ``Manifest.check``;
+        UsageError: a file is missing or not what it must be, or the split has no items.
         """
         shards = [shard for shard in manifest.of(split) if manifest.items(shard)]
         if not shards:
@@ -328,16 +298,16 @@ class StoredArrays:
         return {**vars(self), "_maps": {}}
 
     def item(self, name: str, index: int) -> Values:
-        """Return one item of an array.
-
-        Raises:
-            IndexError: there is no such item.
-        """
+        """Return one item of an array; IndexError if there is no such item."""
         if not 0 <= index < len(self):
             raise IndexError(f"item {index}: there are {len(self)}")
         shard = self.shard_at(index)
         found: Values = self.map(shard)[name][index - self.ends[shard]]  # counted from the end of the shard
         return found
+
+    def whole(self, name: str) -> Values:
+        """Return all items of an array, in memory."""
+        return np.concatenate([self.map(shard)[name] for shard in range(len(self.paths))])
 
     def shard_at(self, index: int) -> int:
         """Return the number of the shard that holds an item."""
@@ -358,45 +328,207 @@ class StoredArrays:
         return self._maps[shard]
 
 
-class PreparedManifest:
-    """Finds the manifest that a config names.
+class DataFiles:
+    """Finds the files that a config names by their roles.
 
     Args:
-        files: ``{manifest: PATH}``, relative to the folder of data, $PAPER_REPRO_DATA or the repository's data/.
-        prepare: the command that makes it, named where it is absent or wrong.
+        files: role to path, relative to a folder of data, $PAPER_REPRO_DATA or the repository's data/.
+        prepare: the command that makes them, named where one is absent or wrong.
+        roles: the sets of roles that ``files`` may have.
 
     Raises:
-        ValueError: other files.
+        ValueError: other roles.
     """
 
-    def __init__(self, files: Mapping[str, str], prepare: str) -> None:
-        if set(files) != {"manifest"}:
-            raise ValueError(f"files must name manifest, got {', '.join(files) or 'none'}")
-        self.name, self.prepare = files["manifest"], prepare
+    def __init__(self, files: Mapping[str, str], prepare: str, *roles: Sequence[str]) -> None:
+        self.names, self.prepare = dict(files), prepare
+        if not any(self.names.keys() == set(some) for some in roles):
+            valid = " or ".join(", ".join(some) for some in roles)
+            raise ValueError(f"files must name {valid}, got {', '.join(files) or 'none'}")
 
-    def path(self, data_root: str | Path | None) -> Path:
-        """Return where it is.
-
-        Raises:
-            UsageError: nowhere.
-        """
-        found = find_data(self.name, data_root)
+    def path(self, role: str, data_root: str | Path | None) -> Path:
+        """Return where a file is; UsageError if nowhere."""
+        found = find_data(self.names[role], data_root)
         if found is None or not found.is_file():
-            raise UsageError(absent(self.name, data_root, self.prepare))
+            raise UsageError(absent(self.names[role], data_root, self.prepare))
         return found
 
-    def opened(self, data_root: str | Path | None, open_data: Callable[[Path], T]) -> T:
-        """Open what it describes.
-
-        Raises:
-            UsageError: it is absent, or what it describes is not what it must be.
-        """
-        path = self.path(data_root)
+    @contextlib.contextmanager
+    def mended(self) -> Iterator[None]:
+        """Add the command that makes the files to the message of a UsageError."""
         try:
-            return open_data(path)
+            yield
         except UsageError as error:
-            raise UsageError(f"{error}; run: {self.prepare}") from error
+            advice = f"run: {self.prepare}" if self.prepare else "get or prepare the data again"
+            raise UsageError(f"{error}; {advice}") from error
 
     def hashes(self, data_root: str | Path | None) -> dict[str, str]:
-        """Return its SHA-256; it holds those of the files."""
-        return {"manifest": data_hash(self.path(data_root))}
+        """Return the SHA-256 of each file by its role; that of a manifest stands for its shards'."""
+        return {role: data_hash(self.path(role, data_root)) for role in sorted(self.names)}
+
+
+def kept(
+    cache: str | Path | None, name: str, code: str, key: object, build: Callable[[], Mapping[str, Values]]
+) -> Mapping[str, Values]:
+    """Return the arrays that ``build`` makes, kept in a folder, or built anew if there is none.
+
+    Args:
+        cache: the folder; whichever process asks first builds them, and a damaged file is built again.
+        name: what its file begins with.
+        code: the module that builds them; another version of its code builds them again.
+        key: all else that they depend on.
+    """
+    if cache is None:
+        return build()
+
+    def packed() -> bytes:
+        stream = io.BytesIO()
+        np.savez(stream, **build())  # type: ignore[arg-type]
+        return stream.getvalue()
+
+    digest = hashlib.sha256(repr(key).encode()).hexdigest()[:20]
+    content = cached(Path(cache) / f"{name}-{digest}-{stamp(code)}.npz", packed)
+    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+        return dict(archive)
+
+
+# Writing.
+
+M = TypeVar("M", bound=Manifest)
+
+
+@contextlib.contextmanager
+def held(folder: Path, lock: str = LOCK) -> Iterator[None]:
+    """Make a folder and hold one of its locks; UsageError: the folder holds somebody else's shards, or the operating
+    system refuses a file, now or while the lock is held.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        names = sorted(path.name for path in folder.iterdir())
+        shards = [name for name in names if name.endswith(".bin")]
+        if shards and not any(name.startswith((LOCK, MANIFEST, "progress")) for name in names):
+            raise UsageError(
+                f"{folder}: holds {shards[0]} and neither {MANIFEST} nor {PROGRESS}, so no preparation wrote it and it "
+                "is left alone; prepare into another folder with --folder"
+            )
+        with locked(folder / lock):
+            yield
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename or folder}: could not be written ({error.strerror}); what is finished stays: make room, "
+            "or mend the folder, and give the same command again"
+        ) from error
+
+
+def shard_name(split: str, index: int) -> str:
+    """Return the name of a split's file."""
+    return f"{split}-{index:05d}.bin"
+
+
+class ShardFolder(Generic[M]):
+    """What every preparation does in its folder: settings compared, shards checked and noted.
+
+    Args:
+        folder: that of the shards.
+        settings: all that their content depends on.
+        kind: the class of the manifest.
+        say: is told of shards that are damaged.
+    """
+
+    def __init__(
+        self, folder: Path, settings: Mapping[str, Any], kind: type[M], say: Callable[[str], None] = print
+    ) -> None:
+        self.folder, self.settings, self.kind, self.say = folder, settings, kind, say
+
+    def compare(self, earlier: Mapping[str, Any]) -> None:
+        """Raise UsageError if the settings of an earlier call are others."""
+        found, wanted = _flat(earlier), _flat(self.settings)
+        for key in [*wanted, *found]:
+            if found.get(key) != wanted.get(key):
+                raise UsageError(
+                    f"{self.folder} was prepared with {key} {found.get(key)}, asked for is {wanted.get(key)}: "
+                    "remove the folder, or prepare into another with --folder"
+                )
+
+    def is_whole(self, shard: Shard, tell: bool = True) -> bool:
+        """Return whether the file is what was noted; with ``tell``, say where it is not."""
+        try:
+            self.kind(self.settings, ()).check(self.folder, shard)
+        except UsageError as error:
+            if tell:
+                self.say(f"{error}; it is made again")
+            return False
+        return True
+
+    def known(self) -> dict[str, Shard]:
+        """Return the shards that an earlier call finished, by file; UsageError if it had other settings."""
+        path = next((path for name in (PROGRESS, MANIFEST) if (path := self.folder / name).is_file()), None)
+        if path is None:
+            return {}
+        earlier = self.kind.read(path)
+        self.compare(earlier.settings)
+        return {shard.file: shard for shard in earlier.shards}
+
+    def in_order(
+        self,
+        counts: Mapping[str, int],
+        make: Callable[[str, str, int], Shard | None],
+        used: Callable[[Shard | None], int],
+    ) -> list[Shard]:
+        """Make each split's shards one after the other; those that an earlier call finished are kept.
+
+        A shard is made again if its file is missing or damaged, and if something was left out, which may have been
+        mended.
+
+        Args:
+            counts: how many items of the source each split has.
+            make: from a file's name, its split and its first item in the source to the shard that was written; None
+                where it was refused.
+            used: how many items of the source a shard takes.
+        """
+        known = self.known()
+        shards = []
+        for split, count in counts.items():
+            first = index = 0
+            while first < count:
+                name = shard_name(split, index)
+                shard = known.get(name)
+                if shard is None or shard.skipped or not self.is_whole(shard):
+                    shard = make(name, split, first)
+                    if shard is not None:
+                        known[name] = shard
+                        self.note(PROGRESS, known.values())
+                if shard is not None:
+                    shards.append(shard)
+                first, index = first + used(shard), index + 1
+        return shards
+
+    def finish(self, shards: Iterable[Shard]) -> M:
+        """Write the manifest, unless one that says the same is there, perhaps as older code spelled it."""
+        manifest = self.kind(self.settings, tuple(shards))
+        earlier = None
+        with contextlib.suppress(FileNotFoundError, UsageError):
+            earlier = self.kind.read(self.folder / MANIFEST)
+        if earlier != manifest:
+            self.note(MANIFEST, manifest.shards)
+        (self.folder / PROGRESS).unlink(missing_ok=True)
+        return manifest
+
+    def note(self, name: str, shards: Iterable[Shard]) -> M:
+        """Write the settings and what is finished into the file ``name``."""
+        manifest = self.kind(self.settings, tuple(shards))
+        self.put(name, manifest.to_bytes())
+        return manifest
+
+    def put(self, name: str, content: bytes) -> None:
+        """Write a file whole, and remove what a call that was killed left of it."""
+        for part in self.folder.glob(f".{name}.*{PART_SUFFIX}"):
+            part.unlink()
+        write_atomically(self.folder / name, content)
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    found: dict[str, str] = {}
+    for key, value in settings.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": json.dumps(value)}
+    return found

@@ -9,11 +9,13 @@ decides.
 
 import json
 import string
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes, sha256_of_file, write_atomically
@@ -24,8 +26,7 @@ from paper_repro.datamodules.tokenizers import BytePairTokenizer
 
 FOLDER = "downstream/continuations-{vocabulary}"
 """Below the data folder, where the probe ``probes.downstream`` looks for task files."""
-MANIFEST = "manifest.json"
-FORMAT = 1
+MANIFEST, FORMAT = "manifest.json", 1
 VAL = "val"
 LETTERS = (1, 2, 3, 4, 5)
 """Letters of the word before the cut; of the last one, so many or more."""
@@ -88,12 +89,13 @@ def prepare(corpus: Path, folder: Path) -> dict[str, Any]:
         manifest.check(corpus, shard)
     tokenizer = manifest.tokenizer(corpus)
     stream = TokenStream([corpus / shard.file for shard in manifest.of(VAL)])
-    documents = list(_documents(stream.window(0, len(stream)).tolist(), manifest.end_of_text))
+    ids = stream.window(0, len(stream))
+    documents = [part[:-1].tolist() for part in np.split(ids, np.flatnonzero(ids == manifest.end_of_text) + 1)[:-1]]
     contents: dict[str, bytes] = {}
     for letters, parts in questions(documents, tokenizer, corpus).items():
         name = task_name(letters)
         for part, found in parts.items():
-            contents[f"{name}_{part}.jsonl"] = "".join(map(_line, found)).encode()
+            contents[f"{name}_{part}.jsonl"] = "".join(f"{json.dumps(asdict(one))}\n" for one in found).encode()
         contents[f"{name}.yaml"] = (json.dumps(_task(name), indent=1) + "\n").encode()  # JSON is YAML
     for name, content in contents.items():
         write_atomically(folder / name, content)
@@ -109,10 +111,8 @@ def prepare(corpus: Path, folder: Path) -> dict[str, Any]:
 
 
 def check(folder: Path) -> dict[str, Any]:
-    """Return the manifest of a folder that was prepared, whose files all are what it says.
-
-    Raises:
-        UsageError: a file is missing, altered or of another format.
+    """Return the manifest of a folder that was prepared; UsageError if a file is missing, altered or of another
+    format.
     """
     mend = "give the command that prepared it again"
     try:
@@ -136,19 +136,13 @@ def questions(
 ) -> dict[int, dict[str, list[Question]]]:
     """Return for each number of letters the questions ("test") and the examples ("dev").
 
-    The true continuation stands at each of the four positions equally often.
-
-    Args:
-        documents: token ids of each.
-        tokenizer: that of the ids.
-        corpus: named in errors.
-
-    Raises:
-        UsageError: there are too few documents.
+    The true continuation stands at each of the four positions equally often.  ``corpus`` is named in the UsageError
+    where there are too few documents.
     """
+    numbers = range(len(documents))
     parts = {
-        "dev": ([index for index in range(len(documents)) if index % EXAMPLE_SHARE == 0], EXAMPLE_CONTEXT, EXAMPLES),
-        "test": ([index for index in range(len(documents)) if index % EXAMPLE_SHARE], CONTEXT, QUESTIONS),
+        "dev": ([number for number in numbers if number % EXAMPLE_SHARE == 0], EXAMPLE_CONTEXT, EXAMPLES),
+        "test": ([number for number in numbers if number % EXAMPLE_SHARE], CONTEXT, QUESTIONS),
     }
     found: dict[int, dict[str, list[Question]]] = {letters: {} for letters in LETTERS}
     for part, (chosen, context, wanted) in parts.items():
@@ -162,16 +156,6 @@ def questions(
                 )
             found[letters][part] = own
     return found
-
-
-def _documents(ids: Sequence[int], end: int) -> Iterator[list[int]]:
-    document: list[int] = []
-    for token in ids:
-        if token == end:
-            yield document
-            document = []
-        else:
-            document.append(token)
 
 
 def _places(
@@ -211,8 +195,7 @@ def _asked(
     for place in order:
         position[place] = len(groups[place.group])
         groups[place.group].append(place)
-    counts: defaultdict[int, int] = defaultdict(int)
-    asked = 0
+    counts, asked = Counter[int](), 0
     for place in order:
         if asked == wanted:
             return
@@ -256,11 +239,6 @@ def _keeps_its_tokens(
     before = tokenizer.encode(text)
     whole = (tokenizer.encode(text + tokenizer.decode(answer)) for answer in answers)
     return len(before) <= context and all(ids == [*before, *answer] for ids, answer in zip(whole, answers, strict=True))
-
-
-def _line(question: Question) -> str:
-    row = {"context": question.context, "choices": list(question.choices), "answer": question.answer}
-    return json.dumps(row) + "\n"
 
 
 def _task(name: str) -> Mapping[str, object]:

@@ -5,9 +5,10 @@ import itertools
 import multiprocessing
 import signal
 import weakref
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -15,7 +16,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from paper_repro.base.configs import instantiate, locate
-from paper_repro.base.errors import STOPPING, UsageError
+from paper_repro.base.errors import STOPPING, UsageError, at_least
+from paper_repro.base.identity import mix
 
 Batch = Any
 FROM_MACHINE = ("cache", "data_root")
@@ -32,7 +34,7 @@ class CounterBasedDataModule(L.LightningDataModule):
     The batches are the same.
     """
 
-    workers: int = 0
+    workers = 0
     _loader: "_Loader | None" = None
 
     @abstractmethod
@@ -73,15 +75,14 @@ class CounterBasedDataModule(L.LightningDataModule):
             return DataLoader(batches, batch_size=None)
         if "fork" not in multiprocessing.get_all_start_methods():
             raise UsageError("machine.data_workers: this system cannot fork processes, which it needs; set it to 0")
-        loader = _Loader(
+        self._loader = _Loader(
             batches,
             batch_size=None,
             num_workers=self.workers,
             multiprocessing_context="fork",
             worker_init_fn=_leave_signals_to_the_trainer,
         )
-        self._loader = loader
-        return loader
+        return self._loader
 
     def end_workers(self) -> None:
         """End the processes that load batches; they do so themselves only when nothing refers to them any more."""
@@ -89,12 +90,18 @@ class CounterBasedDataModule(L.LightningDataModule):
             iterator._shutdown_workers()
         self._loader = None
 
+    def check_numbers(self, *names: str) -> None:
+        """Begin the initialisation of a subclass that is a dataclass; ValueError: one of these arguments is no whole
+        number above 0, or a seed is negative.
+        """
+        super().__init__()
+        for name in names:
+            at_least(name, getattr(self, name), int("seed" not in name))
+
 
 def data_of(config: Mapping[str, Any]) -> CounterBasedDataModule:
-    """Build a config's ``data`` section, with what the module takes of the ``machine`` section.
-
-    Raises:
-        UsageError: an unknown key, or a value that is refused.
+    """Build a config's ``data`` section, with what the module takes of the ``machine`` section; UsageError: an unknown
+    key, or a value that is refused.
     """
     node, machine = config["data"], config.get("machine") or {}
     taken = inspect.signature(locate(node["_target_"])).parameters
@@ -103,10 +110,30 @@ def data_of(config: Mapping[str, Any]) -> CounterBasedDataModule:
     return data
 
 
-def window_starts(tokens: int, window: int, count: int, seed: int) -> torch.Tensor:
-    """Draw where ``count`` random windows of ``window`` + 1 tokens begin in a stream, (count,)."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(tokens - window, (count,), generator=generator)
+class DataSource(ABC):
+    """Items in splits, of which a data module makes batches."""
+
+    data_root: str | Path | None = None
+    cache: Path | None = None
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return ("train", "test")
+
+    @property
+    @abstractmethod
+    def counts(self) -> Mapping[str, int]:
+        """Items of each split, opened and checked on first use; UsageError if they are absent or damaged."""
+
+    def find(self, data_root: str | Path | None, cache: str | Path | None) -> None:
+        """Set the first folder in which files are looked for, and the one that remembers which were checked; None:
+        the usual places, and none.
+        """
+        self.data_root, self.cache = data_root, None if cache is None else Path(cache)
+
+    @abstractmethod
+    def data_hashes(self) -> dict[str, str]:
+        """Return SHA-256 of what the splits hold."""
 
 
 class _Loader(DataLoader[Batch]):
@@ -144,21 +171,28 @@ def _leave_signals_to_the_trainer(worker: int) -> None:
         signal.signal(name, signal.SIG_IGN)
 
 
-@lru_cache(maxsize=4)
-def cached_permutation(length: int, seed: int) -> torch.Tensor:
-    """Return ``permutation`` of an epoch that is asked for item by item."""
-    return permutation(length, seed)
+def window_starts(tokens: int, window: int, count: int, seed: int) -> torch.Tensor:
+    """Draw where ``count`` random windows of ``window`` + 1 tokens begin in a stream, (count,)."""
+    return torch.randint(tokens - window, (count,), generator=generator_of(seed))
 
 
-def in_epochs(places: Iterable[int], length: int, seed_of: Callable[[int], int]) -> list[int]:
-    """Return the items at places of an endless sequence of epochs, each of which has all ``length`` items in its order.
+def generator_of(*seed: int | str) -> torch.Generator:
+    """Return the generator of a seed, or of the stream that its parts name (``mix``)."""
+    return torch.Generator().manual_seed(seed[0] if len(seed) == 1 and isinstance(seed[0], int) else mix(*seed))
 
-    ``seed_of`` gives the seed of an epoch's order.
+
+def in_epochs(step: int, batch: int, length: int, seed_of: Callable[[int], int]) -> list[int]:
+    """Return the items of a batch in an endless sequence of epochs, each of which has all ``length`` items in its
+    order; ``seed_of`` gives the seed of an epoch's order.
     """
-    rows = (divmod(place, length) for place in places)
+    rows = (divmod(place, length) for place in range(step * batch, (step + 1) * batch))
     return [int(cached_permutation(length, seed_of(epoch))[row]) for epoch, row in rows]
 
 
 def permutation(length: int, seed: int) -> torch.Tensor:
     """Return a permutation of ``range(length)``, (length,), int64, that depends on the seed only."""
-    return torch.randperm(length, generator=torch.Generator().manual_seed(seed))
+    return torch.randperm(length, generator=generator_of(seed))
+
+
+cached_permutation = lru_cache(maxsize=4)(permutation)
+"""The order of an epoch that is asked for item by item."""

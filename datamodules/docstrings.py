@@ -5,7 +5,6 @@ the same packages give the same documents in the same order.
 """
 
 import ast
-import hashlib
 import importlib.metadata
 import importlib.util
 import platform
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from paper_repro.base.errors import UsageError
+from paper_repro.base.files import sha256_of_bytes
 from paper_repro.base.identity import mix
 
 PACKAGES = ("torch", "numpy", "scipy")
@@ -29,35 +29,8 @@ LEAST_WORDS = 12
 LEAST_PLAIN = 0.7
 """Share of characters that are letters or blanks; tables, doctests and signatures lie below it."""
 LEAST_COMMON = 0.08
-COMMON = frozenset(
-    {
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "be",
-        "by",
-        "can",
-        "for",
-        "from",
-        "if",
-        "in",
-        "is",
-        "it",
-        "not",
-        "of",
-        "on",
-        "or",
-        "that",
-        "the",
-        "this",
-        "to",
-        "was",
-        "will",
-        "with",
-    }
-)
+COMMONEST = "a an and are as be by can for from if in is it not of on or that the this to was will with"
+COMMON = frozenset(COMMONEST.split())
 WORD = re.compile(r"[A-Za-z]+")
 
 
@@ -84,7 +57,7 @@ def collect(packages: Sequence[str] = PACKAGES, most: int | None = None) -> Docs
         UsageError: a package that is not installed, or that has no Python source.
     """
     folders = [Path(sysconfig.get_path("stdlib")), *(_folder(name) for name in packages)]
-    texts = {hashlib.sha256(text.encode()).hexdigest(): text for folder in folders for text in _of_folder(folder)}
+    texts = {sha256_of_bytes(text.encode()): text for folder in folders for text in _of_folder(folder)}
     ordered = sorted(texts)[:most]
     val = [digest for digest in ordered if mix(SPLIT_SEED, "val", digest) < VAL_SHARE * 2**63]
     kept = frozenset(val)
@@ -92,7 +65,7 @@ def collect(packages: Sequence[str] = PACKAGES, most: int | None = None) -> Docs
         "name": "docstrings",
         "split": f"val: mix({SPLIT_SEED}, 'val', sha256 of the document) in the lowest {VAL_SHARE:.0%}",
         "documents": len(ordered),
-        "sha256": hashlib.sha256("".join(ordered).encode()).hexdigest(),
+        "sha256": sha256_of_bytes("".join(ordered).encode()),
     }
     versions = {"python": platform.python_version(), **{name: _version(name) for name in sorted(set(packages))}}
     train = [texts[digest] for digest in ordered if digest not in kept]

@@ -3,9 +3,9 @@
 Letters: B documents of a batch, T tokens of a window.
 """
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from paper_repro.base.errors import UsageError, one_of
-from paper_repro.base.files import cached
-from paper_repro.base.identity import IGNORED, mix, stamp
-from paper_repro.datamodules.array_shards import stamp_of
+from paper_repro.base.identity import IGNORED, mix
+from paper_repro.datamodules.array_shards import kept, stamp_of
 from paper_repro.datamodules.counter_based import in_epochs, permutation
-from paper_repro.datamodules.text import TRAIN, ShardData
+from paper_repro.datamodules.text import TRAIN, Pair, ShardData
 from paper_repro.datamodules.token_shards import DOCUMENTS, TokenStream
 
 Ids = Sequence[int] | npt.NDArray[np.uint16]
@@ -29,15 +28,10 @@ LEAST_TOKENS = 2
 
 
 def padded(documents: Sequence[Ids], window: int, pad: int) -> tuple[Tensor, Tensor]:
-    """Return documents as a batch: each is cut at ``window`` + 1 tokens, and padded on the right.
+    """Return documents as a batch, ids and next ids, (B, T) each, int64.
 
-    Args:
-        documents: the token ids of each.
-        window: T.
-        pad: the id that fills a row up; its places have target ``IGNORED``.
-
-    Returns:
-        Ids and next ids, (B, T) each, int64.
+    Each is cut at ``window`` + 1 tokens, and filled up on the right with the id ``pad``, whose places have the target
+    ``IGNORED``.
     """
     rows = np.full((len(documents), window + 1), pad, np.int64)
     following = np.full((len(documents), window), IGNORED, np.int64)
@@ -49,10 +43,8 @@ def padded(documents: Sequence[Ids], window: int, pad: int) -> tuple[Tensor, Ten
 
 
 def document_lengths(stream: TokenStream, end_of_text: int) -> npt.NDArray[np.int64]:
-    """Return how many tokens each document of a stream has, without the end of text that follows it.
-
-    Raises:
-        UsageError: a document has no tokens, or the stream does not end with an end of text.
+    """Return how many tokens each document of a stream has, without the end of text that follows it; UsageError if one
+    has none, or the stream does not end with an end of text.
     """
     pieces = []
     for start in range(0, len(stream), CHUNK):
@@ -111,16 +103,9 @@ class DocumentData(ShardData):
 
     @cached_property
     def documents(self) -> Mapping[str, DocumentStream]:
-        """The documents of each split.
-
-        Raises:
-            UsageError: a document has no tokens, or the shards hold another number of documents than their manifest
-                says, or none with two tokens.
-        """
-        try:
+        """The documents of each split; UsageError if one has no tokens, or there are others than the manifest says."""
+        with self.found.mended():
             return {split: self._documents(split, stream) for split, stream in self.streams.items()}
-        except UsageError as error:
-            raise self._refuse(error) from error
 
     @cached_property
     def streams(self) -> Mapping[str, TokenStream]:
@@ -131,13 +116,13 @@ class DocumentData(ShardData):
         """Check the files and find their documents; done on first use where nobody calls it."""
         _ = self.documents
 
-    def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
+    def train_batch(self, step: int) -> Pair:
         documents = self.documents[TRAIN]
-        places = range(step * self.batch_size, (step + 1) * self.batch_size)
-        chosen = in_epochs(places, len(documents), lambda epoch: mix(self.seed, "documents", "epoch", epoch))
+        count = len(documents)
+        chosen = in_epochs(step, self.batch_size, count, lambda epoch: mix(self.seed, "documents", "epoch", epoch))
         return self._batch(documents, chosen)
 
-    def evaluation_batches(self, split: str) -> Iterator[tuple[Tensor, Tensor]]:
+    def evaluation_batches(self, split: str) -> Iterator[Pair]:
         one_of("split", split, self.splits)
         documents = self.documents[split]
         order = permutation(len(documents), mix(self.evaluation_seed, "documents", "evaluation", split))
@@ -158,20 +143,15 @@ class DocumentData(ShardData):
         return documents
 
     def _lengths(self, stream: TokenStream) -> npt.NDArray[np.int64]:
-        """Return the lengths of a split's documents, looked up under the stamps of its shards where there is a
-        cache.
-        """
-        if self.cache is None:
-            return document_lengths(stream, self.end_of_text)
-        stamps = "/".join([str(self.end_of_text), *(stamp_of(path) for path in stream.paths)])
-        path = (
-            self.cache
-            / "documents"
-            / f"lengths-{hashlib.sha256(stamps.encode()).hexdigest()[:20]}-{stamp(__name__)}.bin"
-        )
-        content = cached(path, lambda: document_lengths(stream, self.end_of_text).astype(LENGTHS_DTYPE).tobytes())
-        return np.frombuffer(content, LENGTHS_DTYPE).astype(np.int64)
+        """Return the lengths of a split's documents, kept under the stamps of its shards where there is a cache."""
+        folder = None if self.cache is None else Path(self.cache, "documents")
+        key = (self.end_of_text, [stamp_of(path) for path in stream.paths])
 
-    def _batch(self, documents: DocumentStream, chosen: Sequence[int]) -> tuple[Tensor, Tensor]:
+        def found() -> dict[str, npt.NDArray[np.uint32]]:
+            return {"lengths": document_lengths(stream, self.end_of_text).astype(LENGTHS_DTYPE)}
+
+        return kept(folder, "lengths", __name__, key, found)["lengths"].astype(np.int64)
+
+    def _batch(self, documents: DocumentStream, chosen: Sequence[int]) -> Pair:
         ids = [documents.ids(index, self.window + 1) for index in chosen]
         return padded(ids, self.window, self.end_of_text)

@@ -1,9 +1,7 @@
-"""Encoded images and clips: where they are, read ahead, decoded here or in worker processes, and written to shards.
-
-Workers need no torch.
-"""
+"""Encoded images and clips: where they are, read ahead, decoded here or in worker processes, and written to shards."""
 
 import contextlib
+import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,11 +15,9 @@ from typing import Any, TypeVar
 from paper_repro.base.errors import STOPPING, UsageError, at_least
 from paper_repro.base.files import CorruptFileError, read_regular, sha256_of_bytes
 from paper_repro.base.processes import end_with_parent
-from paper_repro.datamodules.array_shards import Shard, named
-from paper_repro.datamodules.array_writing import M, ShardFolder, held
+from paper_repro.datamodules.array_shards import M, Shard, ShardFolder, held, named
+from paper_repro.datamodules.pixels import UnfitError
 
-REFUSE, SKIP = ON_CORRUPT = ("refuse", "skip")
-"""What is done with unfit files."""
 MOST_BYTES = 2**26
 """The largest encoded file that is read."""
 AHEAD = 2
@@ -33,17 +29,13 @@ Named = tuple[str, Callable[[], bytes]]
 """The name of a file and the function that reads it, which may raise OSError or UnfitError."""
 
 
-class UnfitError(ValueError):
-    """An encoded image or clip that cannot be used; the message says what was found."""
-
-
 @dataclass(frozen=True)
 class Labels:
     """The classes of a source's images."""
 
     classes: int
     """The number of classes; a label is a number below."""
-    read: Callable[[str, range], list[int | None]]
+    read: Callable[[str, range], Sequence[int | None]]
     """(split, places) to the label of each of these images."""
 
 
@@ -77,6 +69,12 @@ class Source:
         return cls(settings, {split: len(some) for split, some in names.items()}, read, labels)
 
 
+def hash_of_names(names: Mapping[str, Sequence[str]]) -> str:
+    """Return SHA-256 of the names of the files of each split: what a folder is, so that a file may be mended."""
+    listing = "\n".join(f"{split}/{name}" for split, some in names.items() for name in some)
+    return sha256_of_bytes(os.fsencode(listing))
+
+
 def encoded(path: Path) -> bytes:
     """Read an encoded file, which must be of a plausible size: a link may lead to an endless device.
 
@@ -96,58 +94,15 @@ def first_of(folder: Path, names: Sequence[str]) -> Path | None:
     return next((folder / name for name in names if (folder / name).exists()), None)
 
 
-class Decoders:
-    """Processes that decode; one worker: this process alone.  Others are spawned, since a fork copies held locks."""
-
-    def __init__(self, workers: int) -> None:
-        self.ahead = AHEAD * at_least("workers", workers)
-        self.pool = None if workers == 1 else ProcessPoolExecutor(workers, get_context("spawn"), begin_worker)
-
-    def decoded(self, files: Iterable[Named], decode: Callable[[bytes], T]) -> Iterator[tuple[str, T | UnfitError]]:
-        """Yield the name and the content of each file in order; few are held at a time."""
-        waiting: deque[tuple[str, Future[T]]] = deque()
-        for name, read in files:
-            waiting.append((name, self._begun(read, decode)))
-            if len(waiting) > self.ahead:
-                ended = _ended(*waiting.popleft())
-                yield ended
-        for one in waiting:
-            last = _ended(*one)
-            yield last
-
-    def _begun(self, read: Callable[[], bytes], decode: Callable[[bytes], T]) -> "Future[T]":
-        future: Future[T] = Future()
-        try:
-            content = read()
-            if self.pool is not None:
-                return self.pool.submit(decode, content)
-            future.set_result(decode(content))
-        except (UnfitError, OSError) as error:
-            future.set_exception(error)
-        return future
-
-
-def _ended(name: str, future: "Future[T]") -> tuple[str, T | UnfitError]:
-    try:
-        return name, future.result()
-    except UnfitError as error:
-        return name, error
-    except OSError as error:
-        return name, UnfitError(f"cannot be read ({error.strerror or error})")
-
-
 @contextlib.contextmanager
-def decoders(workers: int) -> Iterator[Decoders]:
-    """Start the processes that decode.
-
-    Raises:
-        ValueError: fewer than one worker.
-        UsageError: a worker was ended from outside.
-    """
-    found = Decoders(workers)
+def _pool(workers: int) -> Iterator[ProcessPoolExecutor | None]:
+    """Start the processes that decode; one worker: this process alone.  A fork would copy held locks."""
+    if at_least("workers", workers) == 1:
+        yield None
+        return
     try:
-        with found.pool or contextlib.nullcontext():
-            yield found
+        with ProcessPoolExecutor(workers, get_context("spawn"), begin_worker) as pool:
+            yield pool
     except BrokenExecutor as error:
         raise UsageError(
             "a process that decodes was ended from outside, perhaps because memory was short; what is finished stays: "
@@ -160,6 +115,29 @@ def begin_worker() -> None:
     for name in STOPPING:
         signal.signal(name, signal.SIG_IGN)
     end_with_parent()
+
+
+def _decoded(
+    files: Iterable[Named], decode: Callable[[bytes], T], pool: ProcessPoolExecutor | None, ahead: int
+) -> Iterator[tuple[str, Callable[[], T]]]:
+    """Yield the name of each file in order, and what returns its content or raises why it is unfit."""
+    waiting: deque[tuple[str, Callable[[], T]]] = deque()
+    for name, read in files:
+        result: Future[T] = Future()
+        try:
+            content = read()
+            if pool is not None:
+                result = pool.submit(decode, content)
+            else:
+                result.set_result(decode(content))
+        except UnfitError as error:
+            result.set_exception(error)
+        except OSError as error:
+            result.set_exception(UnfitError(f"cannot be read ({error.strerror or error})"))
+        waiting.append((name, result.result))
+        if len(waiting) > ahead:
+            yield waiting.popleft()
+    yield from waiting
 
 
 def write_decoded(
@@ -200,12 +178,13 @@ def write_decoded(
     def make(name: str, split: str, first: int) -> Shard | None:
         places = range(first, min(first + size, counts[split]))
         items, unfit = list[Item](), dict[str, str]()
-        found = pool.decoded(source.read(split, places), decode)
-        for place, label, (file, content) in zip(places, _labels(source, split, places), found, strict=True):
+        found = _decoded(source.read(split, places), decode, pool, AHEAD * workers)
+        labels: Sequence[int | None] = [0] * len(places)
+        if source.labels is not None:
+            labels = source.labels.read(split, places)
+        for place, label, (file, content) in zip(places, labels, found, strict=True):
             try:
-                if isinstance(content, UnfitError):
-                    raise content
-                items.append(item(place, label, content))
+                items.append(item(place, label, content()))
             except UnfitError as error:
                 unfit[file] = str(error)
         if unfit and not skip:
@@ -216,7 +195,7 @@ def write_decoded(
         folder.say(f"{name}: {kind} {places.stop:,} of {counts[split]:,}, {len(unfit)} left out")
         return Shard(name, split, held_items, sha256_of_bytes(whole), unfit)
 
-    with held(folder.folder), decoders(workers) as pool:
+    with held(folder.folder), _pool(workers) as pool:
         shards = folder.in_order(counts, make, lambda _: size)
         if refused:
             raise UsageError(
@@ -229,20 +208,3 @@ def write_decoded(
                 unfit = folder.kind(folder.settings, tuple(manifest.of(split))).skipped
                 raise UsageError(f"no {kind} of split {split!r} are fit: {named(unfit)}; get the data again")
         return folder.finish(shards)
-
-
-def _labels(source: Source, split: str, places: range) -> Sequence[int | None]:
-    """Return the label of each file, 0 where there are none.
-
-    Raises:
-        UsageError: there are more or fewer labels than files.
-    """
-    if source.labels is None:
-        return [0] * len(places)
-    found = source.labels.read(split, places)
-    if len(found) != len(places):
-        raise UsageError(
-            f"split {split!r}: {len(found):,} labels of {len(places):,} images from number {places.start:,} on: "
-            "get the data again"
-        )
-    return found

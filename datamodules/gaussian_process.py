@@ -6,8 +6,9 @@ Letters: N points, K input dimensions, F random features; d is the Euclidean dis
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,9 @@ from scipy.spatial.distance import cdist
 from scipy.special import gammaincinv, ndtri
 from torch import Tensor
 
-from paper_repro.base.errors import at_least, one_of, positive
-from paper_repro.base.identity import mix, stamp
-from paper_repro.datamodules.array_cache import cached_arrays
+from paper_repro.base.errors import one_of, positive
+from paper_repro.base.identity import mix
+from paper_repro.datamodules.array_shards import kept
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, permutation
 
 Array = NDArray[np.float64]
@@ -89,9 +90,6 @@ class Kernel:
     * periodic, period 2 pi: exp(-2 sum_i sin^2((x_i - x'_i) / 2) / l^2), that is rbf between (cos x, sin x)
     * rational_quadratic: (1 + d^2 / (2 alpha l^2))^-alpha
     * non_stationary: x . x' + matern of smoothness 5/2
-
-    Raises:
-        ValueError: an unknown name, a parameter out of range, or one that this kernel does not have.
     """
 
     name: str
@@ -202,6 +200,7 @@ def draw_exactly(kernel: Kernel, points: Array, seed: int) -> Array:
     return np.linalg.cholesky(covariance) @ normals
 
 
+@dataclass(eq=False, repr=False)
 class GaussianProcessData(CounterBasedDataModule):
     """Regression on one draw of a zero-mean Gaussian process at uniform points (CEM, Table 3).
 
@@ -223,49 +222,40 @@ class GaussianProcessData(CounterBasedDataModule):
         input_range: each coordinate of a point is uniform between these two.
         cache: folder that keeps drawn functions, or None.
         dtype: "float32" or "float64", of the batches; the draw is always made in float64.
-
-    Raises:
-        ValueError: an argument out of range, an unknown name, or an option that the others leave without effect.
     """
 
-    def __init__(
-        self,
-        kernel: str = "rbf",
-        lengthscale: float | None = None,
-        smoothness: float | None = None,
-        alpha: float | None = None,
-        num_inputs: int = 10,
-        num_train: int = 10_000,
-        num_test: int = 2_000,
-        batch_size: int = 200,
-        sampler: str = "random_features",
-        num_features: int | None = None,
-        noise: float = 0.0,
-        standardize: bool = True,
-        input_range: tuple[float, float] = (-1.0, 1.0),
-        seed: int = 0,
-        cache: str | Path | None = None,
-        dtype: str = "float32",
-    ) -> None:
-        super().__init__()
-        self.kernel = Kernel.of(kernel, lengthscale, smoothness, alpha)
-        self.num_inputs = at_least("num_inputs", num_inputs, 1)
-        self.sizes = {"train": at_least("num_train", num_train, 1), "test": at_least("num_test", num_test, 1)}
-        self.batch_size = at_least("batch_size", batch_size, 1)
-        if batch_size > num_train:
-            raise ValueError(f"batch_size must be at most num_train ({num_train}), got {batch_size}")
-        self.sampler = one_of("sampler", sampler, SAMPLERS)
-        if sampler == "cholesky" and num_features is not None:
-            raise ValueError(f"num_features={num_features} has no effect with sampler='cholesky': leave it out")
-        self.num_features = at_least("num_features", 12_288 if num_features is None else num_features, 1)
-        if noise != 0:
-            positive("noise", noise)
-        self.noise, self.standardize = float(noise), bool(standardize)
-        self.input_range = _interval("input_range", input_range)
-        self.seed = at_least("seed", seed, 0)
-        self.cache = None if cache is None else Path(cache)
-        self.dtype = DTYPES[one_of("dtype", dtype, DTYPES)]
-        self._splits: dict[str, tuple[Tensor, Tensor]] = {}
+    kernel: str = "rbf"
+    lengthscale: float | None = None
+    smoothness: float | None = None
+    alpha: float | None = None
+    num_inputs: int = 10
+    num_train: int = 10_000
+    num_test: int = 2_000
+    batch_size: int = 200
+    sampler: str = "random_features"
+    num_features: int | None = None
+    noise: float = 0.0
+    standardize: bool = True
+    input_range: tuple[float, float] = (-1.0, 1.0)
+    seed: int = 0
+    cache: str | Path | None = None
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        self.covariance = Kernel.of(self.kernel, self.lengthscale, self.smoothness, self.alpha)
+        exact = one_of("sampler", self.sampler, SAMPLERS) == "cholesky"
+        if exact and self.num_features is not None:
+            raise ValueError(f"num_features={self.num_features} has no effect with sampler='cholesky': leave it out")
+        features = [] if self.num_features is None else ["num_features"]
+        self.check_numbers("num_inputs", "num_train", "num_test", "batch_size", "seed", *features)
+        self.num_features = None if exact else self.num_features or 12_288
+        self.sizes = {"train": self.num_train, "test": self.num_test}
+        if self.batch_size > self.num_train:
+            raise ValueError(f"batch_size must be at most num_train ({self.num_train}), got {self.batch_size}")
+        if self.noise != 0:
+            positive("noise", self.noise)
+        self.input_range = _interval("input_range", self.input_range)
+        self.type = DTYPES[one_of("dtype", self.dtype, DTYPES)]
         self._epoch: tuple[int, tuple[Tensor, Tensor]] | None = None
 
     @property
@@ -278,18 +268,19 @@ class GaussianProcessData(CounterBasedDataModule):
 
     def prepare_data(self) -> None:
         """Draw the function, or read it from the cache; done on first use where nobody calls it."""
-        if self._splits:
-            return
+        _ = self._splits
+
+    @cached_property
+    def _splits(self) -> Mapping[str, tuple[Tensor, Tensor]]:
         inputs, values = self._drawn()
         if self.standardize:
-            train = values[: self.sizes["train"]]
+            train = values[: self.num_train]
             scale = float(train.std())
             if scale == 0:
                 raise ValueError("standardize needs training values that differ: set num_train to 2 or more")
             values = (values - train.mean()) / scale
-        sizes = list(self.sizes.values())
-        tensors = (torch.from_numpy(array).to(self.dtype).split(sizes) for array in (inputs, values))
-        self._splits = dict(zip(self.sizes, zip(*tensors, strict=True), strict=True))
+        tensors = (torch.from_numpy(array).to(self.type).split([*self.sizes.values()]) for array in (inputs, values))
+        return dict(zip(self.sizes, zip(*tensors, strict=True), strict=True))
 
     def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
         epoch, index = divmod(step, self.steps_per_epoch)
@@ -303,7 +294,7 @@ class GaussianProcessData(CounterBasedDataModule):
 
     def example_batch(self) -> tuple[Tensor, Tensor]:
         """Return zeros of a training batch's shapes; nothing is drawn."""
-        inputs = torch.zeros(self.batch_size, self.num_inputs, dtype=self.dtype)
+        inputs = torch.zeros(self.batch_size, self.num_inputs, dtype=self.type)
         return inputs, inputs[:, 0]
 
     def evaluation_batches(self, split: str) -> Iterator[tuple[Tensor, Tensor]]:
@@ -312,55 +303,42 @@ class GaussianProcessData(CounterBasedDataModule):
 
     def data_hashes(self) -> dict[str, str]:
         """Return SHA-256 of the inputs and of the targets as they are served: training rows, then test rows."""
-        hashes = {}
-        for position, name in enumerate(("inputs", "targets")):
-            digest = hashlib.sha256()
-            for split in self.splits:
-                digest.update(self._split(split)[position].contiguous().numpy().tobytes())
-            hashes[name] = digest.hexdigest()
-        return hashes
+        joined = (torch.cat(parts) for parts in zip(*map(self._split, self.splits), strict=True))
+        hashes = (hashlib.sha256(part.numpy().tobytes()).hexdigest() for part in joined)
+        return dict(zip(("inputs", "targets"), hashes, strict=True))
 
     def _split(self, split: str) -> tuple[Tensor, Tensor]:
-        one_of("split", split, self.splits)
-        self.prepare_data()
-        return self._splits[split]
+        return self._splits[one_of("split", split, self.splits)]
 
     def _drawn(self) -> tuple[Array, Array]:
         """Draw inputs (N, K) and values (N,) of both splits, in float64, before standardising."""
-        if self.cache is None:
-            return self._draw()
-        path = self.cache / f"gaussian_process-{self._identity()}-{stamp(__name__)}.npz"
-        arrays = cached_arrays(path, lambda: dict(zip(("inputs", "values"), self._draw(), strict=True)))
+        options = (
+            self.sizes,
+            self.num_inputs,
+            self.sampler,
+            self.num_features,
+            self.noise,
+            self.input_range,
+            self.seed,
+        )
+        arrays = kept(self.cache, "gaussian_process", __name__, (self.covariance, *options), self._draw)
         return arrays["inputs"], arrays["values"]
 
-    def _draw(self) -> tuple[Array, Array]:
+    def _draw(self) -> dict[str, Array]:
         low, high = self.input_range
         points = [
             uniforms((size, self.num_inputs), self.seed, "gaussian_process", "inputs", split)
             for split, size in self.sizes.items()
         ]
         inputs = low + (high - low) * np.concatenate(points)
-        if self.sampler == "cholesky":
-            values = draw_exactly(self.kernel, inputs, self.seed)
+        if self.num_features is None:
+            values = draw_exactly(self.covariance, inputs, self.seed)
         else:
-            values = RandomFeatures.draw(self.kernel, self.num_inputs, self.num_features, self.seed)(inputs)
+            values = RandomFeatures.draw(self.covariance, self.num_inputs, self.num_features, self.seed)(inputs)
         if self.noise:
-            noise = ndtri(uniforms(values.shape, self.seed, "gaussian_process", self.kernel.name, "noise"))
+            noise = ndtri(uniforms(values.shape, self.seed, "gaussian_process", self.kernel, "noise"))
             values = values + self.noise * noise
-        return inputs, values
-
-    def _identity(self) -> str:
-        what = {
-            **asdict(self.kernel),
-            **self.sizes,
-            "num_inputs": self.num_inputs,
-            "sampler": self.sampler,
-            "num_features": self.num_features if self.sampler == "random_features" else None,
-            "noise": self.noise,
-            "input_range": self.input_range,
-            "seed": self.seed,
-        }
-        return hashlib.sha256(repr(sorted(what.items())).encode()).hexdigest()[:20]
+        return {"inputs": inputs, "values": values}
 
 
 def _interval(name: str, value: Sequence[float]) -> tuple[float, float]:

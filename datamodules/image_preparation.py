@@ -1,59 +1,79 @@
 """Encoded images to shards of pixels: COCO, ImageNet and CelebA, from the hub, parquet files or folders of images."""
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from paper_repro.base.errors import UsageError, at_least
 from paper_repro.base.files import sha256_of_bytes, sha256_of_file
-from paper_repro.datamodules.array_shards import Array
-from paper_repro.datamodules.array_writing import ShardFolder
-from paper_repro.datamodules.encoded_files import Labels, Named, Source, UnfitError, encoded, first_of, write_decoded
-from paper_repro.datamodules.image_decoding import Pixels, decode
+from paper_repro.datamodules.array_shards import Array, ShardFolder
+from paper_repro.datamodules.encoded_files import Labels, Named, Source, encoded, first_of, hash_of_names, write_decoded
 from paper_repro.datamodules.image_sources import TEST, TRAIN, VAL
-from paper_repro.datamodules.prepared_images import (
-    CLASSES,
-    FACE_SHAPE,
-    FACE_SIDE,
-    GREY,
-    IMAGES,
-    LABEL,
-    LABELS,
-    PIXEL,
-    ImageManifest,
-)
+from paper_repro.datamodules.pixels import AlignedSquare, CentralSquare, Pixels, UnfitError
+from paper_repro.datamodules.preparation import given
+from paper_repro.datamodules.prepared_images import CLASSES, GREY, IMAGES, LABEL, LABELS, PIXEL, ImageManifest
 
-SHARD_BYTES = 2**27
+SHARD_BYTES, SHARD_FACES = 2**27, 1024
+COLUMN, LABEL_COLUMN = "image", "label"
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+"""What the names of images end with; other files in a folder are passed over."""
+PARQUET = ("*.parquet", "*/*.parquet")
+"""Where parquet files lie; millions of images may lie deeper."""
+VAL_NAMES = ("val", "validation", "valid")
+PARTITION, FACES = "list_eval_partition.txt", "img_align_celeba"
+PARTITION_SPLITS = {"0": TRAIN, "1": VAL, "2": TEST}
+PARTITION_PLACES = (PARTITION, f"Eval/{PARTITION}")
+IMAGE_PLACES = (f"{FACES}/{FACES}", FACES, f"Img/{FACES}")
 
 
-class Crop(Protocol):
-    """The part of an image that is kept; it is sent to other processes."""
+@dataclass(frozen=True)
+class Known:
+    """A data set that is prepared by its name."""
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(H, W, 3)."""
+    hub: str
+    """``NAME``, or ``NAME@COMMIT``."""
+    expected: str
+    """What ``--from`` takes."""
+    hub_splits: Mapping[str, Sequence[str]]
+    """Our splits and what those of the hub, or of parquet files, may be called."""
+    folders: Mapping[str, Sequence[str]]
+    """Names of the folder of each split, where there are folders."""
+    labelled: bool = False
+    """Whether an image has a class, and lies in the folder of that class."""
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """All that the pixels depend on, beside the image."""
 
-    def __call__(self, content: bytes) -> tuple[Pixels, bool]:
-        """Return the pixels of an encoded image, (H, W, 3), and whether a grey image was turned into RGB.
-
-        Raises:
-            UnfitError: the image cannot be used.
-        """
+KNOWN: Mapping[str, Known] = {
+    "coco": Known(
+        "AbdoTW/COCO_2014",
+        "a folder with train2014/ and val2014/, each with images, or with the parquet files of AbdoTW/COCO_2014",
+        {TRAIN: ("train",), VAL: ("validation", "valid", "val")},
+        {TRAIN: ("train2014", "train"), VAL: ("val2014", "val", "validation")},
+    ),
+    "imagenet": Known(
+        "ILSVRC/imagenet-1k",
+        "a folder with train/ and val/, each with a folder of images for each class, or with the parquet files of "
+        "ILSVRC/imagenet-1k",
+        {TRAIN: ("train",), VAL: ("validation", "valid", "val")},
+        {TRAIN: ("train",), VAL: VAL_NAMES},
+        True,
+    ),
+    "celeba": Known(  # eurecom-ds/celeba is another copy
+        "flwrlabs/celeba@2d738f56e0e7f925ea36ae7c808ea925264aacec",
+        f"a folder with {FACES}/ and {PARTITION}, or with the parquet files of flwrlabs/celeba",
+        {TRAIN: ("train",), VAL: ("valid", "validation", "val"), TEST: ("test",)},
+        {},
+    ),
+}
 
 
 def write(
     folder: Path,
     source: Source,
-    crop: Crop,
+    crop: CentralSquare | AlignedSquare,
     skip: bool = False,
     shard_images: int | None = None,
     say: Callable[[str], None] = print,
@@ -63,7 +83,7 @@ def write(
 
     ``shard_images`` None: as many as 128 MiB hold.  ``write_decoded`` explains the other arguments and the errors.
     """
-    image = Array(PIXEL, crop.shape)
+    image = Array(PIXEL, (crop.size, crop.size, 3))
     size = max(1, SHARD_BYTES // image.item_bytes) if shard_images is None else at_least("shard_images", shard_images)
     arrays = {IMAGES: image.to_json()}
     settings = {**source.settings, **crop.settings, "shard_images": size, "arrays": arrays}
@@ -83,137 +103,86 @@ def write(
         content = b"".join([*(pixels for pixels, _, _ in items), labels])
         return content, {IMAGES: len(items)} | ({GREY: grey} if grey else {})
 
-    return write_decoded(
-        ShardFolder(folder, settings, ImageManifest, say), source, size, crop, item, pack, skip, workers
-    )
-
-
-COLUMN, LABEL_COLUMN = "image", "label"
-SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-"""What the names of images end with; other files in a folder are passed over."""
-PARQUET = ("*.parquet", "*/*.parquet")
-"""Where parquet files lie; millions of images may lie deeper."""
-HUB_SPLITS = {TRAIN: ("train",), VAL: ("validation", "valid", "val")}
-
-
-@dataclass(frozen=True)
-class Known:
-    """A data set that is prepared by its name."""
-
-    hub: str
-    folders: Mapping[str, Sequence[str]]
-    """Names of the folder of each split, where there are folders."""
-    labelled: bool
-    """Whether an image has a class, and lies in the folder of that class."""
-
-
-KNOWN: Mapping[str, Known] = {
-    "coco": Known("AbdoTW/COCO_2014", {TRAIN: ("train2014", "train"), VAL: ("val2014", "val", "validation")}, False),
-    "imagenet": Known("ILSVRC/imagenet-1k", {TRAIN: ("train",), VAL: ("val", "validation", "valid")}, True),
-}
+    shards = ShardFolder(folder, settings, ImageManifest, say)
+    return write_decoded(shards, source, size, crop, item, pack, skip, workers)
 
 
 def load(name: str, path: Path | None = None, hub: str | None = None) -> Source:
-    """Return the images of a folder, or of the hub, split into train and val.
+    """Return the images of a folder, or of the hub, by split.
 
     Args:
         name: of the data set, in ``KNOWN``.
-        path: a folder with a folder of images, or of classes, for each split, or with parquet files; None: the hub.
-        hub: the data set of the hub, see ``hub_rows``; None: the usual one.
+        path: a folder with a folder of images, or of classes, for each split, CelebA's official files, or parquet
+            files; None: the hub.
+        hub: the data set of the hub, ``NAME`` or ``NAME@COMMIT``; None: the usual one.
 
     Raises:
         UsageError: the folder holds neither, a split, a column or an image is absent, the splits have other classes, or
             the hub does not answer.
     """
     known = KNOWN[name]
-    label = LABEL_COLUMN if known.labelled else None
     if path is None:
-        return from_rows(*hub_rows(hub or known.hub, name), HUB_SPLITS, label)
-    inside = "a folder of images for each class" if known.labelled else "images"
-    names = " and ".join(f"{some[0]}/" for some in known.folders.values())
-    expected = f"a folder with {names}, each with {inside}, or with the parquet files of {known.hub}"
+        usual = hub is None or hub == known.hub.partition("@")[0]
+        return _from_rows(known, *_hub_rows(known.hub if usual else str(hub), name))
     if not path.is_dir():
-        raise UsageError(f"{path}: there is no such folder; --from takes {expected}")
+        raise UsageError(f"{path}: there is no such folder; --from takes {known.expected}")
+    if not known.folders:
+        return _official(path, known)
     if any(any(path.glob(pattern)) for pattern in PARQUET):
-        return from_rows(*parquet_rows(path, name, expected), HUB_SPLITS, label)
+        return _from_rows(known, *_parquet_rows(path, name, known.expected))
     found = {split: first_of(path, some) for split, some in known.folders.items()}
     folders = {split: folder for split, folder in found.items() if folder is not None and folder.is_dir()}
     if len(folders) < len(found):
         names = ", ".join(folder.name for folder in folders.values()) or "neither"
-        raise UsageError(f"{path}: found {names}, expected {expected}")
+        raise UsageError(f"{path}: found {names}, expected {known.expected}")
+    settings = {"name": name, "from": "folders of images"}
     if known.labelled:
-        return _classes(name, folders)
+        return _classes(settings, folders)
     names_of = {split: _names_of_images(folder) for split, folder in folders.items()}
-    return Source.of_files(_settings(name, names_of), folders, names_of)
+    return Source.of_files({**settings, "names": hash_of_names(names_of)}, folders, names_of)
 
 
-def hub_rows(where: str, name: str) -> tuple[Any, str, dict[str, Any]]:
+def _hub_rows(where: str, name: str) -> tuple[Any, str, dict[str, Any]]:
     """Return the rows of each split of a data set of the hub, what they are called, and what they are.
 
-    Args:
-        where: the data set of the hub, ``NAME`` or ``NAME@COMMIT``; without a commit the one that it has now is taken,
-            and noted in what the rows are.
-        name: what the data are called here.
-
-    Raises:
-        UsageError: the hub does not give it.
+    ``where`` is ``NAME`` or ``NAME@COMMIT``; without a commit the one that it has now is taken.
     """
     from datasets import load_dataset
     from huggingface_hub import HfApi
 
     place, _, commit = where.partition("@")
-    try:
+    with given(where, "get its files otherwise and say --from DIR; if it asks for an account, run: hf auth login"):
         revision = commit or HfApi().dataset_info(place).sha
-        rows = load_dataset(place, revision=revision)
-    except Exception as error:  # whatever the network, the hub's client or a wrong name raises
-        raise UsageError(
-            f"{where}: the hub did not give it ({error}): get its files otherwise and say --from DIR; if it asks for "
-            "an account, run: hf auth login"
-        ) from error
-    return rows, place, {"name": name, "from": place, "revision": revision}
+        return load_dataset(place, revision=revision), place, {"name": name, "from": place, "revision": revision}
 
 
-def parquet_rows(path: Path, name: str, expected: str) -> tuple[Any, str, dict[str, Any]]:
-    """Return the rows of each split of a folder of parquet files, what they are called, and what they are.
-
-    Raises:
-        UsageError: they cannot be read.
-    """
+def _parquet_rows(path: Path, name: str, expected: str) -> tuple[Any, str, dict[str, Any]]:
+    """Return the rows of each split of a folder of parquet files, what they are called, and what they are."""
     from datasets import load_dataset
 
-    try:
+    with given(path, f"expected {expected}"):
         rows = load_dataset(str(path))
-    except Exception as error:  # the library's own and pyarrow's errors
-        raise UsageError(f"{path}: cannot be read: {error}; expected {expected}") from error
     sizes = sorted(f"{file.name} {file.stat().st_size}" for file in path.rglob("*.parquet"))
     digest = sha256_of_bytes("\n".join(sizes).encode())
     return rows, str(path), {"name": name, "from": "parquet files", "names_and_sizes": digest}
 
 
-def from_rows(
-    rows: Any, where: str, settings: Mapping[str, Any], splits: Mapping[str, Sequence[str]], label: str | None = None
-) -> Source:
+def _from_rows(known: Known, rows: Any, where: str, settings: Mapping[str, Any]) -> Source:
     """Return the images of a dict of data sets; they stay encoded, so that a damaged one is found where it is decoded.
 
     Args:
         rows: the data sets by split.
         where: what they are called in messages.
         settings: what they are.
-        splits: our splits and what theirs may be called.
-        label: the column of labels; None: there is none.
-
-    Raises:
-        UsageError: a split or a column is absent, or its labels are no whole numbers.
     """
     from datasets import Image
 
-    columns = [COLUMN] if label is None else [COLUMN, label]
-    theirs = {split: next((name for name in names if name in rows), None) for split, names in splits.items()}
+    theirs = {split: next((name for name in names if name in rows), None) for split, names in known.hub_splits.items()}
     for split, name in theirs.items():
-        for column in columns:
+        for column in (COLUMN, LABEL_COLUMN) if known.labelled else (COLUMN,):
             if name is None or column not in rows[name].column_names:
                 found = "; ".join(f"{other}: {', '.join(rows[other].column_names)}" for other in rows)
-                wanted = " or ".join(splits[split])
+                wanted = " or ".join(known.hub_splits[split])
                 raise UsageError(f"{where}: expected a split {wanted} with a column {column!r}, found {found}")
     images = {
         split: rows[name].select_columns([COLUMN]).cast_column(COLUMN, Image(decode=False))
@@ -225,25 +194,26 @@ def from_rows(
             yield f"{split} {place}", partial(_content, images[split], place)
 
     counts = {split: len(some) for split, some in images.items()}
-    if label is None:
+    if not known.labelled:
         return Source(settings, counts, read)
-    labels = {split: rows[name].select_columns([label]) for split, name in theirs.items()}
+    labels = {split: rows[name].select_columns([LABEL_COLUMN]) for split, name in theirs.items()}
 
     def read_labels(split: str, places: range) -> list[int | None]:
-        found: list[int | None] = labels[split][places.start : places.stop][label]
+        found: list[int | None] = labels[split][places.start : places.stop][LABEL_COLUMN]
         return found
 
-    return Source(settings, counts, read, Labels(_count_classes(labels[TRAIN], label, where), read_labels))
+    return Source(settings, counts, read, Labels(_count_classes(labels[TRAIN], where), read_labels))
 
 
-def _count_classes(rows: Any, label: str, where: str) -> int:
+def _count_classes(rows: Any, where: str) -> int:
     """Return how many classes a column of labels has: as many as it names, or up to its largest number."""
-    named = getattr(rows.features[label], "num_classes", None)
+    kind = rows.features[LABEL_COLUMN]
+    named = getattr(kind, "num_classes", None)
     if isinstance(named, int):
         return named
-    found = set(rows[:][label]) - {None}
+    found = set(rows[:][LABEL_COLUMN]) - {None}
     if not found or not all(type(one) is int and one >= 0 for one in found):
-        raise UsageError(f"{where}: column {label!r} holds {rows.features[label]}, expected whole numbers from 0")
+        raise UsageError(f"{where}: column {LABEL_COLUMN!r} holds {kind}, expected whole numbers from 0")
     return max(found) + 1
 
 
@@ -255,12 +225,8 @@ def _content(rows: Any, place: int) -> bytes:
     return content
 
 
-def _classes(name: str, folders: Mapping[str, Path]) -> Source:
-    """Return the images that lie in the folders of classes of each split; labels follow the names of the folders.
-
-    Raises:
-        UsageError: the splits have other classes, or a class has no images.
-    """
+def _classes(settings: Mapping[str, Any], folders: Mapping[str, Path]) -> Source:
+    """Return the images that lie in the folders of classes of each split; labels follow the names of the folders."""
     classes = {
         split: sorted(path.name for path in folder.iterdir() if path.is_dir()) for split, folder in folders.items()
     }
@@ -273,15 +239,16 @@ def _classes(name: str, folders: Mapping[str, Path]) -> Source:
                 f"(one of them alone has {odd[0] if odd else 'none'}): expected the same classes in both"
             )
     names: dict[str, list[str]] = {}
-    labels: dict[str, list[int | None]] = {}
+    labels: dict[str, list[int]] = {}
     for split, folder in folders.items():
         own = [(f"{one}/{file}", label) for label, one in enumerate(first) for file in _names_of_images(folder / one)]
         names[split], labels[split] = [file for file, _ in own], [label for _, label in own]
 
-    def read_labels(split: str, places: range) -> list[int | None]:
+    def read_labels(split: str, places: range) -> list[int]:
         return labels[split][places.start : places.stop]
 
-    return Source.of_files(_settings(name, names), folders, names, Labels(len(first), read_labels))
+    settings = {**settings, "names": hash_of_names(names)}
+    return Source.of_files(settings, folders, names, Labels(len(first), read_labels))
 
 
 def _names_of_images(folder: Path) -> list[str]:
@@ -291,52 +258,14 @@ def _names_of_images(folder: Path) -> list[str]:
     return found
 
 
-def _settings(name: str, names: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Return what a folder of images is: the names alone, so that an image may be mended."""
-    listing = "\n".join(f"{split}/{file}" for split, some in names.items() for file in some)
-    return {"name": name, "from": "folders of images", "names": sha256_of_bytes(os.fsencode(listing))}
-
-
-CELEBA_HUB = "flwrlabs/celeba"
-"""eurecom-ds/celeba is another copy."""
-CELEBA_REVISIONS = {CELEBA_HUB: "2d738f56e0e7f925ea36ae7c808ea925264aacec"}
-PARTITION = "list_eval_partition.txt"
-PARTITION_SPLITS = {"0": TRAIN, "1": VAL, "2": TEST}
-PARTITION_PLACES = (PARTITION, f"Eval/{PARTITION}")
-FACES = "img_align_celeba"
-IMAGE_PLACES = (f"{FACES}/{FACES}", FACES, f"Img/{FACES}")
-CELEBA_SPLITS = {TRAIN: ("train",), VAL: ("valid", "validation", "val"), TEST: ("test",)}
-ALIGNED = (FACE_SIDE, 218)
-"""Width and height of the aligned images."""
-SHARD_FACES = 1024
-EXPECTED = f"a folder with {FACES}/ and {PARTITION}, or with the parquet files of {CELEBA_HUB}"
-
-
-def load_celeba(path: Path | None, hub: str | None = None) -> Source:
-    """Return the images of a folder, or of the hub's data set ``hub`` if ``path`` is None.
-
-    Raises:
-        UsageError: the folder holds neither the official files nor parquet files, its split file does not fit its
-            images, a split or the column ``image`` is absent, or the hub does not answer.
-    """
-    if path is None:
-        where = hub or CELEBA_HUB
-        return from_rows(
-            *hub_rows(f"{where}@{CELEBA_REVISIONS[where]}" if where in CELEBA_REVISIONS else where, "celeba"),
-            CELEBA_SPLITS,
-        )
-    if not path.is_dir():
-        raise UsageError(f"{path}: there is no such folder; --from takes {EXPECTED}")
+def _official(path: Path, known: Known) -> Source:
+    """Return CelebA's images, split by the official file, or those of parquet files."""
     partition, images = first_of(path, PARTITION_PLACES), first_of(path, IMAGE_PLACES)
-    if partition is not None and images is not None:
-        return _official(partition, images)
     if partition is None and images is None and any(path.rglob("*.parquet")):
-        return from_rows(*parquet_rows(path, "celeba", EXPECTED), CELEBA_SPLITS)
-    found = ", ".join(str(place.relative_to(path)) for place in (partition, images) if place is not None)
-    raise UsageError(f"{path}: found {found or 'neither'}, expected {EXPECTED}")
-
-
-def _official(partition: Path, images: Path) -> Source:
+        return _from_rows(known, *_parquet_rows(path, "celeba", known.expected))
+    if partition is None or images is None:
+        found = ", ".join(str(place.relative_to(path)) for place in (partition, images) if place is not None)
+        raise UsageError(f"{path}: found {found or 'neither'}, expected {known.expected}")
     names = _partition(partition)
     listed = {name for some in names.values() for name in some}
     beyond = sorted(file.name for file in images.iterdir() if file.suffix == ".jpg" and file.name not in listed)
@@ -345,7 +274,6 @@ def _official(partition: Path, images: Path) -> Source:
             f"{partition}: lists {len(listed):,} images, not {len(beyond):,} that lie in {images} ({beyond[0]} ...): "
             "get the whole split file"
         )
-
     settings = {"name": "celeba", "from": "official files", "partition": sha256_of_file(partition)}
     return Source.of_files(settings, dict.fromkeys(names, images), names, shown="{name}")
 
@@ -366,34 +294,3 @@ def _partition(path: Path) -> dict[str, list[str]]:
         if not some:
             raise UsageError(f"{path}: no image of split {split!r}: get the official file")
     return names
-
-
-@dataclass(frozen=True)
-class AlignedSquare:
-    """The central 178 x 178 pixels of an aligned photograph of 178 x 218."""
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        return FACE_SHAPE
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """All that the pixels depend on, beside the image."""
-        return {"side": FACE_SIDE}
-
-    def __call__(self, content: bytes) -> tuple[Pixels, bool]:
-        """Return the square of an encoded image, (178, 178, 3); no grey image is turned into RGB.
-
-        Raises:
-            UnfitError: the image is damaged, constant, or of another size or mode.
-        """
-        pixels = decode(content, ALIGNED)
-        if (pixels == pixels[0, 0]).all():
-            raise UnfitError(f"every pixel is {tuple(pixels[0, 0].tolist())}, expected a photograph")
-        top = (ALIGNED[1] - FACE_SIDE) // 2
-        return pixels[top : top + FACE_SIDE], False
-
-
-def write_celeba(folder: Path, source: Source, skip: bool = False, **options: Any) -> ImageManifest:
-    """Write the central square of every image, see ``write``."""
-    return write(folder, source, AlignedSquare(), skip, **{"shard_images": SHARD_FACES, **options})

@@ -6,18 +6,17 @@ Letters: N images of a split, H image side, C channels.
 import gzip
 import hashlib
 import io
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
 from paper_repro.base.errors import UsageError, at_least
-from paper_repro.datamodules.encoded_files import UnfitError
-from paper_repro.datamodules.image_decoding import Pixels, decode
-from paper_repro.datamodules.pixels import packaged, shrunk
+from paper_repro.datamodules.counter_based import DataSource
+from paper_repro.datamodules.pixels import Pixels, UnfitError, decode, packaged, shrunk
 
 TRAIN, VAL, TEST = "train", "val", "test"
 DIGIT_TEST_SHARE = 5
@@ -25,25 +24,16 @@ DIGIT_TEST_SHARE = 5
 DIGIT_SIDE, DIGIT_WHITE = 8, 16
 FACE_SIDE, NUM_FACES, NUM_TRAIN_FACES = 25, 100, 80
 SKLEARN, SKIMAGE = "scikit-learn", "scikit-image"
+SKIMAGE_TRAIN = "chelsea.png rocket.jpg motorcycle_left.png hubble_deep_field.jpg retina.jpg ihc.png"
 PHOTOGRAPH_SET: dict[str, Mapping[str, Sequence[str]]] = {
-    TRAIN: {
-        "skimage": [
-            "chelsea.png",
-            "rocket.jpg",
-            "motorcycle_left.png",
-            "hubble_deep_field.jpg",
-            "retina.jpg",
-            "ihc.png",
-        ],
-        "sklearn": ("china.jpg",),
-    },
+    TRAIN: {"skimage": SKIMAGE_TRAIN.split(), "sklearn": ("china.jpg",)},
     TEST: {"skimage": ("astronaut.png", "coffee.png"), "sklearn": ("flower.jpg",)},
 }
 """Whole photographs are for training or for testing."""
 FOLDERS = {"skimage": ("data", SKIMAGE), "sklearn": ("datasets/images", SKLEARN)}
 
 
-class ImageSource(ABC):
+class ImageSource(DataSource):
     """Square images of one size, in splits.
 
     Images are uint8, (H, H, C); 0 stands for black and ``white`` for white.
@@ -55,21 +45,6 @@ class ImageSource(ABC):
     """How many classes the labels have; 0: there are no labels."""
     size: int
     """H."""
-    data_root: str | Path | None = None
-    cache: Path | None = None
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return (TRAIN, TEST)
-
-    @property
-    @abstractmethod
-    def counts(self) -> Mapping[str, int]:
-        """N of each split, opened and checked on first use.
-
-        Raises:
-            UsageError: the images are absent or not what they must be.
-        """
 
     @abstractmethod
     def image(self, split: str, index: int) -> Pixels:
@@ -82,24 +57,11 @@ class ImageSource(ABC):
         return self.image(TRAIN, index)
 
     def label(self, split: str, index: int) -> int:
-        """Return the class of one image, 0 ... ``num_classes`` - 1.
-
-        Raises:
-            NotImplementedError: these images have none.
-        """
+        """Return the class of one image, 0 ... ``num_classes`` - 1; NotImplementedError if these images have none."""
         raise NotImplementedError(f"{type(self).__name__} has no labels")
 
-    def find(self, data_root: str | Path | None, cache: str | Path | None) -> None:
-        """Set the first folder in which files are looked for, and the one that remembers which were checked; None:
-        the usual places, and none.
-        """
-        self.data_root, self.cache = data_root, None if cache is None else Path(cache)
 
-    @abstractmethod
-    def data_hashes(self) -> dict[str, str]:
-        """Return SHA-256 of what the splits hold."""
-
-
+@dataclass(eq=False)
 class Photographs(ImageSource):
     """Every square of H x H pixels in ten colour photographs of scikit-image and scikit-learn.
 
@@ -108,21 +70,18 @@ class Photographs(ImageSource):
     Args:
         size: H.
         shrink: the photographs are made so many times smaller, each pixel the mean of a square.
-
-    Raises:
-        ValueError: a number below 1.
     """
 
-    def __init__(self, size: int = 32, shrink: int = 2) -> None:
-        self.size, self.shrink = at_least("size", size), at_least("shrink", shrink)
+    size: int = 32
+    shrink: int = 2
+
+    def __post_init__(self) -> None:
+        at_least("size", self.size)
+        at_least("shrink", self.shrink)
 
     @cached_property
     def photographs(self) -> Mapping[str, list[Pixels]]:
-        """Each split's, made smaller, (height, width, 3).
-
-        Raises:
-            UsageError: they are not there or damaged, or no square fits.
-        """
+        """Each split's, made smaller, (height, width, 3); UsageError if absent, damaged, or smaller than a square."""
         found = {
             split: [shrunk(_photograph(package, name), self.shrink) for package, some in names.items() for name in some]
             for split, names in PHOTOGRAPH_SET.items()
@@ -160,7 +119,32 @@ class Photographs(ImageSource):
         return (part.shape[0] - self.size + 1) * (part.shape[1] - self.size + 1)
 
 
-class Faces(ImageSource):
+class _SmallSet(ImageSource):
+    """Images of one installed package that fit in memory as one array for each split."""
+
+    channels = 1
+
+    @property
+    @abstractmethod
+    def whole(self) -> Mapping[str, Pixels]:
+        """Each split's, (N, side, side, 1); UsageError if they are absent or damaged."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        return {split: len(images) for split, images in self.whole.items()}
+
+    def image(self, split: str, index: int) -> Pixels:
+        images = self.whole[split]
+        first = (images.shape[1] - self.size) // 2
+        return images[index][first : first + self.size, first : first + self.size]
+
+    def data_hashes(self) -> dict[str, str]:
+        """Return SHA-256 of each split's pixels."""
+        return {split: hashlib.sha256(images.tobytes()).hexdigest() for split, images in self.whole.items()}
+
+
+@dataclass(eq=False)
+class Faces(_SmallSet):
     """The 100 grey faces of 25 x 25 pixels that scikit-image brings along, of Labeled Faces in the Wild.
 
     The first 80 are for training, the last 20 for testing.  A training image is cut at a random place and mirrored at
@@ -168,25 +152,16 @@ class Faces(ImageSource):
 
     Args:
         size: H, at most 25.
-
-    Raises:
-        ValueError: a size out of range.
     """
 
-    channels = 1
+    size: int = 24
 
-    def __init__(self, size: int = 24) -> None:
-        if at_least("size", size) > FACE_SIDE:
-            raise ValueError(f"size must be at most {FACE_SIDE}, the faces' own, got {size}")
-        self.size = size
+    def __post_init__(self) -> None:
+        if at_least("size", self.size) > FACE_SIDE:
+            raise ValueError(f"size must be at most {FACE_SIDE}, the faces' own, got {self.size}")
 
     @cached_property
-    def faces(self) -> Mapping[str, Pixels]:
-        """Each split's, (N, 25, 25, 1).
-
-        Raises:
-            UsageError: they are not there, or damaged.
-        """
+    def whole(self) -> Mapping[str, Pixels]:
         content = packaged("skimage", "data/lfw_subset.npy", SKIMAGE)
         try:
             whole = np.load(io.BytesIO(content), allow_pickle=False)
@@ -195,42 +170,25 @@ class Faces(ImageSource):
             raise UsageError(f"scikit-image's faces cannot be read ({error}): install {SKIMAGE} again") from error
         return {TRAIN: faces[:NUM_TRAIN_FACES], TEST: faces[NUM_TRAIN_FACES:]}
 
-    @property
-    def counts(self) -> Mapping[str, int]:
-        return {split: len(faces) for split, faces in self.faces.items()}
-
-    def image(self, split: str, index: int) -> Pixels:
-        first = (FACE_SIDE - self.size) // 2
-        return self.faces[split][index][first : first + self.size, first : first + self.size]
-
     def augmented(self, index: int, draws: Sequence[Sequence[float]]) -> Pixels:
         side, down, across, _ = draws[0]
         top, left = (int(share * (FACE_SIDE - self.size + 1)) for share in (down, across))
-        image = self.faces[TRAIN][index][top : top + self.size, left : left + self.size]
+        image = self.whole[TRAIN][index][top : top + self.size, left : left + self.size]
         return image[:, ::-1] if side < 0.5 else image
 
-    def data_hashes(self) -> dict[str, str]:
-        return {split: hashlib.sha256(faces.tobytes()).hexdigest() for split, faces in self.faces.items()}
 
-
-class Digits(ImageSource):
+class Digits(_SmallSet):
     """scikit-learn's 1,797 handwritten digits of 8 x 8 grey pixels, 0 to 16; the label is the digit.
 
     The first 1,438 are for training, the last 359 for testing.
     """
 
-    channels = 1
     white = DIGIT_WHITE
     num_classes = 10
     size = DIGIT_SIDE
 
     @cached_property
-    def digits(self) -> Mapping[str, Pixels]:
-        """Each split's, (N, 8, 8, 1).
-
-        Raises:
-            UsageError: they are not there, or damaged.
-        """
+    def whole(self) -> Mapping[str, Pixels]:
         return {split: rows[:, :-1].reshape(-1, DIGIT_SIDE, DIGIT_SIDE, 1) for split, rows in self._rows.items()}
 
     @cached_property
@@ -245,19 +203,8 @@ class Digits(ImageSource):
         border = len(rows) - len(rows) // DIGIT_TEST_SHARE
         return {TRAIN: rows[:border], TEST: rows[border:]}
 
-    @property
-    def counts(self) -> Mapping[str, int]:
-        return {split: len(digits) for split, digits in self.digits.items()}
-
-    def image(self, split: str, index: int) -> Pixels:
-        return self.digits[split][index]
-
     def label(self, split: str, index: int) -> int:
         return int(self._rows[split][index, -1])
-
-    def data_hashes(self) -> dict[str, str]:
-        """Return SHA-256 of each split's pixels."""
-        return {split: hashlib.sha256(digits.tobytes()).hexdigest() for split, digits in self.digits.items()}
 
 
 def _photograph(package: str, name: str) -> Pixels:

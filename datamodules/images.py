@@ -5,6 +5,7 @@ Letters: B images, C channels, H image side, c side of a mask's cell, N images o
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -12,16 +13,28 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.base.errors import at_least, one_of
+from paper_repro.base.errors import one_of
 from paper_repro.base.identity import mix
-from paper_repro.datamodules.counter_based import Batch, CounterBasedDataModule, cached_permutation, in_epochs
-from paper_repro.datamodules.image_decoding import Pixels
+from paper_repro.datamodules.counter_based import (
+    Batch,
+    CounterBasedDataModule,
+    cached_permutation,
+    generator_of,
+    in_epochs,
+)
 from paper_repro.datamodules.image_sources import TRAIN, ImageSource
+from paper_repro.datamodules.pixels import Pixels
 
 TRIES = 10
 
 
-class ImageData(CounterBasedDataModule):
+@dataclass(eq=False, repr=False)
+class _OfASource(CounterBasedDataModule):
+    source: ImageSource
+
+
+@dataclass(eq=False, repr=False)
+class ImageData(_OfASource):
     """Images of a source; a batch is (B, C, H, H), float32 in [-1, 1].
 
     A training batch follows from (``seed``, step) alone: which images, and what is done to them.  Every image is seen
@@ -37,37 +50,25 @@ class ImageData(CounterBasedDataModule):
         seed: of the training batches.
         evaluation_seed: of what is evaluated.
         labelled: whether a batch is (images, labels), the labels (B,), int64.
-        data_root, cache: see ``ImageSource.find``.
-
-    Raises:
-        ValueError: a number out of range, or labels of a source that has none.
+        data_root, cache: see ``DataSource.find``.
     """
 
-    def __init__(
-        self,
-        source: ImageSource,
-        batch_size: int = 128,
-        evaluation_batch_size: int | None = None,
-        num_evaluation_images: int | None = 2_000,
-        seed: int = 0,
-        evaluation_seed: int = 0,
-        labelled: bool = False,
-        data_root: str | Path | None = None,
-        cache: str | Path | None = None,
-    ) -> None:
-        super().__init__()
-        self.source, self.labelled = source, bool(labelled)
-        if labelled and not source.num_classes:
-            raise ValueError(f"{type(source).__name__} has no labels: take a source that has, or labelled=false")
-        source.find(data_root, cache)
-        self.batch_size = at_least("batch_size", batch_size)
-        each = batch_size if evaluation_batch_size is None else evaluation_batch_size
-        self.evaluation_batch_size = at_least("evaluation_batch_size", each)
-        self.num_evaluation_images = (
-            None if num_evaluation_images is None else at_least("num_evaluation_images", num_evaluation_images)
-        )
-        self.seed = at_least("seed", seed, 0)
-        self.evaluation_seed = at_least("evaluation_seed", evaluation_seed, 0)
+    batch_size: int = 128
+    evaluation_batch_size: int | None = None
+    num_evaluation_images: int | None = 2_000
+    seed: int = 0
+    evaluation_seed: int = 0
+    labelled: bool = False
+    data_root: str | Path | None = None
+    cache: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        limited = [] if self.num_evaluation_images is None else ["num_evaluation_images"]
+        each = [] if self.evaluation_batch_size is None else ["evaluation_batch_size"]
+        self.check_numbers("batch_size", "seed", "evaluation_seed", *each, *limited)
+        if self.labelled and not self.source.num_classes:
+            raise ValueError(f"{type(self.source).__name__} has no labels: take a source that has, or labelled=false")
+        self.source.find(self.data_root, self.cache)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -78,12 +79,11 @@ class ImageData(CounterBasedDataModule):
         _ = self.source.counts
 
     def train_batch(self, step: int) -> Batch:
-        generator = torch.Generator().manual_seed(mix(self.seed, "images", "batch", step))
+        generator = generator_of(self.seed, "images", "batch", step)
         treatment = self._drawn(self.batch_size, generator)
         draws = torch.rand(self.batch_size, TRIES, 4, generator=generator, dtype=torch.float64).tolist()
-        places = range(step * self.batch_size, (step + 1) * self.batch_size)
         count = self.source.counts[TRAIN]
-        chosen = in_epochs(places, count, lambda epoch: mix(self.seed, "images", "order", epoch))
+        chosen = in_epochs(step, self.batch_size, count, lambda epoch: mix(self.seed, "images", "order", epoch))
         images = [self.source.augmented(index, some) for index, some in zip(chosen, draws, strict=True)]
         return self._batch(self._scaled(images), treatment, TRAIN, chosen)
 
@@ -95,17 +95,15 @@ class ImageData(CounterBasedDataModule):
     def evaluation_batches(self, split: str) -> Iterator[Batch]:
         one_of("split", split, self.splits)
         total = self.source.counts[split]
-        order = cached_permutation(total, mix(self.evaluation_seed, "images", "evaluation", split))[
-            : self.num_evaluation_images
-        ]
-        generator = torch.Generator().manual_seed(mix(self.evaluation_seed, "images", "masks", split))
+        order = cached_permutation(total, mix(self.evaluation_seed, "images", "evaluation", split))
+        order = order[: self.num_evaluation_images]
         # Drawn for all images at once: what is done to an image then does not depend on the size of a batch.
-        treatment = self._drawn(len(order), generator)
-        for first in range(0, len(order), self.evaluation_batch_size):
-            some = slice(first, first + self.evaluation_batch_size)
-            chosen = order[some].tolist()
+        treatment = self._drawn(len(order), generator_of(self.evaluation_seed, "images", "masks", split))
+        size = self.evaluation_batch_size or self.batch_size
+        for some, drawn in zip(order.split(size), treatment.split(size), strict=True):
+            chosen = some.tolist()
             images = self._scaled([self.source.image(split, index) for index in chosen])
-            yield self._batch(images, treatment[some], split, chosen)
+            yield self._batch(images, drawn, split, chosen)
 
     def data_hashes(self) -> dict[str, str]:
         return self.source.data_hashes()
@@ -125,7 +123,14 @@ class ImageData(CounterBasedDataModule):
         return pixels.contiguous().div_(self.source.white / 2).sub_(1)  # (B, C, H, H)
 
 
-class MaskedImageData(ImageData):
+@dataclass(eq=False, repr=False)
+class _Cells(_OfASource):  # a base of its own, so that its arguments come before those of ImageData
+    cell: int = 20
+    mask_ratio: float = 0.5
+
+
+@dataclass(eq=False, repr=False)
+class MaskedImageData(ImageData, _Cells):
     """The same with cells blanked: a batch is (masked, images), (B, C, H, H) both.  Blank pixels are 0, mid-grey.
 
     Args:
@@ -133,45 +138,25 @@ class MaskedImageData(ImageData):
         mask_ratio: share of the (H/c)^2 cells that are blank, rounded to whole cells.
 
     The other arguments are those of ``ImageData``.
-
-    Raises:
-        ValueError: an argument out of range, cells that do not tile the image, or a ratio that blanks none or all.
     """
 
-    def __init__(
-        self,
-        source: ImageSource,
-        cell: int = 20,
-        mask_ratio: float = 0.5,
-        batch_size: int = 128,
-        evaluation_batch_size: int | None = None,
-        num_evaluation_images: int | None = 2_000,
-        seed: int = 0,
-        evaluation_seed: int = 0,
-        data_root: str | Path | None = None,
-        cache: str | Path | None = None,
-    ) -> None:
-        super().__init__(
-            source,
-            batch_size,
-            evaluation_batch_size,
-            num_evaluation_images,
-            seed,
-            evaluation_seed,
-            data_root=data_root,
-            cache=cache,
-        )
-        self.size, self.cell = source.size, at_least("cell", cell)
-        if self.size % cell:
-            raise ValueError(f"cells of {cell} do not tile images of {self.size}: give a cell that divides {self.size}")
-        cells = (self.size // cell) ** 2
-        if isinstance(mask_ratio, bool) or not isinstance(mask_ratio, int | float) or not 0 < mask_ratio < 1:
-            raise ValueError(f"mask_ratio must be a number between 0 and 1, both excluded, got {mask_ratio!r}")
-        self.num_cells, self.num_blank = cells, round(mask_ratio * cells)
-        if not 0 < self.num_blank < cells:
+    labelled: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_numbers("cell")
+        size, ratio = self.source.size, self.mask_ratio
+        if size % self.cell:
+            raise ValueError(f"cells of {self.cell} do not tile images of {size}: give a cell that divides {size}")
+        if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio < 1:
+            raise ValueError(f"mask_ratio must be a number between 0 and 1, both excluded, got {ratio!r}")
+        self.side = size // self.cell
+        self.num_cells = self.side**2
+        self.num_blank = round(ratio * self.num_cells)
+        if not 0 < self.num_blank < self.num_cells:
             raise ValueError(
-                f"mask_ratio={mask_ratio} blanks {self.num_blank} of {cells} cells, expected at least one and not all: "
-                "give smaller cells or another ratio"
+                f"mask_ratio={ratio} blanks {self.num_blank} of {self.num_cells} cells, expected at least one and not "
+                "all: give smaller cells or another ratio"
             )
 
     def example_batch(self) -> Batch:
@@ -180,8 +165,11 @@ class MaskedImageData(ImageData):
 
     def blank(self, masked: Tensor) -> Tensor:
         """Return which pixels of masked images (B, C, H, H) are blank, (B, 1, H, H): cells that are 0 throughout."""
-        shown = functional.max_pool2d(masked.abs().amax(1, keepdim=True), self.cell)  # (B, 1, H/c, H/c)
-        return (shown == 0).repeat_interleave(self.cell, 2).repeat_interleave(self.cell, 3)
+        return self._pixels(functional.max_pool2d(masked.abs().amax(1, keepdim=True), self.cell) == 0)
+
+    def _pixels(self, cells: Tensor) -> Tensor:
+        """Return cells (B, 1, H/c, H/c) pixel by pixel, (B, 1, H, H)."""
+        return cells.repeat_interleave(self.cell, 2).repeat_interleave(self.cell, 3)
 
     def _drawn(self, count: int, generator: torch.Generator) -> Tensor:
         """Return which cells of ``count`` images are blank, (count, (H/c)^2): equally many of each, all
@@ -191,6 +179,4 @@ class MaskedImageData(ImageData):
         return torch.zeros(count, self.num_cells, dtype=torch.bool).scatter_(1, ranks[:, : self.num_blank], True)
 
     def _batch(self, images: Tensor, treatment: Tensor, split: str, chosen: Sequence[int]) -> Batch:
-        side = self.size // self.cell
-        cells = treatment.view(-1, 1, side, side)
-        return images.masked_fill(cells.repeat_interleave(self.cell, 2).repeat_interleave(self.cell, 3), 0.0), images
+        return images.masked_fill(self._pixels(treatment.view(-1, 1, self.side, self.side)), 0.0), images

@@ -5,7 +5,9 @@ number stands there, then end of sequence:
 
     add_10 ( 0 median_10 ( 1 7 1 ) 2 ) = add_10 ( 0 1 2 ) = 3 <eos>
 
-Letters: B windows of a batch, T tokens of a window.
+A model's answers are judged by the number before the end of sequence alone, not by the steps on the way to it.
+
+Letters: B windows or items at a time, T tokens, N items, V vocabulary.
 """
 
 import hashlib
@@ -13,17 +15,20 @@ import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from paper_repro.base.errors import at_least, one_of
-from paper_repro.base.files import cached
-from paper_repro.base.identity import mix, stamp
-from paper_repro.datamodules.counter_based import CounterBasedDataModule, window_starts
+from paper_repro.base.identity import mix
+from paper_repro.datamodules.array_shards import kept
+from paper_repro.datamodules.counter_based import CounterBasedDataModule, generator_of, permutation, window_starts
 
 EOS, OPEN, CLOSE, EQUALS = range(4)
 MARKS = ("<eos>", "(", ")", "=")
@@ -44,8 +49,7 @@ Node = int | list[Any]
 """A number, or a function node: its name, then its children."""
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """One sample, as token ids."""
 
     tokens: list[int]
@@ -62,8 +66,7 @@ class Item:
         return self.tokens[-2]
 
 
-@dataclass(frozen=True)
-class Corpus:
+class Corpus(NamedTuple):
     """Samples in the order in which they were drawn."""
 
     train: list[Item]
@@ -94,9 +97,6 @@ class ListOps:
         functions: what is drawn from, in this order; of "max", "median" and "add".
         num_train, num_test: samples; ``num_test`` also of each operation alone.
         seed: of Python's generator, whose integer streams are the same on every machine.
-
-    Raises:
-        ValueError: an argument out of range, or an unknown function.
     """
 
     modulus: int = 20
@@ -133,11 +133,7 @@ class ListOps:
         return (*MARKS, *functions, *(str(number) for number in range(self.modulus)))
 
     def encode(self, words: Iterable[str]) -> list[int]:
-        """Return token ids of words.
-
-        Raises:
-            ValueError: a word that is not in the vocabulary.
-        """
+        """Return token ids of words; ValueError for a word that is not in the vocabulary."""
         ids = {word: index for index, word in enumerate(self.vocabulary)}
         return [ids[one_of("word", word, ids)] for word in words]
 
@@ -228,6 +224,7 @@ def _write(node: Node, tokens: list[int]) -> None:
     tokens.append(CLOSE)
 
 
+@dataclass(eq=False, repr=False)
 class ListOpsData(CounterBasedDataModule):
     """Windows of the training samples put end to end (NRGPT, F.3): a batch is (ids (B, T), next ids (B, T)), int64.
 
@@ -242,50 +239,44 @@ class ListOpsData(CounterBasedDataModule):
         num_evaluation_batches: batches of a split that is evaluated.
         seed: of the windows; ``task.seed`` is that of the samples.
         cache: folder that keeps the generated samples (about 4 s for 50,000), or None.
-
-    Raises:
-        ValueError: an argument out of range, or a stream too short for the window.
     """
 
-    def __init__(
-        self,
-        task: ListOps | None = None,
-        batch_size: int = 64,
-        window: int = 128,
-        num_evaluation_batches: int = 10,
-        seed: int = 0,
-        cache: str | Path | None = None,
-    ) -> None:
-        super().__init__()
-        self.task = ListOps() if task is None else task
-        self.batch_size = at_least("batch_size", batch_size, 1)
-        self.window = at_least("window", window, 1)
-        self.num_evaluation_batches = at_least("num_evaluation_batches", num_evaluation_batches, 1)
-        self.seed = at_least("seed", seed, 0)
-        self.cache = None if cache is None else Path(cache)
-        self._corpus: Corpus | None = None
-        self._streams: dict[str, Tensor] = {}
+    task: ListOps = None  # type: ignore[assignment]
+    batch_size: int = 64
+    window: int = 128
+    num_evaluation_batches: int = 10
+    seed: int = 0
+    cache: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        self.check_numbers("batch_size", "window", "num_evaluation_batches", "seed")
+        self.task = ListOps() if self.task is None else self.task
 
     @property
     def splits(self) -> tuple[str, ...]:
         return ("train", "val")
 
-    @property
+    @cached_property
     def corpus(self) -> Corpus:
         """The samples, generated or read from the cache on first use."""
-        if self._corpus is None:
-            if self.cache is None:
-                self._corpus = self.task.generate()
-            else:
-                name = hashlib.sha256(repr(sorted(asdict(self.task).items())).encode()).hexdigest()[:20]
-                path = self.cache / f"listops-{name}-{stamp(__name__)}.json"
-                self._corpus = _unpack(cached(path, lambda: _pack(self.task.generate())))
-        return self._corpus
+        if self.cache is None:
+            return self.task.generate()
 
-    def prepare_data(self) -> None:
-        """Generate the samples, or read them from the cache; done on first use where nobody calls it."""
-        if self._streams:
-            return
+        def packed() -> dict[str, npt.NDArray[np.uint8]]:
+            return {"corpus": np.frombuffer(json.dumps(self.task.generate()).encode(), np.uint8)}
+
+        found = kept(self.cache, "listops", __name__, sorted(asdict(self.task).items()), packed)
+        train, test, single, excluded = json.loads(found["corpus"].tobytes())
+        return Corpus(
+            [Item(*item) for item in train],
+            [Item(*item) for item in test],
+            {name: [Item(*item) for item in items] for name, items in single.items()},
+            [tuple(triple) for triple in excluded],
+        )
+
+    @cached_property
+    def streams(self) -> Mapping[str, Tensor]:
+        """The token ids of each split, (tokens,), int64."""
         stream = torch.tensor(list(chain.from_iterable(item.tokens for item in self.corpus.train)))
         cut = len(stream) * 9 // 10
         streams = {"train": stream[:cut], "val": stream[cut:]}
@@ -295,13 +286,11 @@ class ListOpsData(CounterBasedDataModule):
                     f"window must be below the {len(tokens)} tokens of split {split!r}, got {self.window}: "
                     "give a smaller window or a larger num_train"
                 )
-        self._streams = streams
+        return streams
 
-    @property
-    def streams(self) -> Mapping[str, Tensor]:
-        """The token ids of each split, (tokens,), int64."""
-        self.prepare_data()
-        return self._streams
+    def prepare_data(self) -> None:
+        """Generate the samples, or read them from the cache; done on first use where nobody calls it."""
+        _ = self.streams
 
     def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
         return self._windows("train", mix(self.seed, "listops", "batch", step))
@@ -318,9 +307,8 @@ class ListOpsData(CounterBasedDataModule):
 
     def data_hashes(self) -> dict[str, str]:
         """Return SHA-256 of the tokens of each split and of the tests, as int64."""
-        self.prepare_data()
         tests = chain(self.corpus.test, *self.corpus.single.values())
-        parts = {**self._streams, "test": torch.tensor(list(chain.from_iterable(item.tokens for item in tests)))}
+        parts = {**self.streams, "test": torch.tensor(list(chain.from_iterable(item.tokens for item in tests)))}
         return {name: hashlib.sha256(tokens.numpy().tobytes()).hexdigest() for name, tokens in parts.items()}
 
     def _windows(self, split: str, seed: int) -> tuple[Tensor, Tensor]:
@@ -330,21 +318,141 @@ class ListOpsData(CounterBasedDataModule):
         return rows[:, :-1], rows[:, 1:]
 
 
-def _pack(corpus: Corpus) -> bytes:
-    parts = {
-        "train": [item.tokens for item in corpus.train],
-        "test": [item.tokens for item in corpus.test],
-        "single": {name: [item.tokens for item in items] for name, items in corpus.single.items()},
-        "excluded": corpus.excluded,
-    }
-    return json.dumps(parts, separators=(",", ":")).encode()
+# Answers of a model.
+
+Logits = Callable[[Tensor], Tensor]
+"""Ids (B, T) to logits (B, T, V) of a causal model: those of a position do not depend on later ids."""
 
 
-def _unpack(content: bytes) -> Corpus:
-    parts = json.loads(content)
-    return Corpus(
-        [Item(tokens) for tokens in parts["train"]],
-        [Item(tokens) for tokens in parts["test"]],
-        {name: [Item(tokens) for tokens in items] for name, items in parts["single"].items()},
-        [tuple(triple) for triple in parts["excluded"]],
-    )
+@dataclass(frozen=True)
+class Answers:
+    """What a model answered, item by item."""
+
+    given: Tensor
+    """(N,): the id before the first end of sequence after the prompt's start, or the last id if there is none."""
+    expected: Tensor
+    """(N,)"""
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right answers, higher is better, between 0 and 1."""
+        return float((self.given == self.expected).double().mean())
+
+
+def choose(items: Sequence[Item], count: int, seed: int) -> list[Item]:
+    """Choose ``count`` different items in an order that the seed gives; the authors draw 20 while training, 100 at the
+    end.
+    """
+    if at_least("count", count, 1) > len(items):
+        raise ValueError(f"count must be at most the {len(items)} items that there are, got {count}")
+    return [items[index] for index in permutation(len(items), seed)[:count].tolist()]
+
+
+def pad_left(items: Sequence[Item], corpus: Corpus, seed: int) -> list[list[int]]:
+    """Put real training text before each prompt, so that all are ``corpus.longest`` tokens long, as while training.
+
+    The text ends with a sample's end of sequence, at a place that the seed and the item's position give.
+
+    Raises:
+        ValueError: a prompt that is longer, or too little training text.
+    """
+    stream = [token for item in corpus.train for token in item.tokens]
+    ends = torch.tensor([index + 1 for index, token in enumerate(stream) if token == EOS])
+    ends = ends[ends >= corpus.longest]
+    if not len(ends):
+        raise ValueError(
+            f"{len(stream)} tokens of training text, expected {corpus.longest} to pad with: raise num_train"
+        )
+    chosen = ends[torch.randint(len(ends), (len(items),), generator=generator_of(seed))]
+    padding = []
+    for item, end in zip(items, chosen.tolist(), strict=True):
+        room = corpus.longest - len(item.prompt)
+        if room < 0:
+            raise ValueError(f"a prompt of {len(item.prompt)} tokens, expected at most {corpus.longest}: it is no test")
+        padding.append(stream[end - room : end])
+    return padding
+
+
+@torch.no_grad()
+def answers(
+    logits: Logits,
+    items: Sequence[Item],
+    *,
+    num_tokens: int,
+    sampled: bool = True,
+    padding: Sequence[Sequence[int]] | None = None,
+    context: int = 128,
+    batch_size: int = 100,
+    seed: int = 0,
+) -> Answers:
+    """Let a model go on from the prompt of each item, at temperature 1, and read off its answer.
+
+    Every item has random numbers of its own, so the answers depend on neither ``batch_size`` nor the other items.
+    Deviation: the authors' draws are not seeded, and generation goes on behind the end of sequence, which changes
+    nothing.
+
+    Args:
+        logits: the model, in evaluation mode; called with int64 ids on the CPU.
+        num_tokens: how many tokens may be generated, the authors' number is ``corpus.longest``.
+        sampled: draw each token from the softmax, as the authors do; else take the largest logit.
+        padding: ids before each prompt, see ``pad_left``; None starts each prompt at position 0.
+        context: the most tokens that the model takes.
+
+    Raises:
+        ValueError: no item, paddings that are not one for each item, or more tokens than the context holds.
+    """
+    if not items:
+        raise ValueError("no item to answer: give at least one")
+    at_least("num_tokens", num_tokens, 1)
+    at_least("batch_size", batch_size, 1)
+    before = [[] for _ in items] if padding is None else [list(some) for some in padding]
+    if len(before) != len(items):
+        raise ValueError(f"{len(before)} paddings for {len(items)} items: give one for each")
+    prompts = [some + item.prompt for some, item in zip(before, items, strict=True)]
+    longest = max(map(len, prompts))
+    if longest + num_tokens > context:
+        raise ValueError(
+            f"{longest} tokens of padding and prompt and {num_tokens} to generate are above the context of {context}: "
+            "give a longer context or shorter prompts"
+        )
+    uniforms = torch.rand(len(items), num_tokens, dtype=torch.float64, generator=generator_of(seed))
+    given = []
+    for first in range(0, len(items), batch_size):
+        part = slice(first, first + batch_size)
+        texts = _continue(logits, prompts[part], uniforms[part] if sampled else None, num_tokens)
+        starts = map(len, before[part])
+        given += [_answer(text[start:]) for text, start in zip(texts, starts, strict=True)]
+    return Answers(torch.tensor(given), torch.tensor([item.result for item in items]))
+
+
+def _answer(text: list[int]) -> int:
+    return text[text.index(EOS) - 1] if EOS in text else text[-1]
+
+
+def _continue(logits: Logits, prompts: list[list[int]], uniforms: Tensor | None, num_tokens: int) -> list[list[int]]:
+    """Continue prompts of any lengths side by side: a causal model does not see what lies right of a row's
+    last token.
+    """
+    lengths = torch.tensor([len(prompt) for prompt in prompts])
+    rows = torch.arange(len(prompts))
+    ids = torch.full((len(prompts), int(lengths.max()) + num_tokens), EOS)
+    for row, prompt in zip(ids, prompts, strict=True):
+        row[: len(prompt)] = torch.tensor(prompt)
+    ended = torch.zeros(len(prompts), dtype=torch.bool)
+    for step in range(num_tokens):
+        width = int(lengths.max()) + step
+        scores = logits(ids[:, :width]).to("cpu", torch.float64)[rows, lengths + step - 1]
+        token = scores.argmax(-1) if uniforms is None else _draw(scores, uniforms[:, step])
+        ids[rows, lengths + step] = token.masked_fill(ended, EOS)
+        ended |= token == EOS
+        if bool(ended.all()):
+            break
+    return [row[: length + num_tokens].tolist() for row, length in zip(ids, lengths.tolist(), strict=True)]
+
+
+def _draw(scores: Tensor, uniforms: Tensor) -> Tensor:
+    """Return the token at which the distribution function of softmax(scores), (B, V), passes the uniform
+    number, (B,).
+    """
+    passed = scores.softmax(-1).cumsum(-1) <= uniforms[:, None]
+    return passed.sum(-1).clamp(max=scores.shape[-1] - 1)

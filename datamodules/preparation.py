@@ -1,7 +1,9 @@
-"""What every preparation of data shares: the request of the command, and checks."""
+"""What every preparation of data shares: the request of the command, what is downloaded, and checks."""
 
+import contextlib
 import os
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,23 +52,8 @@ class Request:
     def text(self, option: str) -> str | None:
         return self.words.settings.get(option)
 
-    def choice(self, option: str, choices: tuple[str, ...]) -> str:
-        """Return one of some words, the first one if none was given.
-
-        Raises:
-            UsageError: another word.
-        """
-        found = self.words.settings.get(option, choices[0])
-        if found not in choices:
-            raise UsageError(f"--{option} {found}: give {' or '.join(choices)}")
-        return found
-
     def number(self, option: str) -> int | None:
-        """Return a whole number above 0; None if it was not given.
-
-        Raises:
-            UsageError: something else.
-        """
+        """Return a whole number above 0, None if it was not given; UsageError for something else."""
         text = self.words.settings.get(option)
         if text is None:
             return None
@@ -76,21 +63,13 @@ class Request:
         return int(plain)
 
     def check_source(self, where: str) -> None:
-        """Check that data to prepare can come from somewhere.
-
-        Raises:
-            UsageError: neither ``--from`` nor ``--download`` was given; ``where`` says what they may be.
-        """
+        """Raise UsageError if neither ``--from`` nor ``--download`` was given; ``where`` says what they may be."""
         if self.source is None and not self.download:
             raise UsageError(f"{self.name}: {where}")
 
 
 def verify(folder: Path, kind: type[Manifest]) -> None:
-    """Read again what a manifest of a kind names, and print what it holds.
-
-    Raises:
-        UsageError: it is absent, or something is not what it says.
-    """
+    """Read again what a manifest of a kind names, and print what it holds; UsageError if it is not what it says."""
     if not (folder / MANIFEST).is_file():
         raise UsageError(f"{folder / MANIFEST} is not there: give the command without --verify to prepare the data")
     try:
@@ -107,12 +86,19 @@ def summary(folder: Path, manifest: Manifest) -> None:
     print(f"{folder / MANIFEST}: whole, {len(manifest.shards)} shards")
 
 
-def fetch(url: str) -> bytes:
-    """Return what an address answers.
+@contextlib.contextmanager
+def given(source: str | Path, advice: str) -> Iterator[None]:
+    """Turn whatever a library raises that reads a data set of the hub, or a file or folder, into a UsageError."""
+    try:
+        yield
+    except Exception as error:  # the network's, the hub's client's, the library's own and pyarrow's errors
+        if isinstance(source, Path):
+            raise UsageError(f"{source}: cannot be read: {error}; {advice}") from error
+        raise UsageError(f"{source}: the hub did not give it ({error}): {advice}") from error
 
-    Raises:
-        UsageError: it does not.
-    """
+
+def fetch(url: str) -> bytes:
+    """Return what an address answers; UsageError if it does not."""
     try:
         with urllib.request.urlopen(url, timeout=SECONDS_OF_SILENCE) as answer:
             content: bytes = answer.read()
@@ -122,11 +108,7 @@ def fetch(url: str) -> bytes:
 
 
 def put(path: Path, content: bytes) -> None:
-    """Write a file whole.
-
-    Raises:
-        UsageError: the operating system refuses.
-    """
+    """Write a file whole; UsageError if the operating system refuses."""
     try:
         write_atomically(path, content)
     except OSError as error:

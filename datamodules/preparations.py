@@ -35,11 +35,11 @@ prepare_data.py something-something --from DIR --vae PATH   Something-Something 
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import indent
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import absent, find_data, sha256_of_bytes
@@ -48,10 +48,16 @@ from paper_repro.datamodules.array_shards import MANIFEST, Manifest
 from paper_repro.datamodules.preparation import Request, fetch, put, summary, verify
 from paper_repro.datamodules.prepared_clips import LatentManifest
 from paper_repro.datamodules.prepared_images import ImageManifest
-from paper_repro.datamodules.token_shards import TokenManifest
+from paper_repro.datamodules.token_shards import (
+    SHARD_DOCUMENTS,
+    SHARD_TOKENS,
+    Rank,
+    TokenManifest,
+    write_shards,
+    write_streams,
+)
 
 if TYPE_CHECKING:
-    from paper_repro.datamodules.shard_writing import Documents
     from paper_repro.datamodules.tokenizers import BytePairTokenizer
 
 DEFAULT_VOCABULARY, QUESTIONS_VOCABULARY = 4096, 512
@@ -116,27 +122,27 @@ def shakespeare(request: Request, path: Path) -> None:
     from paper_repro.datamodules.text import read_text  # imports torch
 
     text = read_text(source, SHAKESPEARE_CHARACTERS)
-    found = sha256_of_bytes(text.encode())
-    if found != SHAKESPEARE_SHA256 or len(set(text)) != SHAKESPEARE_VOCABULARY:
+    found, characters = sha256_of_bytes(text.encode()), len(set(text))
+    if found != SHAKESPEARE_SHA256 or characters != SHAKESPEARE_VOCABULARY:
         raise UsageError(
-            f"{source}: {len(set(text))} distinct characters and SHA-256 {found[:12]}..., expected "
+            f"{source}: {characters} distinct characters and SHA-256 {found[:12]}..., expected "
             f"{SHAKESPEARE_VOCABULARY} and {SHAKESPEARE_SHA256[:12]}...: this is not tiny Shakespeare; "
             "remove it, and give --from PATH or --download"
         )
     if source != path and not request.verify:
         put(path, text.encode())
-    print(f"{path if source != path else source}: whole, {len(text):,} characters, {len(set(text))} distinct")
+    print(f"{path}: whole, {len(text):,} characters, {characters} distinct")
 
 
 def openwebtext(request: Request, folder: Path) -> None:
     """Write OpenWebText in GPT-2's token ids."""
     request.check_source("give --from PATH, or --download to get it from the hub (about 24 GB)")
-    from paper_repro.datamodules import openwebtext, tokenizers
+    from paper_repro.datamodules import text_sources, tokenizers
 
     tokenizer = _tokenizer(request, tokenizers.GPT2)
     print("reading the documents")
-    corpus = openwebtext.load(request.source, request.number("max-documents"))
-    _write_shards(request, folder, {"train": corpus.train, "val": corpus.val}, corpus.source, tokenizer)
+    documents, source = text_sources.openwebtext(request.source, request.number("max-documents"))
+    _write_shards(request, folder, documents, source, tokenizer)
 
 
 def documentation(request: Request, folder: Path) -> None:
@@ -201,128 +207,115 @@ def _trained(request: Request, documents: Sequence[str]) -> "BytePairTokenizer":
 def pg19(request: Request, folder: Path) -> None:
     """Write PG19's test books."""
     request.check_source("give --from DIR, or --download to get the 100 test books (about 40 MB)")
-    from paper_repro.datamodules import pg19, tokenizers
+    from paper_repro.datamodules import text_sources, tokenizers
 
     tokenizer = _tokenizer(request, tokenizers.GPT2)
     texts = request.source
     if texts is None:
         texts = request.root / PG19_TEXTS
-        pg19.download(texts, fetch)
-    books, source = pg19.load(texts, request.number("max-documents"))
-    _write_shards(request, folder, {pg19.TEST: books}, source, tokenizer)
+        text_sources.download_books(texts)
+    _write_shards(request, folder, *text_sources.books(texts, request.number("max-documents")), tokenizer)
 
 
 def streamed(request: Request, folder: Path) -> None:
     """Write as much of a large corpus as is asked for; several processes may share the work."""
-    name = request.name
     request.check_source("give --from DIR, or --download to stream it (--max-tokens says how far)")
-    from paper_repro.datamodules import shard_writing, slimpajama, tokenizers, web_documents
+    from paper_repro.datamodules import text_sources, tokenizers
 
-    rank = shard_writing.Rank(*_rank_and_world())
-    most = request.number("max-tokens")
-    size = request.number("shard-documents") or shard_writing.SHARD_DOCUMENTS
-    usual = tokenizers.LLAMA if name == "slimpajama" else tokenizers.NEOX
-    tokenizer = _tokenizer(request, usual)
-    if name == "slimpajama":
-        parts, source = slimpajama.load(request.source)
+    slimpajama = request.name == "slimpajama"
+    rank = _rank()
+    most, size = request.number("max-tokens"), request.number("shard-documents") or SHARD_DOCUMENTS
+    tokenizer = _tokenizer(request, tokenizers.LLAMA if slimpajama else tokenizers.NEOX)
+    if slimpajama:
+        parts, source = text_sources.slimpajama(request.source)
     else:
-        held_out = request.number("val-documents") or web_documents.VAL_DOCUMENTS
-        parts, source = web_documents.load(name, request.source, held_out)
-    manifest = shard_writing.write_streams(folder, parts, source, tokenizer, most, size, rank)
+        held_out = request.number("val-documents") or text_sources.VAL_DOCUMENTS
+        parts, source = text_sources.web_documents(request.name, request.source, held_out)
+    manifest = write_streams(folder, parts, source, tokenizer, most, size, rank)
     if manifest is None:
-        print(f"rank {rank.index} of {rank.count} is done; the last to end writes {folder / 'manifest.json'}")
+        print(f"rank {rank.index} of {rank.count} is done; the last to end writes {folder / MANIFEST}")
     else:
         summary(folder, manifest)
 
 
-def _rank_and_world() -> tuple[int, int]:
+def _rank() -> Rank:
     """Read $RANK and $WORLD_SIZE, as torchrun sets them."""
     texts = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
     if not all(text.isascii() and text.isdigit() for text in texts) or int(texts[0]) >= int(texts[1]):
         raise UsageError(
             f"$RANK {texts[0]} and $WORLD_SIZE {texts[1]}: give whole numbers, the rank from 0 below the size"
         )
-    return int(texts[0]), int(texts[1])
+    return Rank(*map(int, texts))
 
 
 def _tokenizer(request: Request, usual: str = "") -> "BytePairTokenizer":
     """Return the tokenizer that ``--tokenizer`` names, else the usual one of the data."""
-    from paper_repro.datamodules import shard_writing, tokenizers
+    from paper_repro.datamodules import tokenizers
 
-    given = request.words.settings.get("tokenizer", usual)
+    given = request.text("tokenizer") or usual
     if given in tokenizers.HUB:
         return tokenizers.known(given, request.text("to"), download=request.download)
     tokenizer = tokenizers.BytePairTokenizer.load(Path(given).expanduser())
     try:
-        shard_writing.end_of_text(tokenizer)  # before any document is read
+        tokenizers.end_of_text(tokenizer)  # before any document is read
     except UsageError as error:
         raise UsageError(f"--tokenizer {given}: {error}") from error
     return tokenizer
 
 
-def _write_shards(
-    request: Request,
-    folder: Path,
-    splits: "Mapping[str, Documents]",
-    source: Mapping[str, object],
-    tokenizer: "BytePairTokenizer",
-) -> None:
-    from paper_repro.datamodules import shard_writing
-
-    size = request.number("shard-tokens") or shard_writing.SHARD_TOKENS
-    summary(folder, shard_writing.write_shards(folder, splits, source, tokenizer, size))
+def _write_shards(request: Request, folder: Path, documents: Any, source: Any, tokenizer: "BytePairTokenizer") -> None:
+    size = request.number("shard-tokens") or SHARD_TOKENS
+    summary(folder, write_shards(folder, documents, source, tokenizer, size))
 
 
 def images(request: Request, folder: Path) -> None:
     """Write CelebA's faces, or the central squares of COCO's or ImageNet's images."""
-    from paper_repro.datamodules import image_preparation
-    from paper_repro.datamodules.image_decoding import CentralSquare
+    from paper_repro.datamodules import image_preparation as preparing
+    from paper_repro.datamodules.pixels import AlignedSquare, CentralSquare
 
     skip, workers, source, hub = _skip(request), request.number("workers") or 1, request.source, request.text("hub")
     if (source is None) == (not request.download) or (source is not None and hub):
         raise UsageError(
             f"{request.name}: give either --from DIR, or --download to get it from the hub (--hub names a copy)"
         )
-    if request.name == "celeba":
-        faces = image_preparation.load_celeba(source, hub)
-        manifest = image_preparation.write_celeba(folder, faces, skip, workers=workers)
-    else:
-        crop = CentralSquare(request.number("size") or DEFAULT_SIDE)
-        found = image_preparation.load(request.name, source, hub)
-        manifest = image_preparation.write(folder, found, crop, skip, workers=workers)
-    summary(folder, manifest)
+    faces = request.name == "celeba"
+    crop = AlignedSquare() if faces else CentralSquare(request.number("size") or DEFAULT_SIDE)
+    found = preparing.load(request.name, source, hub)
+    size = preparing.SHARD_FACES if faces else None
+    summary(folder, preparing.write(folder, found, crop, skip, size, workers=workers))
 
 
 def something_something(request: Request, folder: Path) -> None:
     """Write the latents of every frame of Something-Something V2."""
     if request.source is None:
         raise UsageError(f"{request.name}: give --from DIR, a folder with the clips; their site asks for an account")
-    from paper_repro.datamodules import clip_preparation, frame_encoders
+    from paper_repro.datamodules import clip_preparation
 
     skip, workers = _skip(request), request.number("workers") or 1
     source = clip_preparation.load(request.source)
     side = request.number("size") or DEFAULT_FRAME_SIDE
-    vae = frame_encoders.load(request.text("vae") or DEFAULT_VAE, side, request.download)
+    vae = clip_preparation.load_vae(request.text("vae") or DEFAULT_VAE, side, request.download)
     summary(folder, clip_preparation.write(folder, source, vae, skip, workers=workers))
 
 
 def _skip(request: Request) -> bool:
     """Return whether unfit images and clips are left out."""
-    from paper_repro.datamodules.encoded_files import ON_CORRUPT, SKIP
-
-    return request.choice("on-corrupt", ON_CORRUPT) == SKIP
+    found = request.text("on-corrupt") or "refuse"
+    if found not in ("refuse", "skip"):
+        raise UsageError(f"--on-corrupt {found}: give refuse or skip")
+    return found == "skip"
 
 
 def sudoku(request: Request, folder: Path) -> None:
     """Check SATNet's and RRN's boards and put them in their place."""
-    from paper_repro.datamodules import sudoku_files
+    from paper_repro.datamodules import sudoku
 
     if request.verify:
-        found = sudoku_files.check(folder)
+        found = sudoku.check(folder)
     elif request.source is None:
         raise UsageError("sudoku: give --from DIR, a folder with SATNet's and RRN's files")
     else:
-        found = sudoku_files.install(request.source, folder)
+        found = sudoku.install(request.source, folder)
     for name, boards in found.items():
         givens = (boards[:, 0] > 0).sum(axis=1)
         print(f"{name}: {len(boards):,} boards of {givens.min()} to {givens.max()} givens")
@@ -338,15 +331,14 @@ def continuations(request: Request, root: Path) -> None:
     if request.verify:
         manifest = continuations.check(folder)
     else:
-        name = f"docstrings-{size}/{continuations.MANIFEST}"
+        name = f"docstrings-{size}/{MANIFEST}"
         corpus = find_data(name, root)
         if corpus is None:
-            command = f"python scripts/prepare_data.py docstrings --vocabulary {size}"
-            raise UsageError(absent(name, root, command))
+            raise UsageError(absent(name, root, f"python scripts/prepare_data.py docstrings --vocabulary {size}"))
         manifest = continuations.prepare(corpus.parent, folder)
     count = len(continuations.LETTERS)
     print(f"{count} tasks of {continuations.QUESTIONS} questions, from {manifest['corpus']['documents']:,} documents")
-    print(f"{folder / continuations.MANIFEST}: whole, {len(manifest['files'])} files")
+    print(f"{folder / MANIFEST}: whole, {len(manifest['files'])} files")
 
 
 def _by_size(option: str, usual: int) -> Callable[[Request], Path]:

@@ -5,6 +5,7 @@ window, V numbers of a latent.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paper_repro.base.errors import UsageError, at_least
-from paper_repro.datamodules.array_shards import Array, Manifest, PreparedManifest, StoredArrays, Values
+from paper_repro.datamodules.array_shards import Array, DataFiles, Manifest, StoredArrays
 from paper_repro.datamodules.video_sources import VideoSource, shown_at
 
 LATENTS, CLIP, TIMES = "latents", "clip", "times"
@@ -21,6 +22,11 @@ LATENTS, CLIP, TIMES = "latents", "clip", "times"
 CLIPS = "clips"
 """The name of the count of clips; clips that were left out have a number, but no frames."""
 LATENT, NUMBER, SECONDS = np.dtype("<f2"), np.dtype("<i4"), np.dtype("<f4")
+
+
+def arrays_of(shape: tuple[int, ...]) -> dict[str, Array]:
+    """Return the arrays of a shard of latents of a shape."""
+    return {LATENTS: Array(LATENT, shape), CLIP: Array(NUMBER), TIMES: Array(SECONDS)}
 
 
 class LatentManifest(Manifest):
@@ -35,9 +41,7 @@ class LatentManifest(Manifest):
 
     def check_settings(self) -> None:
         super().check_settings()
-        latents, *others = self.arrays.items()
-        right = latents[0] == LATENTS and latents[1].dtype == LATENT and len(latents[1].shape) == 3
-        if not right or others != [(CLIP, Array(NUMBER)), (TIMES, Array(SECONDS))]:
+        if len(self.shape) != 3 or [*self.arrays.items()] != [*arrays_of(self.shape).items()]:
             raise ValueError(f"arrays {', '.join(self.arrays)}")
         for shard in self.shards:
             _ = shard.counts[CLIPS]
@@ -58,16 +62,12 @@ class StoredClips:
     def __init__(self, path: Path, split: str, stamps: Path | None = None) -> None:
         self.manifest = LatentManifest.read(path)
         self._arrays = StoredArrays.opened(self.manifest, path, split, stamps)
-        numbers = self._joined(CLIP)  # (F)
+        numbers, self._times = self._arrays.whole(CLIP), self._arrays.whole(TIMES)  # (F), (F)
         self._starts = np.flatnonzero(np.diff(numbers, prepend=-1))  # (N)
         self._ends = np.append(self._starts[1:], len(numbers))  # (N)
-        self._times = self._joined(TIMES)  # (F)
 
     def __len__(self) -> int:
         return len(self._starts)
-
-    def _joined(self, name: str) -> Values:
-        return np.concatenate([self._arrays.map(shard)[name] for shard in range(len(self._arrays.paths))])
 
     def times(self, index: int) -> NDArray[np.float32]:
         """Return when each frame of a clip is shown, ascending, in seconds from the first one on."""
@@ -79,44 +79,39 @@ class StoredClips:
         return np.stack([self._arrays.item(LATENTS, int(first + frame)).reshape(-1) for frame in frames])
 
 
+@dataclass(eq=False)
 class PreparedClips(VideoSource):
     """Latents of whole frames, as they were prepared.
 
     Args:
-        files, prepare: see ``PreparedManifest``.
+        files: ``{manifest: PATH}``.
+        prepare: the command that makes it, named where it is absent or wrong.
         state_size: V, the numbers of a latent as it was prepared.
-
-    Raises:
-        ValueError: other files, or V below 1.
     """
 
-    def __init__(self, files: Mapping[str, str], prepare: str, state_size: int = 3136) -> None:
-        self.manifest = PreparedManifest(files, prepare)
-        self._state_size = at_least("state_size", state_size)
+    files: Mapping[str, str]
+    prepare: str
+    state_size: int = 3136
 
-    @property
-    def state_size(self) -> int:
-        return self._state_size
+    def __post_init__(self) -> None:
+        self.found = DataFiles(self.files, self.prepare, ["manifest"])
+        at_least("state_size", self.state_size)
 
     @cached_property
     def stored(self) -> Mapping[str, StoredClips]:
-        """The clips of each split, checked.
-
-        Raises:
-            UsageError: one is absent or not what the manifest says, a split has none, or latents have another size.
+        """The clips of each split, checked; UsageError: one is absent or not what the manifest says, a split has none,
+        or latents have another size.
         """
-        stamps = None if self.cache is None else self.cache / "clips"
-        found = self.manifest.opened(
-            self.data_root, lambda path: {split: StoredClips(path, split, stamps) for split in self.splits}
-        )
-        for clips in found.values():
-            shape = clips.manifest.shape
-            if int(np.prod(shape)) != self.state_size:
-                sides = " x ".join(map(str, shape))
-                raise UsageError(
-                    f"{self.manifest.name}: latents of {sides}, expected {self.state_size:,} numbers: prepare them "
-                    f"with another --vae or --size, or give model.state_size {np.prod(shape)}"
-                )
+        path, stamps = self.found.path("manifest", self.data_root), self.cache and self.cache / "clips"
+        with self.found.mended():
+            found = {split: StoredClips(path, split, stamps) for split in self.splits}
+        shape = found[self.splits[0]].manifest.shape
+        if int(np.prod(shape)) != self.state_size:
+            sides = " x ".join(map(str, shape))
+            raise UsageError(
+                f"{self.files['manifest']}: latents of {sides}, expected {self.state_size:,} numbers: prepare them "
+                f"with another --vae or --size, or give model.state_size {np.prod(shape)}"
+            )
         return found
 
     @property
@@ -133,4 +128,4 @@ class PreparedClips(VideoSource):
     def data_hashes(self) -> dict[str, str]:
         """Return SHA-256 of the manifest, which holds those of the files."""
         _ = self.counts
-        return self.manifest.hashes(self.data_root)
+        return self.found.hashes(self.data_root)

@@ -1,9 +1,7 @@
-"""Images that ``scripts/prepare_data.py`` decoded, in shards of uint8 pixels, with labels beside them or without.
-
-``PreparedImages`` reads COCO and ImageNet as a source of images.
-"""
+"""Images that ``scripts/prepare_data.py`` decoded, in shards of uint8 pixels, with labels beside them or without."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,18 +9,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from paper_repro.base.errors import UsageError, at_least
-from paper_repro.datamodules.array_shards import Array, Manifest, PreparedManifest, StoredArrays
-from paper_repro.datamodules.image_decoding import Pixels
+from paper_repro.datamodules.array_shards import Array, DataFiles, Manifest, StoredArrays
 from paper_repro.datamodules.image_sources import TRAIN, VAL, ImageSource
+from paper_repro.datamodules.pixels import CELEBA_SIDE, Pixels
 
 IMAGES, LABELS, GREY = "images", "labels", "grey"
 """Names of the arrays, and of the count of grey images, which are stored as three equal channels."""
 CLASSES = "classes"
 """The setting that says how many classes there are."""
-PIXEL = np.dtype(np.uint8)
-LABEL = np.dtype("<i4")
-FACE_SIDE = 178
-FACE_SHAPE = (FACE_SIDE, FACE_SIDE, 3)
+PIXEL, LABEL = np.dtype(np.uint8), np.dtype("<i4")
+FACE_SHAPE = (CELEBA_SIDE, CELEBA_SIDE, 3)
 """CelebA's images, the only ones of the manifests that did not give a shape."""
 
 
@@ -80,41 +76,19 @@ class StoredImages:
         if not path.is_file():
             raise UsageError(f"{path}: there is no such manifest of images")
         self.manifest = ImageManifest.read(path)
+        self.shape, self.classes = self.manifest.shape, self.manifest.classes
         if shape not in (None, self.shape):
             found, wanted = (" x ".join(map(str, sides)) for sides in (self.shape, shape or ()))
             raise UsageError(f"{path}: images of {found}, expected {wanted}")
         self._splits = {split: StoredArrays.opened(self.manifest, path, split, stamps) for split in splits}
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Images of each split."""
-        return {split: len(images) for split, images in self._splits.items()}
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(H, W, C)."""
-        return self.manifest.shape
-
-    @property
-    def classes(self) -> int | None:
-        """The number of classes; None: the images have no labels."""
-        return self.manifest.classes
+        self.counts = {split: len(images) for split, images in self._splits.items()}
 
     def image(self, split: str, index: int) -> Pixels:
-        """Return one image of a split, (H, W, C); it cannot be written to.
-
-        Raises:
-            IndexError: the split has no such image.
-        """
+        """Return one image of a split, (H, W, C), read-only; IndexError if there is none."""
         return self._splits[split].item(IMAGES, index)
 
     def label(self, split: str, index: int) -> int:
-        """Return the class of an image, from 0.
-
-        Raises:
-            IndexError: the split has no such image.
-            ValueError: the images have no labels.
-        """
+        """Return the class of an image, from 0; ValueError if the images have no labels."""
         if self.classes is None:
             raise ValueError("these images have no labels")
         return int(self._splits[split].item(LABELS, index))
@@ -123,37 +97,40 @@ class StoredImages:
 class PreparedFiles(ImageSource):
     """What every source of prepared images shares: files found, checked and hashed; a subclass says what an image is.
 
-    Args:
-        files, prepare: see ``PreparedManifest``.
-        size: H.
-        shape: what a prepared image must be, (height, width, channels); None: anything.
-
-    Raises:
-        ValueError: other files, or a size below 1.
+    A subclass is a dataclass.  ``files`` is ``{manifest: PATH}``, ``prepare`` the command that makes it, named where it
+    is absent or wrong.
     """
 
-    def __init__(
-        self, files: Mapping[str, str], size: int, prepare: str, shape: tuple[int, int, int] | None = None
-    ) -> None:
-        self.size = at_least("size", size)
-        self.manifest, self.shape = PreparedManifest(files, prepare), shape
+    files: Mapping[str, str]
+    prepare: str
+    shape: tuple[int, int, int]
+    """What a prepared image must be, (height, width, channels)."""
+
+    def __post_init__(self) -> None:
+        at_least("size", self.size)
+        self.found = DataFiles(self.files, self.prepare, ["manifest"])
 
     @cached_property
     def stored(self) -> StoredImages:
-        """The images as they were prepared, checked.
+        """The images as they were prepared, checked; UsageError if they are absent or not what they must be."""
+        path = self.found.path("manifest", self.data_root)
+        with self.found.mended():
+            return StoredImages(path, self.splits, self.cache and self.cache / "images", self.shape)
 
-        Raises:
-            UsageError: one is absent or not what the manifest says, or a split has none.
-        """
-        stamps = None if self.cache is None else self.cache / "images"
-        return self.manifest.opened(self.data_root, lambda path: StoredImages(path, self.splits, stamps, self.shape))
+    @property
+    def counts(self) -> Mapping[str, int]:
+        return self.stored.counts
+
+    def image(self, split: str, index: int) -> Pixels:
+        return self.stored.image(split, index)
 
     def data_hashes(self) -> dict[str, str]:
         """Return SHA-256 of the manifest, which holds those of the files."""
         _ = self.counts
-        return self.manifest.hashes(self.data_root)
+        return self.found.hashes(self.data_root)
 
 
+@dataclass(eq=False)
 class PreparedImages(PreparedFiles):
     """Squares of COCO or ImageNet as they were prepared, in splits "train" and "val".
 
@@ -162,16 +139,18 @@ class PreparedImages(PreparedFiles):
         size: H, as it was prepared.
         num_classes: of the labels; 0: they are not asked for.
         mirror: whether a training image is mirrored at random.
-
-    Raises:
-        ValueError: as ``PreparedFiles``, or a negative number of classes.
     """
 
-    def __init__(
-        self, files: Mapping[str, str], prepare: str, size: int = 128, num_classes: int = 0, mirror: bool = False
-    ) -> None:
-        super().__init__(files, size, prepare, (size, size, 3))
-        self.num_classes, self.mirror = at_least("num_classes", num_classes, 0), bool(mirror)
+    files: Mapping[str, str]
+    prepare: str
+    size: int = 128
+    num_classes: int = 0
+    mirror: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.shape = (self.size, self.size, 3)
+        at_least("num_classes", self.num_classes, 0)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -182,13 +161,10 @@ class PreparedImages(PreparedFiles):
         found = self.stored.classes or 0
         if self.num_classes and found != self.num_classes:
             raise UsageError(
-                f"{self.manifest.name}: images of {found} classes, expected {self.num_classes}: give "
+                f"{self.files['manifest']}: images of {found} classes, expected {self.num_classes}: give "
                 "data.source.num_classes as many, or prepare the right images"
             )
         return self.stored.counts
-
-    def image(self, split: str, index: int) -> Pixels:
-        return self.stored.image(split, index)
 
     def augmented(self, index: int, draws: Sequence[Sequence[float]]) -> Pixels:
         image = self.image(TRAIN, index)

@@ -1,13 +1,15 @@
 """Sudoku (EBT, section 4.3): boards of one data set to learn from, harder ones with fewer givens to be tested on.
 
 A batch is (givens, solutions), both (B, 81), int64: row by row, digits 1 to 9, and 0 for a blank among the givens.
-Letters: B boards, N boards of a split.
+Letters: B boards, N boards of a split.  Stored boards are (N, 2, 81), uint8: givens and solutions.
 """
 
+import csv
 import hashlib
 import random
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -16,17 +18,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from paper_repro.base.errors import UsageError, at_least, one_of
-from paper_repro.base.files import absent, cached, find_data, sha256_of_file
-from paper_repro.base.identity import mix, stamp
+from paper_repro.base.errors import UsageError, one_of
+from paper_repro.base.identity import mix
+from paper_repro.datamodules.array_shards import DataFiles, kept
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, in_epochs
-from paper_repro.datamodules.sudoku_boards import CELLS, SIDE, check_givens, puzzle
-from paper_repro.datamodules.sudoku_files import Boards, read_rrn, read_satnet
+from paper_repro.datamodules.preparation import put
+from paper_repro.datamodules.sudoku_boards import CELLS, SIDE, UNITS, check_givens, parse_board, puzzle
 
 TRAIN, VAL, TEST = "train", "val", "test"
 SATNET_GIVENS, RRN_GIVENS = (31, 42), (17, 34)
 """The fewest and the most givens of both data sets (SATNet: 36.2 in the mean; RRN: as many boards of each number)."""
-SATNET_TRAIN = 9_000
+SATNET_BOARDS, SATNET_TRAIN = 10_000, 9_000
+FEATURES, LABELS, TEST_BOARDS = "features.pt", "labels.pt", "test.csv"
+"""SATNet's boards and their solutions, RRN's test boards (sudoku-hard)."""
+Boards = NDArray[np.uint8]
 
 
 class SudokuData(CounterBasedDataModule):
@@ -36,25 +41,22 @@ class SudokuData(CounterBasedDataModule):
     see split "val", which is from the same data as training, its boards in order and unchanged.  The boards of "test"
     are harder; a probe asks them once, after training.
 
-    Args:
+    A subclass is a dataclass with these arguments:
         batch_size: B.
         augment: change each training board by a random symmetry of the rules, see ``symmetric``.  The paper trains on
             9,000 boards and sees them overfitted; it does not say that it augments.
         evaluation_batch_size: None: ``batch_size``.
         seed: of the training batches.
-
-    Raises:
-        ValueError: an argument out of range.
     """
 
-    def __init__(
-        self, batch_size: int = 64, augment: bool = False, evaluation_batch_size: int | None = None, seed: int = 0
-    ) -> None:
-        super().__init__()
-        self.batch_size, self.augment = at_least("batch_size", batch_size), bool(augment)
-        each = batch_size if evaluation_batch_size is None else evaluation_batch_size
-        self.evaluation_batch_size = at_least("evaluation_batch_size", each)
-        self.seed = at_least("seed", seed, 0)
+    batch_size: int
+    augment: bool
+    evaluation_batch_size: int | None
+    seed: int
+
+    def __post_init__(self) -> None:
+        each = [] if self.evaluation_batch_size is None else ["evaluation_batch_size"]
+        self.check_numbers("batch_size", "seed", *each)
         self._boards: dict[str, Boards] = {}
 
     @abstractmethod
@@ -78,8 +80,7 @@ class SudokuData(CounterBasedDataModule):
 
     def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
         boards = self.boards(TRAIN)
-        places = range(step * self.batch_size, (step + 1) * self.batch_size)
-        rows = in_epochs(places, len(boards), lambda epoch: mix(self.seed, "sudoku", "order", epoch))
+        rows = in_epochs(step, self.batch_size, len(boards), lambda epoch: mix(self.seed, "sudoku", "order", epoch))
         chosen = boards[rows]  # (B, 2, 81)
         if self.augment:
             chosen = symmetric(chosen, np.random.default_rng(mix(self.seed, "sudoku", "symmetry", step)))
@@ -91,15 +92,16 @@ class SudokuData(CounterBasedDataModule):
         return givens, givens + 1
 
     def evaluation_batches(self, split: str) -> Iterator[tuple[Tensor, Tensor]]:
-        boards = self.boards(split)
-        for first in range(0, len(boards), self.evaluation_batch_size):
-            yield _batch(boards[first : first + self.evaluation_batch_size])
+        boards, size = self.boards(split), self.evaluation_batch_size or self.batch_size
+        for first in range(0, len(boards), size):
+            yield _batch(boards[first : first + size])
 
     def data_hashes(self) -> dict[str, str]:
         """Return SHA-256 of the boards of each split."""
         return {split: hashlib.sha256(self.boards(split).tobytes()).hexdigest() for split in (TRAIN, VAL, TEST)}
 
 
+@dataclass(eq=False, repr=False)
 class GeneratedSudoku(SudokuData):
     """Boards with one solution each, drawn at random; board i of a split follows from (``boards_seed``, split, i).
 
@@ -114,48 +116,36 @@ class GeneratedSudoku(SudokuData):
         cache: folder that keeps them (about 2 ms for a board of 36 givens, 35 ms for one of 24), or None.
 
     The other arguments are those of ``SudokuData``.
-
-    Raises:
-        ValueError: an argument out of range.
     """
 
-    def __init__(
-        self,
-        num_train: int = 9_000,
-        num_val: int = 1_000,
-        num_test_each: int = 1_000,
-        train_givens: Sequence[int] = SATNET_GIVENS,
-        test_givens: Sequence[int] = (23, 34),
-        boards_seed: int = 0,
-        batch_size: int = 64,
-        augment: bool = False,
-        evaluation_batch_size: int | None = None,
-        seed: int = 0,
-        cache: str | Path | None = None,
-    ) -> None:
-        super().__init__(batch_size, augment, evaluation_batch_size, seed)
-        self.counts = {TRAIN: at_least("num_train", num_train), VAL: at_least("num_val", num_val)}
-        self.num_test_each = at_least("num_test_each", num_test_each)
-        self.train_givens = _range("train_givens", train_givens)
-        self.test_givens = _range("test_givens", test_givens)
-        self.boards_seed = at_least("boards_seed", boards_seed, 0)
-        self.cache = None if cache is None else Path(cache)
+    num_train: int = 9_000
+    num_val: int = 1_000
+    num_test_each: int = 1_000
+    train_givens: Sequence[int] = SATNET_GIVENS
+    test_givens: Sequence[int] = (23, 34)
+    boards_seed: int = 0
+    batch_size: int = 64
+    augment: bool = False
+    evaluation_batch_size: int | None = None
+    seed: int = 0
+    cache: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_numbers("num_train", "num_val", "num_test_each", "boards_seed")
+        self.train_givens = _range("train_givens", self.train_givens)
+        self.test_givens = _range("test_givens", self.test_givens)
 
     def read(self, split: str) -> Boards:
-        if self.cache is None:
-            return self._generated(split)
         low, high = self.test_givens if split == TEST else self.train_givens
-        key = (split, self.boards_seed, self._count(split), low, high)
-        name = hashlib.sha256(repr(key).encode()).hexdigest()[:20]
-        content = cached(self.cache / f"sudoku-{name}-{stamp(__name__)}.bin", lambda: self._generated(split).tobytes())
-        return np.frombuffer(content, np.uint8).reshape(-1, 2, CELLS)
+        count = self.num_train if split == TRAIN else self.num_val
+        if split == TEST:
+            count = self.num_test_each * (high - low + 1)
 
-    def _count(self, split: str) -> int:
-        low, high = self.test_givens
-        return self.num_test_each * (high - low + 1) if split == TEST else self.counts[split]
+        def generated() -> dict[str, Boards]:
+            return {"boards": np.array([self._board(split, index) for index in range(count)], np.uint8)}
 
-    def _generated(self, split: str) -> Boards:
-        return np.array([self._board(split, index) for index in range(self._count(split))], np.uint8)
+        return kept(self.cache, "sudoku", __name__, (split, self.boards_seed, count, low, high), generated)["boards"]
 
     def _board(self, split: str, index: int) -> tuple[Sequence[int], Sequence[int]]:
         seed = mix(self.boards_seed, "sudoku", split, index)
@@ -164,6 +154,7 @@ class GeneratedSudoku(SudokuData):
         return puzzle(seed, random.Random(mix(seed, "givens")).randint(*self.train_givens))
 
 
+@dataclass(eq=False, repr=False)
 class SATNetAndRRN(SudokuData):
     """The paper's boards: the first 9,000 of SATNet's to train on, its last 1,000 as "val", RRN's 18,000 as "test".
 
@@ -174,46 +165,35 @@ class SATNetAndRRN(SudokuData):
         prepare: the command that puts them there, named where one is absent or wrong.
 
     The other arguments are those of ``SudokuData``.
-
-    Raises:
-        ValueError: an argument out of range.
     """
 
-    def __init__(
-        self,
-        files: Mapping[str, str],
-        batch_size: int = 64,
-        augment: bool = False,
-        evaluation_batch_size: int | None = None,
-        seed: int = 0,
-        data_root: str | Path | None = None,
-        prepare: str = "python scripts/prepare_data.py sudoku --from DIR",
-    ) -> None:
-        super().__init__(batch_size, augment, evaluation_batch_size, seed)
-        self.files = dict(files)
-        if set(self.files) != {"features", "labels", "test"}:
-            raise ValueError(f"files must name features, labels and test, got {', '.join(self.files) or 'none'}")
-        self.data_root, self.prepare = data_root, prepare
+    files: Mapping[str, str]
+    batch_size: int = 64
+    augment: bool = False
+    evaluation_batch_size: int | None = None
+    seed: int = 0
+    data_root: str | Path | None = None
+    prepare: str = "python scripts/prepare_data.py sudoku --from DIR"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.found = DataFiles(self.files, self.prepare, ["features", "labels", "test"])
 
     def read(self, split: str) -> Boards:
         if split == TEST:
             return read_rrn(self._path("test"))
-        boards = self._satnet
-        return boards[:SATNET_TRAIN] if split == TRAIN else boards[SATNET_TRAIN:]
+        return self._satnet[:SATNET_TRAIN] if split == TRAIN else self._satnet[SATNET_TRAIN:]
 
     def data_hashes(self) -> dict[str, str]:
         """Return SHA-256 of each file."""
-        return {name: sha256_of_file(self._path(name)) for name in self.files}
+        return self.found.hashes(self.data_root)
 
     @cached_property
     def _satnet(self) -> Boards:
         return read_satnet(self._path("features"), self._path("labels"))
 
     def _path(self, name: str) -> Path:
-        path = find_data(self.files[name], self.data_root)
-        if path is None or not path.is_file():
-            raise UsageError(absent(self.files[name], self.data_root, self.prepare))
-        return path
+        return self.found.path(name, self.data_root)
 
 
 def symmetric(boards: Boards, draws: np.random.Generator) -> Boards:
@@ -250,3 +230,97 @@ def _range(name: str, ends: Sequence[int]) -> tuple[int, int]:
     if low > high:
         raise ValueError(f"{name} must be the fewest and the most givens, got {list(ends)}")
     return low, high
+
+
+# The files of their authors: SATNet's two tensors, and RRN's tables of text.
+
+
+def read_satnet(features: Path, labels: Path) -> Boards:
+    """Read SATNet's boards, (10000, 2, 81): two tensors (10000, 9, 9, 9), one-hot over digits, zeros where blank;
+    UsageError: a file that is no such tensor, or boards that are not solved as their givens demand.
+    """
+    return _checked(np.stack([_one_hot(features), _one_hot(labels)], axis=1), f"{features} and {labels}")
+
+
+def read_rrn(path: Path) -> Boards:
+    """Read RRN's boards, (N, 2, 81): lines "givens,solution" of 81 digits each, 0 for a blank.
+
+    A first line "quizzes,solutions" is skipped.
+
+    Raises:
+        UsageError: no file, no line, a line of another form, or boards that are not solved as their givens demand.
+    """
+    try:
+        with path.open(newline="", encoding="ascii") as stream:
+            lines = [line for line in csv.reader(stream) if line]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path}: not a table of boards ({error}): give RRN's test.csv") from error
+    first = 1 if lines and lines[0][0].isalpha() else 0
+    if len(lines) == first:
+        raise UsageError(f"{path}: no boards, expected lines of givens and solution: give RRN's test.csv")
+    found = []
+    for number, line in enumerate(lines[first:], first + 1):
+        if len(line) != 2:
+            raise UsageError(f"{path}: line {number} has {len(line)} fields, expected givens and solution")
+        found.append([parse_board(text, f"{path}, line {number}") for text in line])
+    return _checked(np.array(found, np.uint8), str(path))
+
+
+def check(folder: Path) -> Mapping[str, Boards]:
+    """Read SATNet's and RRN's files in a folder and check every solution; UsageError if one is absent or wrong."""
+    for name in (FEATURES, LABELS, TEST_BOARDS):
+        if not (folder / name).is_file():
+            raise UsageError(f"{folder / name} is not there: give --from DIR, a folder that has it")
+    return {
+        "SATNet": read_satnet(folder / FEATURES, folder / LABELS),
+        "RRN": read_rrn(folder / TEST_BOARDS),
+    }
+
+
+def install(source: Path, folder: Path) -> Mapping[str, Boards]:
+    """Look for the three files in ``source`` and the folders below it, check them, and copy them to ``folder``;
+    UsageError: one is absent, there several times, not what it must be, or cannot be written.
+    """
+    found = {name: _only(source, name) for name in (FEATURES, LABELS, TEST_BOARDS)}
+    satnet, rrn = read_satnet(found[FEATURES], found[LABELS]), read_rrn(found[TEST_BOARDS])
+    for name, path in found.items():
+        if path.resolve() != (folder / name).resolve():
+            put(folder / name, path.read_bytes())
+    return {"SATNet": satnet, "RRN": rrn}
+
+
+def _only(source: Path, name: str) -> Path:
+    paths = sorted(path for path in source.rglob(name) if path.is_file())
+    if len(paths) != 1:
+        listed = f"{len(paths)} times ({', '.join(map(str, paths))})" if paths else "nowhere"
+        raise UsageError(f"{source}: {name} is there {listed}, expected once: unpack SATNet's and RRN's files there")
+    return paths[0]
+
+
+def _one_hot(path: Path) -> Boards:
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch.load raises errors of pickle, zipfile, OSError and its own
+        raise UsageError(f"{path}: not a tensor that torch.load can read: give SATNet's file") from error
+    wanted = (SATNET_BOARDS, SIDE, SIDE, SIDE)
+    if not isinstance(found, Tensor) or found.shape != wanted:
+        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise UsageError(f"{path}: {shape}, expected a tensor {wanted}: give SATNet's file")
+    if not bool(((found == 0) | (found == 1)).all()) or int(found.sum(-1).max()) > 1:
+        raise UsageError(f"{path}: cells that are not one-hot, expected a single 1 or zeros: give SATNet's file")
+    digits = torch.where(found.sum(-1) > 0, found.argmax(-1) + 1, 0)  # (N, 9, 9)
+    return digits.view(-1, CELLS).numpy().astype(np.uint8)
+
+
+def _checked(boards: Boards, name: str) -> Boards:
+    """Return the boards, (N, 2, 81), if every solution obeys the rules and keeps its givens."""
+    givens, solutions = boards[:, 0], boards[:, 1]
+    good = ((givens == 0) | (givens == solutions)).all(axis=1)
+    for unit in UNITS:
+        good &= (np.sort(solutions[:, unit], axis=1) == np.arange(1, SIDE + 1)).all(axis=1)
+    if not good.all():
+        raise UsageError(
+            f"{name}: {int((~good).sum()):,} of {len(good):,} solutions break the rules or their givens, the first is "
+            f"board {int((~good).argmax()) + 1}: get the files again"
+        )
+    return boards

@@ -229,10 +229,8 @@ def parse_board(text: str, name: str = "board") -> Board:
 
 
 def given_boards(word: str) -> list[tuple[str, Board]]:
-    """Read ``--board``, a board or a file of boards, one a line or one alone; each with what to call it in an error.
-
-    Raises:
-        UsageError: as ``parse_board``, or the file cannot be read or has no board.
+    """Read ``--board``, a board or a file of boards, one a line or one alone; each with what to call it in an error;
+    UsageError: as ``parse_board``, or the file cannot be read or has no board.
     """
     path = Path(word).expanduser()
     try:
@@ -250,10 +248,8 @@ def given_boards(word: str) -> list[tuple[str, Board]]:
 
 
 def check_board(board: Sequence[int], name: str = "board") -> Board:
-    """Return the one solution of a board.
-
-    Raises:
-        UsageError: two equal givens in a row, column or box, no solution, or more than one.
+    """Return the one solution of a board; UsageError: two equal givens in a row, column or box, no solution, or more
+    than one.
     """
     if found := conflict(board):
         raise UsageError(f"{name}: {found}: change one of them")

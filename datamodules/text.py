@@ -5,25 +5,28 @@ Letters: B windows of a batch, T tokens of a window.
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from paper_repro.base.errors import UsageError, at_least, one_of
-from paper_repro.base.files import absent, find_data, sha256_of_bytes
-from paper_repro.base.identity import data_hash, mix
+from paper_repro.base.errors import UsageError, one_of
+from paper_repro.base.files import sha256_of_bytes
+from paper_repro.base.identity import mix
+from paper_repro.datamodules.array_shards import DataFiles
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, window_starts
 from paper_repro.datamodules.token_shards import TokenManifest, TokenStream, check_ids
 from paper_repro.datamodules.tokenizers import GPT2, BytePairTokenizer, CharacterTokenizer, Tokenizer, known
 
-TRAIN, VAL = "train", "val"
+TRAIN, VAL, TEST = "train", "val", "test"
 TRAIN_SHARE = 0.9
 GPT2_IDS = 50_257
+Pair = tuple[Tensor, Tensor]
 
 
 class Stream(Protocol):
@@ -34,6 +37,7 @@ class Stream(Protocol):
     def window(self, start: int, length: int) -> npt.NDArray[np.uint16]: ...
 
 
+@dataclass(eq=False, repr=False)
 class TextData(CounterBasedDataModule):
     """Files of text or token ids, found and checked: a batch is (ids (B, T), next ids (B, T)), int64.
 
@@ -52,46 +56,35 @@ class TextData(CounterBasedDataModule):
         data_root: the first folder in which the files are looked for.
         cache: folder that remembers which shards were checked; None: they are checked once a process.
         prepare: the command that makes the files, named where they are absent or wrong.
-
-    Raises:
-        ValueError: an argument out of range, or other roles than the class reads.
     """
 
-    roles: tuple[frozenset[str], ...]
+    roles: ClassVar[tuple[tuple[str, ...], ...]]
     """The sets of roles that ``files`` may have."""
 
-    def __init__(
-        self,
-        files: Mapping[str, str],
-        batch_size: int = 64,
-        window: int = 256,
-        num_evaluation_batches: int = 200,
-        seed: int = 0,
-        evaluation_seed: int = 0,
-        vocabulary_size: int | None = None,
-        tokens: int | None = None,
-        data_root: str | Path | None = None,
-        cache: str | Path | None = None,
-        prepare: str = "",
-    ) -> None:
-        super().__init__()
-        self.files = dict(files)
-        if frozenset(self.files) not in self.roles:
-            valid = " or ".join(", ".join(sorted(roles, reverse=True)) for roles in self.roles)
-            raise ValueError(f"files must name {valid}, got {', '.join(self.files) or 'none'}")
-        self.batch_size = at_least("batch_size", batch_size)
-        self.window = at_least("window", window)
-        self.num_evaluation_batches = at_least("num_evaluation_batches", num_evaluation_batches)
-        self.seed = at_least("seed", seed, 0)
-        self.evaluation_seed = at_least("evaluation_seed", evaluation_seed, 0)
-        self.model_vocabulary = None if vocabulary_size is None else at_least("vocabulary_size", vocabulary_size)
-        self.tokens = None if tokens is None else at_least("tokens", tokens)
-        self.data_root, self.prepare = data_root, prepare
-        self.cache = None if cache is None else Path(cache)
+    files: Mapping[str, str]
+    batch_size: int = 64
+    window: int = 256
+    num_evaluation_batches: int = 200
+    seed: int = 0
+    evaluation_seed: int = 0
+    vocabulary_size: int | None = None
+    tokens: int | None = None
+    data_root: str | Path | None = None
+    cache: str | Path | None = None
+    prepare: str = ""
+
+    def __post_init__(self) -> None:
+        limits = [name for name in ("vocabulary_size", "tokens") if getattr(self, name) is not None]
+        self.check_numbers("batch_size", "window", "num_evaluation_batches", "seed", "evaluation_seed", *limits)
+        self.found = DataFiles(self.files, self.prepare, *self.roles)
 
     @property
     def splits(self) -> tuple[str, ...]:
         return (TRAIN, VAL)
+
+    @property
+    def model_vocabulary(self) -> int | None:
+        return self.vocabulary_size
 
     @property
     @abstractmethod
@@ -100,11 +93,7 @@ class TextData(CounterBasedDataModule):
 
     @abstractmethod
     def open(self) -> Mapping[str, Stream]:
-        """Return the stream of each split, checked.
-
-        Raises:
-            UsageError: a file is absent or not what it must be.
-        """
+        """Return the stream of each split, checked; UsageError if a file is absent or not what it must be."""
 
     @cached_property
     def streams(self) -> Mapping[str, Stream]:
@@ -115,24 +104,18 @@ class TextData(CounterBasedDataModule):
         """Open and check the files; done on first use where nobody calls it."""
         _ = self.streams
 
-    def example_batch(self) -> tuple[Tensor, Tensor]:
+    def example_batch(self) -> Pair:
         """Return zeros of a training batch's shapes; nothing is read."""
         ids = torch.zeros(self.batch_size, self.window, dtype=torch.int64)
         return ids, ids
 
     def _find(self, role: str) -> Path:
-        path = find_data(self.files[role], self.data_root)
-        if path is None or not path.is_file():
-            raise UsageError(absent(self.files[role], self.data_root, self.prepare))
-        return path
-
-    def _refuse(self, reason: object) -> UsageError:
-        return UsageError(f"{reason}; " + (f"run: {self.prepare}" if self.prepare else "get or prepare the data again"))
+        return self.found.path(role, self.data_root)
 
     def _check_vocabulary(self, found: int) -> None:
-        if self.model_vocabulary is not None and found > self.model_vocabulary:
+        if self.vocabulary_size is not None and found > self.vocabulary_size:
             raise UsageError(
-                f"the data have {found} token ids, the model's vocabulary_size is {self.model_vocabulary}: "
+                f"the data have {found} token ids, the model's vocabulary_size is {self.vocabulary_size}: "
                 f"give it at least {found}"
             )
 
@@ -152,15 +135,15 @@ class StreamData(TextData):
                 )
         return streams
 
-    def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
+    def train_batch(self, step: int) -> Pair:
         return self._windows(TRAIN, mix(self.seed, "text", "batch", step))
 
-    def evaluation_batches(self, split: str) -> Iterator[tuple[Tensor, Tensor]]:
+    def evaluation_batches(self, split: str) -> Iterator[Pair]:
         one_of("split", split, self.splits)
         for index in range(self.num_evaluation_batches):
             yield self._windows(split, mix(self.evaluation_seed, "text", "evaluation", split, index))
 
-    def _windows(self, split: str, seed: int) -> tuple[Tensor, Tensor]:
+    def _windows(self, split: str, seed: int) -> Pair:
         stream, length = self.streams[split], self.window + 1
         starts = window_starts(len(stream), self.window, self.batch_size, seed)
         rows = torch.from_numpy(np.stack([stream.window(start, length) for start in starts.tolist()]).astype(np.int64))
@@ -168,10 +151,8 @@ class StreamData(TextData):
 
 
 def read_text(path: Path, characters: int | None = None) -> str:
-    """Return the text of a UTF-8 file, its line ends as they are.
-
-    Raises:
-        UsageError: it is empty, not UTF-8, or of another length than ``characters``.
+    """Return the text of a UTF-8 file, its line ends as they are; UsageError: it is empty, not UTF-8, or of another
+    length than ``characters``.
     """
     content = path.read_bytes()
     try:
@@ -206,16 +187,14 @@ class CharacterData(StreamData):
     ``files`` is ``{text: PATH}``; the other arguments are those of ``TextData``.
     """
 
-    roles = (frozenset({"text"}),)
+    roles = (("text",),)
 
     @cached_property
     def text(self) -> str:
         """The whole text."""
         path = self._find("text")
-        try:
+        with self.found.mended():
             return read_text(path, self.tokens)
-        except UsageError as error:
-            raise self._refuse(error) from error
 
     @cached_property
     def tokenizer(self) -> CharacterTokenizer:
@@ -241,7 +220,7 @@ class ShardData(TextData):
     neither their size nor their number changes it.
     """
 
-    roles = (frozenset({"manifest"}), frozenset({TRAIN, VAL}))
+    roles = (("manifest",), (VAL, TRAIN))
 
     @cached_property
     def manifest(self) -> TokenManifest | None:
@@ -250,17 +229,11 @@ class ShardData(TextData):
 
     @cached_property
     def tokenizer(self) -> BytePairTokenizer:
-        """The one the shards were made with, which lies beside them; GPT-2's for nanoGPT's files.
-
-        Raises:
-            UsageError: it is absent, or another than the manifest says.
-        """
+        """The one the shards were made with, which lies beside them; GPT-2's for nanoGPT's files."""
         if self.manifest is None:
             return known(GPT2, self.data_root)
-        try:
+        with self.found.mended():
             return self.manifest.tokenizer(self._find("manifest").parent)
-        except UsageError as error:
-            raise self._refuse(error) from error
 
     @property
     def end_of_text(self) -> int:
@@ -270,17 +243,15 @@ class ShardData(TextData):
     def open(self) -> Mapping[str, TokenStream]:
         vocabulary = self.manifest.vocabulary_size if self.manifest else GPT2_IDS
         self._check_vocabulary(vocabulary)
-        stamps = None if self.cache is None else self.cache / "shards"
-        try:
-            streams = {split: TokenStream(self._checked(split, vocabulary, stamps)) for split in self.splits}
+        with self.found.mended():
+            streams = {split: TokenStream(self._checked(split, vocabulary)) for split in self.splits}
             found = sum(map(len, streams.values()))
             if self.tokens not in (None, found):
                 raise UsageError(f"{', '.join(self.files.values())}: {found:,} tokens, expected {self.tokens:,}")
-        except UsageError as error:
-            raise self._refuse(error) from error
         return streams
 
-    def _checked(self, split: str, vocabulary: int, stamps: Path | None) -> list[Path]:
+    def _checked(self, split: str, vocabulary: int) -> list[Path]:
+        stamps = None if self.cache is None else Path(self.cache, "shards")
         if self.manifest is None:
             path = self._find(split)
             check_ids(path, vocabulary, stamps)
@@ -295,9 +266,17 @@ class ShardData(TextData):
         two files.
         """
         self.prepare_data()
-        hashes = {role: data_hash(self._find(role)) for role in sorted(self.files)}
+        hashes = self.found.hashes(self.data_root)
         return hashes if self.manifest is None else {**hashes, "tokenizer": self.manifest.fingerprint}
 
 
 class TokenData(ShardData, StreamData):
     """Windows of token shards, drawn uniformly over a split's whole stream (NRGPT, F.5, OpenWebText)."""
+
+
+class BookData(TokenData):
+    """PG19's test books' token shards: a ``TokenData`` of one split, ``test``."""
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return (TEST,)

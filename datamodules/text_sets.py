@@ -1,28 +1,36 @@
 """Texts of other distributions than the training data, by name: the paper's sets, and stand-ins under their own names.
 
+Questions with answers are texts "Question: ...\\nAnswer: ..." (EBT, section 4.1 and the authors' data modules).  Every
+token of a text counts, those of the question included: the perplexity is that of the whole text.
+
 Letters: B texts of a batch, T tokens of a window.
 """
 
 import ast
+import itertools
 import json
+import random
 import sysconfig
 import textwrap
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from paper_repro.base.errors import UsageError, at_least, one_of
-from paper_repro.base.files import cached, find_data, sha256_of_bytes
-from paper_repro.base.identity import mix, stamp
-from paper_repro.datamodules.array_shards import stamp_of
+from paper_repro.base.files import absent, find_data, sha256_of_bytes
+from paper_repro.base.identity import mix
+from paper_repro.datamodules.array_shards import kept, stamp_of
 from paper_repro.datamodules.counter_based import permutation
 from paper_repro.datamodules.documents import LEAST_TOKENS, padded
 from paper_repro.datamodules.listops import EQUALS, ListOps
-from paper_repro.datamodules.question_answers import SOURCES, AbsentTextsError, as_text, dyck_texts
+from paper_repro.datamodules.preparation import given
 from paper_repro.datamodules.text import read_text
 from paper_repro.datamodules.tokenizers import Tokenizer
 
@@ -32,6 +40,21 @@ FUNCTION_LINES = 6
 LISTOPS_MODULUS = 10
 STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
 """Nodes that are statements or hold some."""
+BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"), ("<", ">"))
+DYCK_PROMPT = "Complete the rest of the sequence, making sure that the parentheses are closed properly. Input: "
+NEST, JOIN = 0.5, 0.25
+"""How likely a Dyck word is a bracketed word, and two words one after the other; else it is empty."""
+LEAST_BRACKETS, MOST_BRACKETS = 4, 60
+Row = Mapping[str, Any]
+Root = str | Path | None
+
+
+class AbsentTextsError(UsageError):
+    """The files of a set of texts are in none of the places; ``command`` gets them."""
+
+    def __init__(self, name: str, root: Root, command: str) -> None:
+        super().__init__(absent(name, root, command))
+        self.command = command
 
 
 @dataclass(frozen=True)
@@ -47,26 +70,20 @@ class TextSet:
         limit: texts at most; which ones follows from ``seed``.
         seed: of the choice, and of texts that are generated.
         cache: folder that keeps the functions of ``python``; None: they are looked for once a process.
-
-    Raises:
-        ValueError: an unknown name, or a number out of range.
     """
 
     name: str
     limit: int = 500
     seed: int = 0
-    cache: Path | None = None
+    cache: str | Path | None = None
 
     def __post_init__(self) -> None:
         one_of("name", self.name, TEXT_SETS)
         at_least("limit", self.limit)
         at_least("seed", self.seed, 0)
 
-    def texts(self, root: str | Path | None = None) -> list[str]:
-        """Return the chosen texts.
-
-        Args:
-            root: the first folder in which the data are looked for.
+    def texts(self, root: Root = None) -> list[str]:
+        """Return the chosen texts; ``root`` is the first folder in which the data are looked for.
 
         Raises:
             AbsentTextsError: there are no files; the message says what gets them.
@@ -77,7 +94,7 @@ class TextSet:
         return [found[place] for place in order.tolist()]
 
     def batches(
-        self, tokenizer: Tokenizer, window: int, batch_size: int, root: str | Path | None = None
+        self, tokenizer: Tokenizer, window: int, batch_size: int, root: Root = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the texts as batches (ids (B, T), next ids (B, T)), padded as ``DocumentData``'s; the last may be
         smaller.
@@ -90,7 +107,7 @@ class TextSet:
         for first in range(0, len(rows), at_least("batch_size", batch_size)):
             yield padded(rows[first : first + batch_size], window, pad)
 
-    def digest(self, root: str | Path | None = None) -> str:
+    def digest(self, root: Root = None) -> str:
         """Return SHA-256 of the chosen texts; those of ``python`` depend on the installed version."""
         return sha256_of_bytes("\0".join(self.texts(root)).encode())
 
@@ -107,24 +124,165 @@ class TextSet:
         return ids
 
 
-def _dyck(chosen: TextSet, root: str | Path | None) -> list[str]:
+def as_text(question: str, answer: str) -> str:
+    """Return the text that is scored."""
+    return f"Question: {question}\nAnswer: {answer}"
+
+
+# The paper's sets.
+
+
+@dataclass(frozen=True)
+class Source:
+    """One of the paper's sets, as files in a folder of the data.
+
+    Its rows stand in every .jsonl or .parquet file below the folder whose path holds all of ``words`` and none of
+    ``without``.
+    """
+
+    folder: str
+    words: tuple[str, ...]
+    hub: str
+    include: str
+    columns: tuple[str, ...]
+    text: Callable[[Row], str | None]
+    """A row's text; None: the row is left out."""
+    without: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> str:
+        """What gets the files."""
+        return f"hf download {self.hub} --repo-type dataset --include '{self.include}' --local-dir data/{self.folder}"
+
+    def __call__(self, chosen: TextSet, root: Root = None) -> list[str]:
+        """Return the texts in the order of the files; ``TextSet.texts`` has the errors."""
+        folder = find_data(self.folder, root)
+        files = self._files(folder) if folder is not None else []
+        if not files:
+            name = f"{self.folder}/ with a .jsonl or .parquet file called *{'*'.join(self.words)}*"
+            raise AbsentTextsError(name, root, self.command)
+        return [text for file in files for row in _rows(file) if (text := self._text(row, file)) is not None]
+
+    def _files(self, folder: Path) -> list[Path]:
+        def is_named(file: Path) -> bool:
+            path = file.relative_to(folder).as_posix()
+            return all(word in path for word in self.words) and not any(word in path for word in self.without)
+
+        return [file for file in sorted(folder.rglob("*")) if file.suffix in (".jsonl", ".parquet") and is_named(file)]
+
+    def _text(self, row: Row, file: Path) -> str | None:
+        try:
+            return self.text(row)
+        except (KeyError, TypeError, IndexError, AttributeError) as error:
+            found = ", ".join(row) if isinstance(row, Mapping) else type(row).__name__
+            raise UsageError(
+                f"{file}: a row with {found}, expected {', '.join(self.columns)} ({error!r}): get the file again, by: "
+                f"{self.command}"
+            ) from error
+
+
+def _rows(file: Path) -> list[Row]:
+    with given(file, "get the file again"):
+        if file.suffix == ".parquet":
+            from datasets import Dataset
+
+            return [*Dataset.from_parquet(str(file))]
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def _gsm8k(row: Row) -> str:
+    return as_text(row["question"].strip(), row["answer"].strip())
+
+
+def _squad(row: Row) -> str | None:
+    answers = row["answers"]["text"]
+    return as_text(f"{row['context']}\n{row['question']}", answers[0]) if len(answers) else None
+
+
+def _bigbench(row: Row) -> str:
+    return as_text(row["inputs"].replace(" Answer:", "").removesuffix("Answer:").strip(), row["targets"][0])
+
+
+def _bigbench_task(task: str) -> Source:
+    columns = ("inputs", "targets")
+    return Source("bigbench", (task, "validation"), "tasksource/bigbench", f"*{task}*validation*", columns, _bigbench)
+
+
+SQUAD = ("context", "question", "answers.text")
+SOURCES: Mapping[str, Source] = {
+    "gsm8k": Source("gsm8k", ("test",), "openai/gsm8k", "main/test*", ("question", "answer"), _gsm8k, ("socratic",)),
+    "squad": Source("squad_v2", ("validation",), "rajpurkar/squad_v2", "*validation*", SQUAD, _squad),
+    "bigbench-math": _bigbench_task("elementary_math_qa"),
+    "bigbench-dyck": _bigbench_task("dyck_languages"),
+}
+"""The paper's sets, by our names.  The paper cites SQuAD 1.1; its code reads the answerable questions of 2.0."""
+
+# Their stand-ins.
+
+
+def dyck_texts(count: int, seed: int) -> list[str]:
+    """Generate questions of BIG-bench's kind: a Dyck word of four brackets without the brackets that close it.
+
+    A word is ``( word )`` with probability 1/2, each of the four brackets equally likely, ``word word`` with
+    probability 1/4, else empty, the grammar of Suzgun et al. (2019).  Words of 4 to 60 brackets are kept,
+    each once.  The answer is the run of closing brackets at a word's end.  These are not BIG-bench's own words.
+    """
+    words = itertools.islice(_dyck_words(random.Random(seed)), at_least("count", count))
+    pairs = (dyck_pair(word) for word in words)
+    return [as_text(DYCK_PROMPT + " ".join(start), " ".join(rest)) for start, rest in pairs]
+
+
+def dyck_pair(word: str) -> tuple[str, str]:
+    """Return a Dyck word up to its last opening bracket, and the closing brackets behind it."""
+    closing = "".join(end for _, end in BRACKETS)
+    start = word.rstrip(closing)
+    return start, word[len(start) :]
+
+
+def _dyck_words(draw: random.Random) -> Iterator[str]:
+    seen = set()
+    while True:
+        word = _dyck_word(draw)
+        if LEAST_BRACKETS <= len(word) <= MOST_BRACKETS and word not in seen:
+            seen.add(word)
+            yield word
+
+
+def _dyck_word(draw: random.Random) -> str:
+    """Write a word of the grammar from left to right; what is still to be written lies on a stack."""
+    written: list[str] = []
+    waiting = [""]
+    """Words to draw, as "", and closing brackets to write."""
+    while waiting and len(written) <= MOST_BRACKETS:
+        top = waiting.pop()
+        if top:
+            written.append(top)
+            continue
+        chance = draw.random()
+        if chance < NEST:
+            opening, closing = draw.choice(BRACKETS)
+            written.append(opening)
+            waiting += [closing, ""]
+        elif chance < NEST + JOIN:
+            waiting += ["", ""]
+    return "".join(written)
+
+
+def _dyck(chosen: TextSet, root: Root) -> list[str]:
     return dyck_texts(chosen.limit, mix(chosen.seed, "dyck"))
 
 
-def _listops(chosen: TextSet, root: str | Path | None) -> list[str]:
+def _listops(chosen: TextSet, root: Root) -> list[str]:
     """Expressions as questions, what they are worked out to step by step as answers."""
     task = ListOps(LISTOPS_MODULUS, num_train=chosen.limit, num_test=1, seed=mix(chosen.seed, "listops"))
-    pairs = (_split_at_first_equals(item.tokens) for item in task.generate().train)
-    return [as_text(task.decode(expression), task.decode(steps)) for expression, steps in pairs]
+    found = []
+    for item in task.generate().train:
+        place = item.tokens.index(EQUALS)
+        found.append(as_text(task.decode(item.tokens[:place]), task.decode(item.tokens[place + 1 : -1])))
+    return found
 
 
-def _split_at_first_equals(tokens: list[int]) -> tuple[list[int], list[int]]:
-    """Return the expression, and what follows its "=" up to the end of sequence."""
-    place = tokens.index(EQUALS)
-    return tokens[:place], tokens[place + 1 : -1]
-
-
-def _python(chosen: TextSet, root: str | Path | None) -> list[str]:
+def _python(chosen: TextSet, root: Root) -> list[str]:
     """Functions of the modules that lie directly in the standard library's folder.
 
     Those with docstrings are left out: docstrings are what our own corpus is made of.
@@ -133,18 +291,17 @@ def _python(chosen: TextSet, root: str | Path | None) -> list[str]:
 
 
 @lru_cache(maxsize=1)
-def _standard_functions(cache: Path | None) -> list[str]:
+def _standard_functions(cache: str | Path | None) -> list[str]:
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-    if cache is None:
-        return _functions_of(files)
-    stamps = "/".join([stamp(__name__), *map(stamp_of, files)])
-    path = cache / "text_sets" / f"python-{sha256_of_bytes(stamps.encode())[:20]}.json"
-    found: list[str] = json.loads(cached(path, lambda: json.dumps(_functions_of(files)).encode()))
-    return found
+    folder = None if cache is None else Path(cache, "text_sets")
 
+    def joined() -> dict[str, npt.NDArray[np.uint8]]:
+        sources = (file.read_text(encoding="utf-8", errors="replace") for file in files)
+        texts = "\0".join(itertools.chain.from_iterable(map(functions, sources)))  # a source has no NUL
+        return {"texts": np.frombuffer(texts.encode(), np.uint8)}
 
-def _functions_of(files: Iterable[Path]) -> list[str]:
-    return [text for file in files for text in functions(file.read_text(encoding="utf-8", errors="replace"))]
+    found = kept(folder, "python", __name__, [stamp_of(file) for file in files], joined)
+    return found["texts"].tobytes().decode().split("\0")
 
 
 def functions(source: str) -> Iterator[str]:
@@ -167,7 +324,7 @@ def _statements(tree: ast.Module) -> Iterator[ast.AST]:
         waiting.extend(held for some in lists for held in some if isinstance(held, STATEMENTS))
 
 
-def _shakespeare(chosen: TextSet, root: str | Path | None) -> list[str]:
+def _shakespeare(chosen: TextSet, root: Root) -> list[str]:
     path = find_data(SHAKESPEARE, root)
     if path is None:
         raise AbsentTextsError(SHAKESPEARE, root, "python scripts/prepare_data.py shakespeare --download")
@@ -184,12 +341,8 @@ def passages(play: str) -> Iterator[str]:
             passage = ""
 
 
-def _of_files(name: str, chosen: TextSet, root: str | Path | None) -> list[str]:
-    return SOURCES[name].texts(root)
-
-
-TEXT_SETS: Mapping[str, Callable[[TextSet, str | Path | None], list[str]]] = {
-    **{name: partial(_of_files, name) for name in SOURCES},
+TEXT_SETS: Mapping[str, Callable[[TextSet, Root], list[str]]] = {
+    **SOURCES,
     "dyck-generated": _dyck,
     "listops": _listops,
     "python": _python,

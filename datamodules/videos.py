@@ -4,6 +4,7 @@ Letters: B windows, T frames of a window, V numbers of a frame's state.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,12 @@ from torch import Tensor
 
 from paper_repro.base.errors import at_least, one_of, positive
 from paper_repro.base.identity import mix
-from paper_repro.datamodules.counter_based import CounterBasedDataModule, in_epochs
+from paper_repro.datamodules.counter_based import CounterBasedDataModule, generator_of, in_epochs
 from paper_repro.datamodules.image_sources import TRAIN
 from paper_repro.datamodules.video_sources import VideoSource
 
 
+@dataclass(eq=False, repr=False)
 class VideoData(CounterBasedDataModule):
     """Windows of clips; a batch is (B, T, V), float32.
 
@@ -27,38 +29,30 @@ class VideoData(CounterBasedDataModule):
 
     Args:
         source: where the clips come from.
-        num_frames: T.
+        num_frames: T, two or more.
         spacing: seconds from one frame to the next.
         batch_size: B, for evaluations, too.
         num_evaluation_windows: of a split.
         seed: of the training batches.
         evaluation_seed: of what is evaluated.
-        data_root, cache: see ``VideoSource.find``.
-
-    Raises:
-        ValueError: a number out of range; a window has two frames or more.
+        data_root, cache: see ``DataSource.find``.
     """
 
-    def __init__(
-        self,
-        source: VideoSource,
-        num_frames: int = 16,
-        spacing: float = 0.25,
-        batch_size: int = 256,
-        num_evaluation_windows: int = 1_024,
-        seed: int = 0,
-        evaluation_seed: int = 0,
-        data_root: str | Path | None = None,
-        cache: str | Path | None = None,
-    ) -> None:
-        super().__init__()
-        source.find(data_root, cache)
-        self.source = source
-        self.num_frames, self.spacing = at_least("num_frames", num_frames, 2), positive("spacing", spacing)
-        self.batch_size = at_least("batch_size", batch_size)
-        self.num_evaluation_windows = at_least("num_evaluation_windows", num_evaluation_windows)
-        self.seed = at_least("seed", seed, 0)
-        self.evaluation_seed = at_least("evaluation_seed", evaluation_seed, 0)
+    source: VideoSource
+    num_frames: int = 16
+    spacing: float = 0.25
+    batch_size: int = 256
+    num_evaluation_windows: int = 1_024
+    seed: int = 0
+    evaluation_seed: int = 0
+    data_root: str | Path | None = None
+    cache: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        self.check_numbers("batch_size", "num_evaluation_windows", "seed", "evaluation_seed")
+        at_least("num_frames", self.num_frames, 2)
+        positive("spacing", self.spacing)
+        self.source.find(self.data_root, self.cache)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -69,10 +63,9 @@ class VideoData(CounterBasedDataModule):
         _ = self.source.counts
 
     def train_batch(self, step: int) -> Tensor:
-        count, generator = self.source.counts[TRAIN], _generator(self.seed, "batch", step)
-        draws = torch.rand(self.batch_size, 4, generator=generator, dtype=torch.float64).tolist()
-        places = range(step * self.batch_size, (step + 1) * self.batch_size)
-        chosen = in_epochs(places, count, lambda epoch: mix(self.seed, "videos", "order", epoch))
+        draws = _draws(self.batch_size, self.seed, "videos", "batch", step)
+        count = self.source.counts[TRAIN]
+        chosen = in_epochs(step, self.batch_size, count, lambda epoch: mix(self.seed, "videos", "order", epoch))
         rows = [self.window_of(TRAIN, index, some) for index, some in zip(chosen, draws, strict=True)]
         return torch.from_numpy(np.stack(rows))
 
@@ -82,8 +75,8 @@ class VideoData(CounterBasedDataModule):
 
     def evaluation_batches(self, split: str) -> Iterator[Tensor]:
         one_of("split", split, self.splits)
-        count, generator = self.source.counts[split], _generator(self.evaluation_seed, "evaluation", split)
-        draws = torch.rand(self.num_evaluation_windows, 4, generator=generator, dtype=torch.float64).tolist()
+        count = self.source.counts[split]
+        draws = _draws(self.num_evaluation_windows, self.evaluation_seed, "videos", "evaluation", split)
         for first in range(0, len(draws), self.batch_size):
             places = range(first, min(first + self.batch_size, len(draws)))
             rows = [self.window_of(split, place % count, draws[place]) for place in places]
@@ -102,5 +95,5 @@ class VideoData(CounterBasedDataModule):
         return self.source.data_hashes()
 
 
-def _generator(seed: int, *what: str | int) -> torch.Generator:
-    return torch.Generator().manual_seed(mix(seed, "videos", *what))
+def _draws(count: int, *stream: str | int) -> list[list[float]]:
+    return torch.rand(count, 4, generator=generator_of(*stream), dtype=torch.float64).tolist()

@@ -85,7 +85,7 @@ def _load(words: argparse.Namespace) -> tuple[CausalLanguageModel, Tokenizer, Re
     folder, record = trained(words.checkpoint)  # a wrong folder is refused before torch is imported
 
     from paper_repro.cells.tasks import Cell
-    from paper_repro.datamodules.trained_tokenizer import trained_tokenizer
+    from paper_repro.datamodules.tokenizers import trained_tokenizer
     from paper_repro.models.common import CausalLanguageModel
     from paper_repro.probes.thoughts import command_for
     from paper_repro.training.build import rebuild

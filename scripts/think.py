@@ -154,7 +154,7 @@ class Thinker:
     def prompt(self) -> dict[str, ThoughtFigure]:
         from think_figures import TokenEnergies
 
-        from paper_repro.datamodules.trained_tokenizer import trained_tokenizer
+        from paper_repro.datamodules.tokenizers import trained_tokenizer
         from paper_repro.probes.thoughts import Reader
 
         tokenizer = trained_tokenizer(self.parts.data, self.record.provenance.get("data", {}), self.record.cell)

@@ -22,10 +22,10 @@ from paper_repro.cells.tasks import FINISHED, Cell, Cost, Findings, Outcome, Rep
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, data_of
 from paper_repro.datamodules.documents import DocumentData
 from paper_repro.datamodules.listops import Item, ListOpsData
-from paper_repro.datamodules.question_answers import AbsentTextsError
 from paper_repro.datamodules.sudoku import SudokuData
 from paper_repro.datamodules.sudoku_boards import CELLS, propagated
 from paper_repro.datamodules.text import TRAIN, StreamData, TextData
+from paper_repro.datamodules.text_sets import AbsentTextsError
 from paper_repro.datamodules.videos import VideoData
 from paper_repro.metrics.counts import BigramCounts, cross_entropy
 from paper_repro.probes.downstream import Downstream

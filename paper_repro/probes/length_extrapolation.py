@@ -16,8 +16,7 @@ from paper_repro.base.errors import UsageError, at_least
 from paper_repro.base.files import absent, find_data
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
-from paper_repro.datamodules.pg19 import TEST, BookData
-from paper_repro.datamodules.text import VAL, Stream, TokenData
+from paper_repro.datamodules.text import TEST, VAL, BookData, Stream, TokenData
 from paper_repro.models.llama import RotaryLanguageModel
 from paper_repro.training.module import PaperModule
 

@@ -10,8 +10,7 @@ from paper_repro.base.errors import UsageError, one_of
 from paper_repro.base.identity import mix
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
-from paper_repro.datamodules.listops import Item, ListOpsData
-from paper_repro.datamodules.listops_evaluation import answers, choose, pad_left
+from paper_repro.datamodules.listops import Item, ListOpsData, answers, choose, pad_left
 from paper_repro.training.module import PaperModule
 
 WAYS = ("accuracy", "accuracy_padded", "accuracy_greedy", "accuracy_greedy_padded")

@@ -18,9 +18,8 @@ from paper_repro.base.errors import UsageError, at_least
 from paper_repro.base.identity import IGNORED, mix
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
-from paper_repro.datamodules.question_answers import AbsentTextsError
 from paper_repro.datamodules.text import VAL, TextData
-from paper_repro.datamodules.text_sets import TextSet
+from paper_repro.datamodules.text_sets import AbsentTextsError, TextSet
 from paper_repro.metrics.ranks import auroc, grouped_rank_correlation
 from paper_repro.models.ebt import EBT, AutoregressiveEBT, Considered, ThinkingSettings, TransformerPlusPlus, think
 from paper_repro.probes.attachments import rounded

@@ -11,8 +11,7 @@ import pytest
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes
 from paper_repro.datamodules import array_shards
-from paper_repro.datamodules.array_shards import Array, Manifest, Shard, StoredArrays
-from paper_repro.datamodules.array_writing import ShardFolder
+from paper_repro.datamodules.array_shards import Array, Manifest, Shard, ShardFolder, StoredArrays
 from paper_repro.datamodules.token_shards import TokenManifest
 
 PAIRS = np.arange(2 * 5 * 3, dtype=np.uint8).reshape(2, 5, 3)

@@ -2,10 +2,6 @@
 
 import io
 import json
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +11,7 @@ import pytest
 import torch
 
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules import clip_preparation, frame_encoders
+from paper_repro.datamodules import clip_preparation
 from paper_repro.datamodules.prepared_clips import LatentManifest, PreparedClips, StoredClips
 from paper_repro.datamodules.videos import VideoData
 from paper_repro.scripts import prepare_data
@@ -105,7 +101,7 @@ def test_every_frame_is_stored_as_the_mean_of_its_latent(
     found = source.states("train", 2, [0.0, 0.3, 0.5, 0.95], [0.0] * 3)  # (T, V)
     network = AutoencoderKL.from_pretrained(str(vae), low_cpu_mem_usage=False).eval()
     whole = clip_preparation.Resize(SIZE)((clips / "20bn-something-something-v2" / "3.webm").read_bytes())
-    pixels = torch.from_numpy(whole.pixels[[0, 1, 2, 3]]).permute(0, 3, 1, 2).float() / 127.5 - 1
+    pixels = torch.from_numpy(whole.frames[[0, 1, 2, 3]]).permute(0, 3, 1, 2).float() / 127.5 - 1
     with torch.no_grad():
         expected = network.encode(pixels).latent_dist.mean.reshape(4, 16)
     np.testing.assert_allclose(found, expected.numpy(), rtol=2e-3, atol=1e-3)
@@ -212,33 +208,3 @@ def test_damaged_shards_and_absent_manifests_are_refused(clips: Path, vae: Path)
     assert "altered" in refusal(*[*words(clips, vae)[:1], "--verify", *words(clips, vae)[5:]])
     with pytest.raises(UsageError, match="split 'val' has no clips"):
         StoredClips(folder / "manifest.json", "val")
-
-
-KILLED = """
-import sys, time
-from pathlib import Path
-from paper_repro.datamodules import clip_preparation, frame_encoders
-vae = frame_encoders.load(sys.argv[2], 16, False)
-encode = vae.encode
-def slow(frames):
-    time.sleep(0.05)
-    return encode(frames)
-vae.encode = slow
-clip_preparation.write(Path(sys.argv[3]), clip_preparation.load(Path(sys.argv[1])), vae, shard_clips=2)
-"""
-
-
-@pytest.mark.slow
-def test_a_preparation_that_was_killed_ends_in_the_same_bytes(clips: Path, vae: Path) -> None:
-    folder, whole = clips.parent / "killed", clips.parent / "whole"
-    encoder = frame_encoders.load(str(vae), SIZE, False)
-    clip_preparation.write(whole, clip_preparation.load(clips), encoder, shard_clips=2, say=lambda _: None)
-    command = [sys.executable, "-c", KILLED, str(clips), str(vae), str(folder)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 300
-    while not (folder / "progress.json").exists() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL and not (folder / "manifest.json").exists()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    assert content(folder) == content(whole)

@@ -8,7 +8,7 @@ import pytest
 from paper_repro.base import files
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import continuations
-from paper_repro.datamodules.shard_writing import write_shards
+from paper_repro.datamodules.token_shards import write_shards
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.scripts import prepare_data
 

@@ -14,15 +14,15 @@ import pytest
 import torch
 from PIL import Image
 
-from paper_repro.base import files, identity
+from paper_repro.base import identity
 from paper_repro.base.errors import RESULTS
 from paper_repro.base.files import sha256_of_bytes
 from paper_repro.cells.planned import file_hashes, plan_cell
-from paper_repro.datamodules import docstrings, sudoku_files
+from paper_repro.datamodules import docstrings, sudoku
 from paper_repro.datamodules.sudoku_boards import puzzle
 from paper_repro.datamodules.text import TokenData
+from paper_repro.datamodules.text_sources import names_and_sizes
 from paper_repro.datamodules.token_shards import TokenManifest
-from paper_repro.datamodules.web_documents import names_and_sizes
 from paper_repro.scripts import prepare_data
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec
@@ -47,12 +47,6 @@ PUBLISHED = {  # SHA-256 of the tokenizer, the training shard and the validation
 }
 
 
-@pytest.fixture(autouse=True)
-def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "DATA", tmp_path / "unused")
-    monkeypatch.delenv(files.DATA_VARIABLE, raising=False)
-
-
 @pytest.fixture
 def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small standard library, images and boards."""
@@ -67,7 +61,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for place in ("train2014/1.png", "train2014/2.png", "val2014/1.png"):
         pixels = np.random.default_rng(len(place)).integers(0, 256, (12, 10, 3), np.uint8)
         Image.fromarray(pixels).save(folder / "images" / place)
-    monkeypatch.setattr(sudoku_files, "SATNET_BOARDS", 2)
+    monkeypatch.setattr(sudoku, "SATNET_BOARDS", 2)
     boards = torch.tensor(np.array([puzzle(seed, 60) for seed in range(2)]))
     hot = torch.nn.functional.one_hot(boards, 10)[..., 1:].float().view(2, 2, 9, 9, 9)
     torch.save(hot[:, 0].clone(), folder / "boards" / "features.pt")

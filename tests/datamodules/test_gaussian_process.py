@@ -108,15 +108,6 @@ def test_draws_have_zero_mean_and_the_covariance_of_the_kernel(variant: str, sam
     np.testing.assert_allclose(values.T @ values / draws, covariance / np.outer(deviation, deviation), atol=tolerance)
 
 
-def test_function_is_the_sum_of_its_features() -> None:
-    drawn = RandomFeatures.draw(Kernel.of("non_stationary"), 3, 5_000, seed=2)
-    points = _points(70)
-    cosines = np.cos(points @ drawn.frequencies.T + drawn.phases)
-    assert drawn.slope is not None
-    expected = math.sqrt(2 / 5_000) * cosines @ drawn.weights + points @ drawn.slope
-    np.testing.assert_allclose(drawn(points), expected, rtol=1e-11, atol=1e-12)
-
-
 PINNED = {
     "rbf": ((0.172428923019, 0.0644950550942, 0.0259170809365), (0.0605435832797, 0.259318455728, 0.299720917259)),
     "matern": ((0.408524213169, 0.585774560194, 0.610970067641), (0.789187020841, 0.436893615939, -0.0710437782866)),
@@ -206,21 +197,6 @@ def test_function_does_not_depend_on_how_many_points_are_drawn() -> None:
     assert torch.equal(x, x_many[:20])
     torch.testing.assert_close(y, y_many[:20], rtol=1e-12, atol=1e-12)
     assert torch.equal(next(iter(few.evaluation_batches("test")))[0], next(iter(many.evaluation_batches("test")))[0])
-
-
-def test_seed_changes_points_and_function() -> None:
-    hashes = [GaussianProcessData(seed=seed, **SMALL).data_hashes() for seed in (0, 0, 1)]
-    assert hashes[0] == hashes[1]
-    assert all(hashes[0][name] != hashes[2][name] for name in ("inputs", "targets"))
-
-
-def test_batches_are_a_function_of_the_step() -> None:
-    ahead, again = GaussianProcessData(**SMALL), GaussianProcessData(**SMALL)
-    expected = [ahead.train_batch(step) for step in range(6)]
-    for step in (5, 0, 3, 2, 4, 1):
-        for ours, theirs in zip(again.train_batch(step), expected[step], strict=True):
-            assert torch.equal(ours, theirs)
-    assert expected[0][0].dtype == expected[0][1].dtype == torch.float32
 
 
 def test_an_epoch_sees_each_row_at_most_once_in_an_order_of_its_own() -> None:

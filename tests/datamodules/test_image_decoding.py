@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from paper_repro.datamodules.encoded_files import UnfitError
-from paper_repro.datamodules.image_decoding import CentralSquare
 from paper_repro.datamodules.image_sources import Photographs
+from paper_repro.datamodules.pixels import CentralSquare, UnfitError
 
 SIZE = 16
 CROP = CentralSquare(SIZE)
@@ -54,7 +53,7 @@ def test_the_central_square_is_halved_then_resized_then_cropped(
     image = image.resize(resized, Image.Resampling.BICUBIC)
     left, top = (resized[0] - SIZE) // 2, (resized[1] - SIZE) // 2
     assert np.array_equal(pixels, np.asarray(image.crop((left, top, left + SIZE, top + SIZE)))) and not grey
-    assert pixels.shape == CROP.shape == (SIZE, SIZE, 3)
+    assert pixels.shape == (SIZE, SIZE, 3)
 
 
 def test_what_has_an_rgb_image_of_the_same_colours_becomes_that() -> None:

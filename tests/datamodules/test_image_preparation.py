@@ -15,14 +15,13 @@ import pytest
 import torch
 from PIL import Image
 
-from paper_repro.base import files
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import image_preparation
 from paper_repro.datamodules.celeba import CelebAImages
-from paper_repro.datamodules.encoded_files import Labels, Source
-from paper_repro.datamodules.image_decoding import CentralSquare
+from paper_repro.datamodules.encoded_files import Source
 from paper_repro.datamodules.image_sources import Photographs
 from paper_repro.datamodules.images import ImageData
+from paper_repro.datamodules.pixels import CentralSquare
 from paper_repro.datamodules.prepared_images import PreparedImages, StoredImages
 from paper_repro.scripts import prepare_data
 
@@ -46,13 +45,8 @@ def jpegs() -> dict[str, list[bytes]]:
 
 
 @pytest.fixture(autouse=True)
-def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Places of this test alone; shards hold three images each."""
-    import datasets
-
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(files, "DATA", tmp_path / "unused")
-    monkeypatch.delenv(files.DATA_VARIABLE, raising=False)
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shards hold three images each."""
     monkeypatch.setattr(image_preparation, "SHARD_BYTES", 3 * SIZE * SIZE * 3 + 1)
 
 
@@ -205,13 +199,6 @@ def test_wrong_labels_are_named(jpegs: dict[str, list[bytes]], tmp_path: Path, m
     found = refusal("imagenet", "--download", "--to", str(tmp_path / "out"))
     assert "expected a split train with a column 'label', found train: image; validation: image" in found
 
-    def read(split: str, places: range) -> Iterator[tuple[str, Any]]:
-        yield from ((str(place), lambda place=place: jpegs[split][place]) for place in places)
-
-    source = Source({}, COUNTS, read, Labels(3, lambda *_: [0, 1]))
-    with pytest.raises(UsageError, match="split 'train': 2 labels of 3 images from number 0 on"):
-        image_preparation.write(tmp_path / "few", source, CentralSquare(SIZE), say=lambda _: None)
-
 
 def test_unfit_images_are_refused_or_left_out_with_their_labels(imagenet: Path, jpegs: dict[str, list[bytes]]) -> None:
     undisturbed = content(prepare("imagenet", imagenet))
@@ -275,7 +262,7 @@ KILLED = """
 import sys, time
 from pathlib import Path
 from paper_repro.datamodules import image_preparation
-from paper_repro.datamodules.image_decoding import CentralSquare
+from paper_repro.datamodules.pixels import CentralSquare
 source = image_preparation.load("imagenet", Path(sys.argv[1]))
 read = source.read
 def slow(split, places):

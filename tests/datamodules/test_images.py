@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules.image_decoding import Pixels
 from paper_repro.datamodules.image_sources import Digits, Faces, ImageSource, Photographs
 from paper_repro.datamodules.images import ImageData, MaskedImageData
-from paper_repro.datamodules.pixels import random_box, random_resized_crop, resized
+from paper_repro.datamodules.pixels import Pixels, random_box, random_resized_crop, resized
 from paper_repro.models.cet import CET
 
 
@@ -63,19 +62,6 @@ def test_every_cell_is_blank_equally_often() -> None:
     assert blank.sum(1).unique().tolist() == [9]
     # Binomial with p = 1/4: the largest of 36 deviations exceeds 5 standard deviations once in 50,000 seeds.
     assert float((blank.mean(0) - 0.25).abs().max()) < 5 * math.sqrt(0.25 * 0.75 / 2_000)
-
-
-def test_a_batch_is_a_function_of_seed_and_step_alone() -> None:
-    one, two, other = (MaskedImageData(Photographs(24), 4, batch_size=3, seed=seed) for seed in (1, 1, 2))
-    found = {step: one.train_batch(step) for step in (0, 5, 1)}
-    for step, batch in found.items():
-        assert all(torch.equal(left, right) for left, right in zip(batch, two.train_batch(step), strict=True))
-        assert not torch.equal(batch[1], other.train_batch(step)[1])
-    assert not torch.equal(found[0][1], found[1][1])
-    loaded = next(iter(one.train_dataloader()))
-    assert torch.equal(loaded[0], found[0][0])
-    example = one.example_batch()
-    assert [tensor.shape for tensor in example] == [tensor.shape for tensor in found[0]]
 
 
 def test_an_epoch_shows_every_image_once_and_batches_run_on_into_the_next() -> None:
@@ -246,7 +232,7 @@ def test_photographs_are_for_training_or_for_testing_and_shrunk_by_means() -> No
 def test_faces_are_cut_at_random_and_evaluated_at_the_centre() -> None:
     source = Faces(23)
     assert source.counts == {"train": 80, "test": 20}
-    whole = source.faces["train"][3]
+    whole = source.whole["train"][3]
     assert whole.shape == (25, 25, 1) and whole.max() > 200
     assert np.array_equal(source.image("train", 3), whole[1:24, 1:24])
     assert np.array_equal(source.augmented(3, [[0.9, 0.99, 0.0, 0.0]]), whole[2:25, 0:23])

@@ -161,21 +161,6 @@ def test_batches_are_windows_of_the_stream_and_its_next_tokens(data):
             assert {tuple(row.tolist()) for row in rows} <= windows[split]
 
 
-def test_batches_depend_on_seed_and_step_alone(data):
-    again = ListOpsData(SMALL, batch_size=5, window=16, num_evaluation_batches=3, seed=3)
-    other = ListOpsData(SMALL, batch_size=5, window=16, num_evaluation_batches=3, seed=4)
-    data.train_batch(0)
-    assert torch.equal(data.train_batch(7)[0], again.train_batch(7)[0])
-    assert not torch.equal(data.train_batch(7)[0], data.train_batch(8)[0])
-    assert not torch.equal(data.train_batch(7)[0], other.train_batch(7)[0])
-    for split in data.splits:
-        first, second = list(data.evaluation_batches(split)), list(again.evaluation_batches(split))
-        assert all(torch.equal(a[0], b[0]) for a, b in zip(first, second, strict=True))
-    assert data.data_hashes() == again.data_hashes() == other.data_hashes()
-    changed = ListOpsData(ListOps(modulus=10, num_train=300, num_test=20, seed=5), window=16).data_hashes()
-    assert all(changed[name] != value for name, value in data.data_hashes().items())
-
-
 def test_every_window_can_be_drawn_the_last_one_too():
     task = ListOps(modulus=10, num_train=3, num_test=1, max_depth=1)
     data = ListOpsData(task, batch_size=512, window=1, num_evaluation_batches=1)
@@ -183,15 +168,6 @@ def test_every_window_can_be_drawn_the_last_one_too():
     stream = [token for item in data.corpus.train for token in item.tokens]
     tail = stream[len(stream) * 9 // 10 :]
     assert set(zip(ids.flatten().tolist(), targets.flatten().tolist(), strict=True)) == set(pairwise(tail))
-
-
-def test_example_batch_needs_no_samples(monkeypatch):
-    def refuse(_task):
-        raise AssertionError("generated")
-
-    monkeypatch.setattr(ListOps, "generate", refuse)
-    ids, targets = ListOpsData().example_batch()
-    assert ids.shape == targets.shape == (64, 128) and ids.dtype == torch.int64
 
 
 def test_cache_gives_the_same_samples_without_drawing_them(tmp_path, monkeypatch):
@@ -234,10 +210,6 @@ def test_expressions_that_all_hold_an_excluded_triple_are_refused():
         task.generate()
 
 
-def test_list_of_functions_from_a_config_is_taken():
-    assert ListOps(functions=["add"]).functions == ("add",)
-
-
 def test_unknown_words_are_refused():
     with pytest.raises(ValueError, match=r"word must be one of .* got 'max_10'"):
         ListOps(modulus=20).encode(["max_10"])
@@ -261,11 +233,6 @@ def test_window_longer_than_the_stream_is_refused():
     data = ListOpsData(ListOps(modulus=10, num_train=20, num_test=2), window=128)
     with pytest.raises(ValueError, match=r"window must be below the .* tokens of split 'val', got 128: give a smaller"):
         data.train_batch(0)
-
-
-def test_unknown_split_is_refused(data):
-    with pytest.raises(ValueError, match="split must be one of train, val, got 'test'"):
-        list(data.evaluation_batches("test"))
 
 
 def test_marks_have_the_ids_that_the_vocabulary_says():

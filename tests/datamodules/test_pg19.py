@@ -6,7 +6,8 @@ import pytest
 
 from paper_repro.base import files
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules import pg19, preparations
+from paper_repro.datamodules import text_sources
+from paper_repro.datamodules.text import BookData
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.scripts import prepare_data
 
@@ -34,8 +35,8 @@ def prepare(books: Path, *words: str) -> Path:
 def test_every_book_lies_in_the_test_split_in_order_with_its_end(books: Path) -> None:
     to = prepare(books, "--folder", "own")
     assert prepare_data.main(["pg19", "--verify", "--folder", "own", "--to", str(to)]) == 0
-    data = pg19.BookData({"manifest": "own/manifest.json"}, window=8, data_root=to)
-    tokenizer, stream = data.tokenizer, data.streams[pg19.TEST]
+    data = BookData({"manifest": "own/manifest.json"}, window=8, data_root=to)
+    tokenizer, stream = data.tokenizer, data.streams["test"]
     ids = np.asarray(stream.window(0, len(stream))).tolist()
     ends = [index for index, token in enumerate(ids) if token == tokenizer.end_of_text]
     assert [tokenizer.decode(ids[a + 1 : b]) for a, b in zip([-1, *ends], ends, strict=False)] == TEXTS
@@ -43,27 +44,22 @@ def test_every_book_lies_in_the_test_split_in_order_with_its_end(books: Path) ->
     assert json.loads((to / "own" / "manifest.json").read_bytes())["source"]["name"] == "pg19"
 
 
-def test_the_first_books_only(books: Path) -> None:
-    to = prepare(books, "--max-documents", "2")
-    assert json.loads((to / "pg19" / "manifest.json").read_bytes())["totals"]["test"]["documents"] == 2
-
-
 def test_what_is_no_folder_of_books_is_refused(books: Path) -> None:
     with pytest.raises(UsageError, match=r"expected PG19's books, a folder of \.txt files"):
-        pg19.load(books.parent)
+        text_sources.books(books.parent)
     with pytest.raises(UsageError, match=r"pg19: give --from DIR, or --download"):
         prepare_data.main(["pg19", "--to", str(books.parent)])
     (books / "0.txt").write_text("")
     with pytest.raises(UsageError, match=r"0\.txt: the file is empty"):
-        pg19.load(books)
+        text_sources.books(books)
 
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> int:
     """A test split of fewer books: each is a file that is written safely, which takes its time."""
-    assert pg19.BOOKS == 100
-    monkeypatch.setattr(pg19, "BOOKS", 12)
-    return pg19.BOOKS
+    assert text_sources.BOOKS == 100
+    monkeypatch.setattr(text_sources, "BOOKS", 12)
+    return text_sources.BOOKS
 
 
 class Bucket:
@@ -74,9 +70,9 @@ class Bucket:
         self.asked: list[str] = []
 
     def __call__(self, url: str) -> bytes:
-        if url == pg19.LISTING:
+        if url == text_sources.BOOK_LISTING:
             return json.dumps({"items": [{"name": name} for name in ["test/", *self.names]]}).encode()
-        name = url.removeprefix(pg19.FILES)
+        name = url.removeprefix(text_sources.BOOK_FILES)
         assert name in self.names
         if name == self.lost:
             raise UsageError("did not answer")
@@ -84,25 +80,30 @@ class Bucket:
         return f"book {name}".encode()
 
 
-def test_a_broken_download_goes_on_where_it_was(tmp_path: Path, few: int) -> None:
+def test_a_broken_download_goes_on_where_it_was(tmp_path: Path, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     broken, whole = Bucket(few, lost="test/4.txt"), Bucket(few)
+    monkeypatch.setattr(text_sources, "fetch", broken)
     with pytest.raises(UsageError, match="did not answer"):
-        pg19.download(tmp_path, broken)
-    pg19.download(tmp_path, whole)
+        text_sources.download_books(tmp_path)
+    monkeypatch.setattr(text_sources, "fetch", whole)
+    text_sources.download_books(tmp_path)
     assert len(broken.asked) == 4 and sorted(broken.asked + whole.asked) == sorted(whole.names)
-    books, source = pg19.load(tmp_path)
-    assert len(books) == source["documents"] == few and books[0] == "book test/0.txt"
+    books, source = text_sources.books(tmp_path)
+    assert len(books["test"]) == source["documents"] == few and books["test"][0] == "book test/0.txt"
 
 
 @pytest.mark.parametrize(("content", "message"), [(b"<html>", "no listing of books"), (b'{"items": []}', "0 books")])
-def test_another_listing_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+def test_another_listing_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, message: str
+) -> None:
+    monkeypatch.setattr(text_sources, "fetch", lambda _: content)
     with pytest.raises(UsageError, match=f"{message}.*--from DIR"):
-        pg19.download(tmp_path, lambda _: content)
+        text_sources.download_books(tmp_path)
 
 
 def test_the_command_downloads_into_a_folder_of_its_own(books: Path, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket = Bucket(few)
-    monkeypatch.setattr(preparations, "fetch", bucket)
+    monkeypatch.setattr(text_sources, "fetch", bucket)
     monkeypatch.delenv(files.DATA_VARIABLE, raising=False)
     to, tokenizer = books.parent / "out", books.parent / "tokenizer.json"
     assert prepare_data.main(["pg19", "--download", "--tokenizer", str(tokenizer), "--to", str(to)]) == 0

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paper_repro.base import files
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules import slimpajama
-from paper_repro.datamodules.shard_writing import Part, Rank, write_streams
-from paper_repro.datamodules.token_shards import TokenManifest
+from paper_repro.datamodules import text_sources
+from paper_repro.datamodules.slimpajama import SlimPajamaData
+from paper_repro.datamodules.token_shards import Part, Rank, TokenManifest, write_streams
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.scripts import prepare_data
 
@@ -31,14 +30,8 @@ BLOCK, KEPT = 10, 8
 
 
 @pytest.fixture(autouse=True)
-def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets
-
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(files, "DATA", tmp_path / "unused")
-    monkeypatch.setattr(slimpajama, "HELD_OUT_DOCUMENTS", KEPT)
-    for name in (files.DATA_VARIABLE, "RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
+def few_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_sources, "HELD_OUT_DOCUMENTS", KEPT)
 
 
 @pytest.fixture
@@ -85,7 +78,7 @@ def test_the_sources_own_splits_are_written_in_order_and_read(corpus: Path) -> N
     totals = TokenManifest.read(folder / "manifest.json").totals()["train"]
     assert totals == {"documents": 120, "tokens": ENDS[-1], "bytes": sum(len(text.encode()) for text in TRAIN)}
     assert prepare_data.main(["slimpajama", "--verify", "--to", str(corpus / "out")]) == 0
-    data = slimpajama.SlimPajamaData({"manifest": "slimpajama/manifest.json"}, 4, 64, 1, data_root=corpus / "out")
+    data = SlimPajamaData({"manifest": "slimpajama/manifest.json"}, 4, 64, 1, data_root=corpus / "out")
     assert data.splits == ("train", "val", "test")
     ids, following = data.train_batch(0)
     assert ids.shape == (4, 64) and (ids[:, 1:] == following[:, :-1]).all(), "windows are packed across documents"
@@ -260,7 +253,8 @@ def test_a_shard_made_again_by_another_number_of_ranks_is_the_one_that_counts(tm
 KILLED = """
 import sys, time
 from pathlib import Path
-from paper_repro.datamodules.shard_writing import Part, write_streams
+from paper_repro.datamodules.slimpajama import SlimPajamaData
+from paper_repro.datamodules.token_shards import Part, write_streams
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 def read(first):
     for text in open(sys.argv[2]).read().splitlines()[first:]:
@@ -299,7 +293,7 @@ def test_the_hub_that_does_not_answer_and_the_tokenizer_that_is_absent_are_told(
     import datasets
 
     def hub(name: str, revision: str, streaming: bool) -> None:
-        assert (name, revision, streaming) == (slimpajama.HUB, slimpajama.REVISION, True)
+        assert (name, revision, streaming) == (text_sources.SLIMPAJAMA, text_sources.SLIMPAJAMA_REVISION, True)
         raise ConnectionError("couldn't reach the hub")
 
     monkeypatch.setattr(datasets, "load_dataset", hub)
@@ -325,7 +319,7 @@ def test_the_hub_is_read_in_llamas_ids_that_lie_among_the_data(corpus: Path, mon
     folder = corpus / "out" / "slimpajama"
     assert texts(folder, "train") == TRAIN[:21]
     source = TokenManifest.read(folder / "manifest.json").settings["source"]
-    assert (source["from"], source["revision"]) == (slimpajama.HUB, slimpajama.REVISION)
+    assert (source["from"], source["revision"]) == (text_sources.SLIMPAJAMA, text_sources.SLIMPAJAMA_REVISION)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules.shard_writing import write_shards
 from paper_repro.datamodules.text import CharacterData, StreamData, TokenData
-from paper_repro.datamodules.token_shards import TokenManifest
+from paper_repro.datamodules.token_shards import TokenManifest, write_shards
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 
 PROSE = "".join(f"Line {index}: to be, or not to be.\n" for index in range(60))
@@ -53,39 +52,6 @@ def test_the_first_nine_tenths_of_the_characters_train(tmp_path: Path) -> None:
         assert data.tokenizer.decode(row) in train
     for ids, _ in data.evaluation_batches("val"):
         assert all(data.tokenizer.decode(row) in val for row in ids.tolist())
-
-
-def test_a_training_batch_follows_from_seed_and_step_alone(tmp_path: Path) -> None:
-    data, again, other = prose(tmp_path), prose(tmp_path), prose(tmp_path, seed=1)
-    backwards = {step: again.train_batch(step) for step in (5, 4, 0)}
-    for step, batch in backwards.items():
-        assert torch.equal(data.train_batch(step)[0], batch[0])
-        assert not torch.equal(other.train_batch(step)[0], batch[0])
-    assert not torch.equal(data.train_batch(0)[0], data.train_batch(1)[0])
-
-
-@pytest.mark.parametrize("make", [prose, shards])
-def test_every_seed_is_evaluated_on_the_same_windows(tmp_path: Path, make: type[StreamData]) -> None:
-    def all_of(split: str, **others: int) -> torch.Tensor:
-        data: StreamData = make(tmp_path, **others)  # type: ignore[arg-type]
-        data.train_batch(7)
-        return torch.cat([ids for ids, _ in data.evaluation_batches(split)])
-
-    for split in ("train", "val"):
-        assert torch.equal(all_of(split, seed=1), all_of(split, seed=2))
-        assert not torch.equal(all_of(split), all_of(split, evaluation_seed=1))
-    with pytest.raises(ValueError, match="split must be one of train, val, got 'test'"):
-        list(prose(tmp_path).evaluation_batches("test"))
-
-
-def test_counting_reads_no_data() -> None:
-    for data in (
-        CharacterData({"text": "nowhere"}),
-        TokenData({"manifest": "nowhere"}),
-        TokenData({"train": "a", "val": "b"}),
-    ):
-        ids, following = data.example_batch()
-        assert ids.shape == following.shape == (64, 256) and ids.dtype == torch.int64
 
 
 @pytest.mark.parametrize(
@@ -191,21 +157,6 @@ def test_damaged_shards_are_refused_with_what_mends_them(tmp_path: Path) -> None
     assert all(message.endswith("run: python prepare.py corpus") for message in (altered, truncated, missing))
 
 
-def test_a_shard_is_hashed_once_and_again_when_it_changed(tmp_path: Path) -> None:
-    from paper_repro.datamodules import array_shards
-
-    shards(tmp_path, cache=tmp_path / "cache").prepare_data()
-    stamps = sorted((tmp_path / "cache" / "shards").glob("*.json"))
-    assert len(stamps) == len(TokenManifest.read(tmp_path / "corpus" / "manifest.json").shards)
-    array_shards._content_once.cache_clear()
-    times = [path.stat().st_mtime_ns for path in stamps]
-    opened(tmp_path, cache=tmp_path / "cache").prepare_data()
-    assert [path.stat().st_mtime_ns for path in stamps] == times
-    shard = tmp_path / "corpus" / "val-00000.bin"
-    shard.write_bytes(shard.read_bytes()[::-1])
-    assert "altered" in refusal(opened(tmp_path, cache=tmp_path / "cache"))
-
-
 def test_an_id_that_the_vocabulary_lacks_and_another_tokenizer_are_refused(tmp_path: Path) -> None:
     shards(tmp_path)
     path = tmp_path / "corpus" / "manifest.json"
@@ -216,13 +167,6 @@ def test_an_id_that_the_vocabulary_lacks_and_another_tokenizer_are_refused(tmp_p
     (tmp_path / "corpus" / "tokenizer.json").write_bytes(BytePairTokenizer.train(DOCUMENTS, 280).to_bytes())
     with pytest.raises(UsageError, match="another tokenizer than the one"):
         _ = opened(tmp_path).tokenizer
-
-
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"format": 1, "totals": {}, "shards": [{}]}', b"\xff\x00"])
-def test_what_is_no_manifest_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "corpus").mkdir()
-    (tmp_path / "corpus" / "manifest.json").write_bytes(content)
-    assert "not a manifest of token shards" in refusal(opened(tmp_path))
 
 
 def test_the_data_are_known_by_the_hash_of_their_manifest(tmp_path: Path) -> None:

@@ -1,4 +1,3 @@
-import ast
 import itertools
 import json
 import re
@@ -8,14 +7,22 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.base import files
 from paper_repro.base.configs import instantiate
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import IGNORED
 from paper_repro.datamodules import text_sets
 from paper_repro.datamodules.listops import ListOps
-from paper_repro.datamodules.question_answers import BRACKETS, DYCK_PROMPT, SOURCES, dyck_pair, dyck_texts
-from paper_repro.datamodules.text_sets import TEXT_SETS, TextSet, functions, passages
+from paper_repro.datamodules.text_sets import (
+    BRACKETS,
+    DYCK_PROMPT,
+    SOURCES,
+    TEXT_SETS,
+    TextSet,
+    dyck_pair,
+    dyck_texts,
+    functions,
+    passages,
+)
 from paper_repro.datamodules.tokenizers import BytePairTokenizer, CharacterTokenizer
 
 TOKENIZER = BytePairTokenizer.train(["Question: what is it?\nAnswer: this"], 260)
@@ -23,15 +30,6 @@ QUESTIONS = [
     {"question": f"What is {index} + 1?", "answer": f"It is {index}+1.\n#### {index + 1}"} for index in range(9)
 ]
 GENERATED = ("dyck-generated", "listops", "python")
-
-
-@pytest.fixture(autouse=True)
-def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets
-
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(files, "DATA", tmp_path / "unused")
-    monkeypatch.delenv(files.DATA_VARIABLE, raising=False)
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -177,55 +175,11 @@ def test_a_cache_keeps_the_functions_and_is_made_anew_when_a_file_changes(
 
     before = found()
     with monkeypatch.context() as patch:
-        patch.setattr(text_sets, "_functions_of", lambda files: pytest.fail("looked through again"))
+        patch.setattr(text_sets, "functions", lambda source: pytest.fail("looked through again"))
         assert found() == before == [f"def first():\n{body}".rstrip()]
     (library / "two.py").write_text(f"def second():\n{body}")
     assert len(found()) == 2
     text_sets._standard_functions.cache_clear()
-
-
-def test_functions_are_found_in_every_statement_and_in_the_order_of_a_walk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_sets, "FUNCTION_LINES", 1)
-    source = """
-if a:
-    def f1(): pass
-elif b:
-    def f2(): pass
-else:
-    def f3(): pass
-for a in b:
-    def f4(): pass
-else:
-    def f5(): pass
-while a:
-    with b:
-        def f6(): pass
-try:
-    def f7(): pass
-except A:
-    def f8(): pass
-else:
-    def f9(): pass
-finally:
-    def f10(): pass
-try:
-    pass
-except* A:
-    def f11(): pass
-match a:
-    case 1:
-        def f12(): pass
-class A:
-    async def f13():
-        async with a:
-            async for b in c:
-                def f14(): pass
-def f15(): pass
-"""
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef
-    walked = [node.name for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
-    found = [text.partition("(")[0].rpartition(" ")[2] for text in functions(source)]
-    assert found == walked and sorted(found) == sorted(f"f{number}" for number in range(1, 16))
 
 
 def test_shakespeare_is_cut_into_passages_of_whole_speeches(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import video_sources
-from paper_repro.datamodules.encoded_files import UnfitError
+from paper_repro.datamodules.pixels import UnfitError
 from paper_repro.datamodules.video_sources import Clip, SampleClips, VideoSource, decode_clip, shown_at
 from paper_repro.datamodules.videos import VideoData
 

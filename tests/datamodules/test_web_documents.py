@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paper_repro.base import files
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules import tokenizers, web_documents
+from paper_repro.datamodules import text_sources, tokenizers
 from paper_repro.datamodules.documents import DocumentData
+from paper_repro.datamodules.text_sources import RedPajamaFiles, is_val, sample_names
 from paper_repro.datamodules.token_shards import TokenManifest
 from paper_repro.datamodules.tokenizers import BytePairTokenizer, known
-from paper_repro.datamodules.web_documents import RedPajamaFiles, is_val, sample_names
 from paper_repro.scripts import prepare_data
 
 TEXTS = [f"Document {index} of the web {'says more ' * (index % 5)}and ends here." for index in range(120)]
@@ -27,14 +26,8 @@ SHARE, BLOCK = 0.1, 10
 
 @pytest.fixture(autouse=True)
 def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets
-
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(files, "DATA", tmp_path / "unused")
-    monkeypatch.setattr(web_documents, "VAL_SHARE", SHARE)
+    monkeypatch.setattr(text_sources, "VAL_SHARE", SHARE)
     monkeypatch.setitem(tokenizers.SIZES, "gpt-neox", TOKENIZER.vocabulary_size)
-    for name in (files.DATA_VARIABLE, "RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
     (tmp_path / "tokenizer.json").write_bytes(TOKENIZER.to_bytes())
 
 
@@ -108,7 +101,7 @@ def test_what_is_held_out_depends_neither_on_the_tokens_nor_on_an_interruption(t
 
 def test_the_share_and_seed_of_the_authors_hold_out_one_in_two_thousand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    assert web_documents.VAL_SHARE == 0.0005
+    assert text_sources.VAL_SHARE == 0.0005
     assert 12 <= sum(is_val(place) for place in range(60_000)) <= 50
 
 
@@ -119,7 +112,7 @@ def test_the_sample_of_redpajama_is_ten_files_of_each_part_in_a_mixed_order() ->
     first = names[:200]
     assert len({name[:4] for name in first}) == 10
     languages = [name.split("/")[2].split("_")[0] for name in first]
-    assert all(20 <= languages.count(language) <= 60 for language in web_documents.LANGUAGES)
+    assert all(20 <= languages.count(language) <= 60 for language in text_sources.LANGUAGES)
 
 
 @pytest.fixture
@@ -151,32 +144,14 @@ def test_redpajama_is_streamed_from_its_publisher_past_missing_and_broken_files(
     serve(tmp_path, "a", TEXTS[:50], b"{no json\n")
     (tmp_path / "served" / "c.json.gz").write_bytes(b"not gzip")
     serve(tmp_path, "d", TEXTS[50:])
-    monkeypatch.setattr(web_documents, "REDPAJAMA_URL", publisher)
-    monkeypatch.setattr(web_documents, "sample_names", lambda: ["a", "b", "c", "d"])
+    monkeypatch.setattr(text_sources, "REDPAJAMA_URL", publisher)
+    monkeypatch.setattr(text_sources, "sample_names", lambda: ["a", "b", "c", "d"])
     folder = prepare(tmp_path, "redpajama", "out", "--download")
     assert written(folder, "train") == expected("train") and written(folder, "val") == expected("val")
     source = TokenManifest.read(folder / "manifest.json").settings["source"]
     assert source["from"] == "togethercomputer/RedPajama-Data-V2, sample-100B"
     rows = RedPajamaFiles([publisher.format(name) for name in "abcd"])
     assert [row["raw_content"] for row in rows.skip(45)] == TEXTS[45:]
-
-
-def test_a_file_that_breaks_off_is_told_and_what_is_finished_stays(
-    tmp_path: Path, publisher: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    serve(tmp_path, "a", TEXTS)
-    path = tmp_path / "served" / "a.json.gz"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-8])
-    monkeypatch.setattr(web_documents, "REDPAJAMA_URL", publisher)
-    monkeypatch.setattr(web_documents, "sample_names", lambda: ["a"])
-    with pytest.raises(UsageError, match=r"RedPajama-Data-V2: broke off at document 120: .*the same command"):
-        prepare(tmp_path, "redpajama", "out", "--download")
-    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "redpajama").glob("train-*.bin")}
-    assert len(kept) == len(expected("train")) // BLOCK
-    path.write_bytes(whole)
-    assert written(prepare(tmp_path, "redpajama", "out", "--download"), "train") == expected("train")
-    assert all(path.stat().st_mtime_ns == changed for path, changed in kept.items())
 
 
 def test_fineweb_is_streamed_from_the_hub_in_neox_ids_among_the_data(
@@ -252,8 +227,3 @@ def test_a_tokenizer_of_another_size_than_neox_is_refused(tmp_path: Path, monkey
     assert str(tmp_path / "gpt-neox") in str(caught.value) and "hf download EleutherAI/gpt-neox-20b" in str(
         caught.value
     )
-
-
-def test_the_sizes_that_are_asked_for_are_neoxs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    assert tokenizers.SIZES == {"gpt-neox": 50_277}

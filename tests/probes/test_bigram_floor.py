@@ -14,8 +14,8 @@ from paper_repro.base.errors import UsageError
 from paper_repro.cells.estimates import CannotBuildError, count_here
 from paper_repro.cells.tasks import FINISHED, Cell, task_of
 from paper_repro.datamodules.documents import DocumentData
-from paper_repro.datamodules.shard_writing import write_shards
 from paper_repro.datamodules.text import TokenData
+from paper_repro.datamodules.token_shards import write_shards
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.metrics.counts import BigramCounts
 from paper_repro.probes.floors import BigramFloor, counted_pairs

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from paper_repro.base import files
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules.shard_writing import write_shards
 from paper_repro.datamodules.text import TokenData
+from paper_repro.datamodules.token_shards import write_shards
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.lightning_modules.ngpt_speedup import NGPTSpeedup
 from paper_repro.models.ngpt import NGPT, BaselineGPT

@@ -117,7 +117,7 @@ def test_the_same_command_mends_and_another_is_refused(corpus: Path, capsys: pyt
 PREPARE = """
 import resource, sys, time
 from pathlib import Path
-from paper_repro.datamodules import shard_writing
+from paper_repro.datamodules import token_shards
 from paper_repro.datamodules import preparations
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 class Slow(list):
@@ -129,7 +129,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
 documents = [f"Document {index} of the corpus {'says more ' * (index % 5)}and ends here." for index in range(300)]
 splits = {"train": Slow(documents[:280]), "val": Slow(documents[280:])}
 tokenizer = BytePairTokenizer.load(folder / "given.json")
-shard_writing.write_shards(folder / "out", splits, {"name": "test"}, tokenizer, 100)
+token_shards.write_shards(folder / "out", splits, {"name": "test"}, tokenizer, 100)
 """
 
 
@@ -316,10 +316,10 @@ def test_the_hub_is_asked_twice_and_a_part_of_the_corpus_is_refused(
 ) -> None:
     import datasets
 
-    from paper_repro.datamodules import openwebtext as source
+    from paper_repro.datamodules import text_sources as source
 
     def hub(name: str, revision: str, split: str) -> datasets.Dataset:
-        assert (name, split) == (source.HUB, "train")
+        assert (name, split) == (source.OPENWEBTEXT, "train")
         if revision == "main":
             raise RuntimeError("scripts are no longer supported")
         return datasets.Dataset.from_dict({"text": DOCUMENTS})
@@ -329,8 +329,8 @@ def test_the_hub_is_asked_twice_and_a_part_of_the_corpus_is_refused(
     words = ["openwebtext", "--download", "--tokenizer", str(corpus / "tokenizer.json"), "--to", str(corpus / "hub")]
     message = refusal(*words)
     assert "main: scripts are no longer supported" in message and "say --from PATH" in message
-    assert f"300 documents, expected {source.HUB_DOCUMENTS:,}" in message
-    monkeypatch.setattr(source, "HUB_DOCUMENTS", 300)
+    assert f"300 documents, expected {source.OPENWEBTEXT_DOCUMENTS:,}" in message
+    monkeypatch.setattr(source, "OPENWEBTEXT_DOCUMENTS", 300)
     assert prepare_data.main(words) == 0
     shards = [content(corpus / place / "openwebtext")["train-00000.bin"] for place in ("hub", "local")]
     assert shards[0] == shards[1]

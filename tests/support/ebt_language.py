@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from paper_repro.datamodules.documents import DocumentData
-from paper_repro.datamodules.shard_writing import write_shards
+from paper_repro.datamodules.token_shards import write_shards
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.lightning_modules.ebt_language import EBTLanguage, TransformerLanguage
 from paper_repro.models.ebt import EBT, TransformerPlusPlus

@@ -1,0 +1,435 @@
+"""Where texts that are prepared come from: OpenWebText (NRGPT, F.5), SlimPajama (CEM, D.2), RedPajama-V2 and FineWeb
+(EBT, appendix C), and PG19's test books (arXiv 1911.05507); from the network, or from files in its place.
+
+SlimPajama, RedPajama and FineWeb are streams.  A stream is read on by reading it again and skipping, because a position
+within a compressed file spares no download.
+"""
+
+import contextlib
+import gzip
+import itertools
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Protocol
+
+from paper_repro.base.errors import UsageError, one_of
+from paper_repro.base.files import sha256_of_bytes, write_atomically
+from paper_repro.base.identity import mix
+from paper_repro.datamodules.counter_based import permutation
+from paper_repro.datamodules.preparation import SECONDS_OF_SILENCE, fetch, given
+from paper_repro.datamodules.text import TEST, TRAIN, VAL, read_text
+from paper_repro.datamodules.token_shards import Part
+
+VAL_SHARE = 0.0005
+"""NanoGPT's of OpenWebText, and the authors' of RedPajama and FineWeb."""
+COLUMN = "text"
+STAND_IN = "python scripts/prepare_data.py docstrings"
+
+# OpenWebText, split as nanoGPT splits it.
+
+OPENWEBTEXT = "Skylion007/openwebtext"
+OPENWEBTEXT_DOCUMENTS = 8_013_769
+REVISIONS = ("main", "refs/convert/parquet")
+"""The second is the hub's own conversion, which may hold a part only: the documents are counted."""
+OPENWEBTEXT_SEED = 2357
+BUILDERS = {".parquet": "parquet", ".jsonl": "json", ".json": "json", ".txt": "text"}
+
+
+class Column:
+    """The texts of a data set, read in slices."""
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, places: slice, /) -> Sequence[str]:
+        texts: list[str] = self.rows[places][COLUMN]
+        return texts
+
+
+def openwebtext(path: Path | None = None, most: int | None = None) -> tuple[dict[str, Column], dict[str, Any]]:
+    """Return the first ``most`` documents of a file, a folder or the hub's OpenWebText by split, 0.05 % of them
+    validation; and what they are.
+
+    Args:
+        path: a parquet, jsonl or txt file (a txt file is one document), a folder of files of one such kind, or a
+            folder that ``datasets`` saved; None: the hub.
+        most: documents; None: all.
+
+    Raises:
+        UsageError: the path holds nothing of this kind, there is no column ``text``, fewer than two documents, or the
+            hub does not answer.
+    """
+    rows = _of_hub() if path is None else _of_files(path)
+    if COLUMN not in rows.column_names:
+        raise UsageError(f"{path}: columns {', '.join(rows.column_names)}, expected one called {COLUMN!r}: rename it")
+    if most is not None:
+        rows = rows.select(range(min(most, len(rows))))
+    if len(rows) < 2:
+        raise UsageError(f"{path or OPENWEBTEXT}: {len(rows)} documents, expected at least 2, one for each split")
+    probes = [rows[place][COLUMN] for place in (0, len(rows) // 2, len(rows) - 1)]
+    source = {
+        "name": "openwebtext",
+        "from": OPENWEBTEXT if path is None else "local files",
+        "documents": len(rows),
+        "sha256_of_first_middle_last": sha256_of_bytes("\0".join(probes).encode()),
+        "split": f"train_test_split(test_size={VAL_SHARE}, seed={OPENWEBTEXT_SEED}, shuffle=True)",
+    }
+    parts = rows.train_test_split(test_size=VAL_SHARE, seed=OPENWEBTEXT_SEED, shuffle=True)
+    return {TRAIN: Column(parts["train"]), VAL: Column(parts["test"])}, source
+
+
+def _of_hub() -> Any:
+    """Return all of OpenWebText: from the repository's own files, or where these are a script, from the hub's
+    conversion.
+    """
+    from datasets import load_dataset
+
+    reasons = []
+    for revision in REVISIONS:
+        try:
+            rows = load_dataset(OPENWEBTEXT, revision=revision, split="train")
+        except Exception as error:  # whatever the network, the hub's client or a retired format raises
+            reasons.append(f"{revision}: {error}")
+            continue
+        if len(rows) == OPENWEBTEXT_DOCUMENTS:
+            return rows
+        reasons.append(f"{revision}: {len(rows):,} documents, expected {OPENWEBTEXT_DOCUMENTS:,}")
+    raise UsageError(
+        f"{OPENWEBTEXT}: the hub did not give it ({'; '.join(reasons)}): get its files otherwise and say --from PATH"
+    )
+
+
+def _of_files(path: Path) -> Any:
+    from datasets import Dataset, DatasetDict, load_dataset, load_from_disk
+
+    if not path.exists():
+        raise UsageError(
+            f"{path}: there is no such file or folder; --from takes {', '.join(BUILDERS)} files or a folder"
+        )
+    if path.is_dir() and any((path / name).is_file() for name in ("dataset_info.json", "dataset_dict.json")):
+        saved = load_from_disk(str(path))
+        return _training_split(saved, path) if isinstance(saved, DatasetDict) else saved
+    files = sorted(file for file in path.rglob("*") if file.suffix in BUILDERS) if path.is_dir() else [path]
+    kinds = {BUILDERS.get(file.suffix, file.suffix) for file in files}
+    if len(kinds) != 1 or not kinds <= set(BUILDERS.values()):
+        found = ", ".join(sorted(kinds)) or "no files"
+        raise UsageError(f"{path}: found {found}; expected files of one kind of {', '.join(BUILDERS)}")
+    if kinds == {"text"}:
+        return Dataset.from_dict({COLUMN: [read_text(file) for file in files]})
+    with given(path, "get the file again"):
+        return load_dataset(kinds.pop(), data_files=[str(file) for file in files], split="train")
+
+
+# PG19's test books.
+
+BOOKS = 100
+BOOK_LISTING = (
+    "https://storage.googleapis.com/storage/v1/b/deepmind-gutenberg/o?prefix=test/&fields=items(name),nextPageToken"
+)
+BOOK_FILES = "https://storage.googleapis.com/deepmind-gutenberg/"
+
+
+def books(path: Path, most: int | None = None) -> tuple[dict[str, list[str]], dict[str, Any]]:
+    """Return the first ``most`` books (None: all) of a folder of .txt files, in the order of their names, as the split
+    test; and what they are.
+
+    Raises:
+        UsageError: the folder holds none, or one is empty or not UTF-8.
+    """
+    files = sorted(path.glob("*.txt"))[:most]
+    if not files:
+        raise UsageError(f"{path}: expected PG19's books, a folder of .txt files, one for each book; found none")
+    texts = [read_text(file) for file in files]
+    digest = sha256_of_bytes("\0".join(texts).encode())
+    return {TEST: texts}, {"name": "pg19", "split": TEST, "documents": len(texts), "sha256": digest}
+
+
+def download_books(folder: Path) -> None:
+    """Put the test split's books into ``folder``; those that lie there already are kept; UsageError: the listing is no
+    listing, or of another number of books.
+    """
+    content = fetch(BOOK_LISTING)
+    mend = "get them elsewhere and say --from DIR"
+    try:
+        listing = json.loads(content)
+        names = [item["name"] for item in listing["items"] if item["name"].endswith(".txt")]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{BOOK_LISTING}: no listing of books ({error!r}): {mend}") from error
+    if len(names) != BOOKS or "nextPageToken" in listing:
+        raise UsageError(f"{BOOK_LISTING}: {len(names)} books, expected {BOOKS}: {mend}")
+    for name in names:
+        path = folder / Path(name).name
+        if not path.is_file():
+            write_atomically(path, fetch(BOOK_FILES + name))
+
+
+# Streams.
+
+Streams = tuple[list[Part], dict[str, Any]]
+"""The stream of each split, and what they are."""
+SLIMPAJAMA, SLIMPAJAMA_REVISION = "gmongaras/SlimPajama-627B_Reupload", "c34c22dbb10ae6b264a2f357a909d1a537141b36"
+"""The paper, D.2, spells the owner gmgongaras.  One file holds 2.5 billion tokens, the paper's whole budget."""
+HELD_OUT = {VAL: "validation", TEST: "test"}
+"""SlimPajama's splits that are not trained on, by our names."""
+HELD_OUT_DOCUMENTS = 2**13
+SPLIT_SEED = 33
+"""The authors' of RedPajama and FineWeb."""
+VAL_DOCUMENTS = 2048
+"""The authors have about 33,000, which are 0.05 % of RedPajama's sample; these lie among its first 4.1 million."""
+REDPAJAMA, FINEWEB = "redpajama", "fineweb"
+REDPAJAMA_URL = "https://data.together.xyz/redpajama-data-v2/v1.0.0/documents/{}.json.gz"
+LANGUAGES = ("en", "de", "fr", "es", "it")
+PARTITIONS = ("head", "middle")
+SAMPLE_FILES = 10
+"""The sample of 100 billion tokens has the first ten of each snapshot, language and partition."""
+SNAPSHOTS: Mapping[int, str] = {
+    2014: "15 23 35 41 42 49 52",
+    2015: "14 22 27 32 35 40 48",
+    2016: "07 18 22 26 30 36 40 44 50",
+    2017: "04 09 17 22 26 30 34 39 43 47 51",
+    2018: "05 09 13 17 22 26 30 34 39 43 47 51",
+    2019: "04 09 13 18 22 26 30 35 39 43 47 51",
+    2020: "05 10 16 24 29 34 40 45 50",
+    2021: "04 10 17 21 25 31 39 43 49",
+    2022: "05 21 27 33 40 49",
+    2023: "06 14",
+}
+"""The weeks of each year whose crawl RedPajama-V2 holds."""
+
+
+class Rows(Protocol):
+    """Rows in a fixed order, as a streaming data set of the library has them."""
+
+    def skip(self, n: int, /) -> Iterable[dict[str, Any]]:
+        """Return the rows from number ``n`` on."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A corpus of the web that is read as one stream of documents."""
+
+    hub: str
+    sample: str
+    column: str
+    open: Callable[[], Rows]
+
+
+def _hub_stream(hub: str, /, **options: str) -> Any:
+    """Return the rows of each split of a data set of the hub."""
+    from datasets import load_dataset
+
+    other = f"get some of its files otherwise and say --from FOLDER; a stand-in that needs no network: {STAND_IN}"
+    with given(hub, other):
+        return load_dataset(hub, streaming=True, **options)
+
+
+def _folder_stream(path: Path) -> Any:
+    """Return the rows of each split of a folder of parquet or jsonl files."""
+    from datasets import load_dataset
+
+    if not path.is_dir():
+        raise UsageError(f"{path}: there is no such folder; --from takes one of parquet or jsonl files")
+    with given(path, "--from takes a folder of parquet or jsonl files"):
+        return load_dataset(str(path), streaming=True)
+
+
+def _training_split(rows: Any, where: object) -> Any:
+    if TRAIN not in rows:
+        raise UsageError(f"{where}: splits {', '.join(rows)}, expected one called 'train': rename its files")
+    return rows[TRAIN]
+
+
+def names_and_sizes(path: Path) -> str:
+    """Return SHA-256 of the names and sizes of a folder's files, in place of a revision.
+
+    Hidden files do not count: downloads keep times there, and none is read.
+    """
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    shown = [file for file in files if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+    listing = "\n".join(f"{file.relative_to(path).as_posix()} {file.stat().st_size}" for file in shown)
+    return sha256_of_bytes(listing.encode())
+
+
+def reader(
+    rows: Rows, where: str, column: str, offset: int = 0, chosen: Callable[[int, str], bool] | None = None
+) -> Callable[[int], Iterator[str]]:
+    """Return what gives the texts of a split from one of them on.
+
+    Args:
+        rows: all rows of the source.
+        where: what the source is called where it breaks off.
+        column: the one that holds a text.
+        offset: rows of the source that come before the split.
+        chosen: whether a row belongs to the split, by its place and its text; None: each does.
+    """
+
+    def read(first: int) -> Iterator[str]:
+        # Where rows are chosen, only reading them all tells how many of them were.
+        place, skipped = (offset + first, first) if chosen is None else (offset, 0)
+        try:
+            for row in rows.skip(place):
+                text = row.get(column)
+                if not isinstance(text, str):
+                    raise TypeError(f"columns {', '.join(row)}, expected a text in one called {column!r}")
+                if chosen is None or chosen(place, text):
+                    if skipped == first:
+                        yield text
+                    else:
+                        skipped += 1
+                place += 1
+        except Exception as error:  # the network, the library, pyarrow, a damaged file
+            raise UsageError(
+                f"{where}: broke off at document {place:,}: {error}; what is finished stays: give the same command "
+                "again"
+            ) from error
+
+    return read
+
+
+def slimpajama(path: Path | None = None) -> Streams:
+    """Return the streams of the splits train, val and test of the hub's SlimPajama or of a folder.
+
+    The first 8,192 documents of the source's own validation and test splits are val and test.  A source without them
+    gives its first 8,192 documents to val, the next 8,192 to test and the rest to training.  Neither depends on how
+    much is trained on.
+
+    Args:
+        path: a folder of parquet or jsonl files, whose names or folders may begin with train, validation and test;
+            None: the hub.
+
+    Raises:
+        UsageError: the hub does not answer, the folder holds no data, or there is no split train or no column text.
+    """
+    rows = _folder_stream(path) if path else _hub_stream(SLIMPAJAMA, revision=SLIMPAJAMA_REVISION)
+    where = SLIMPAJAMA if path is None else str(path)
+    _training_split(rows, where)
+    size = HELD_OUT_DOCUMENTS
+    places = {TRAIN: (TRAIN, 2 * size), VAL: (TRAIN, 0), TEST: (TRAIN, size)}
+    if set(HELD_OUT.values()) <= set(rows):
+        places = {TRAIN: (TRAIN, 0), **{split: (theirs, 0) for split, theirs in HELD_OUT.items()}}
+    parts = [
+        Part(split, reader(rows[theirs], f"{where}, split {theirs}", COLUMN, first), None if split == TRAIN else size)
+        for split, (theirs, first) in places.items()
+    ]
+    source = {
+        "name": "slimpajama",
+        "from": SLIMPAJAMA if path is None else "local files",
+        "revision": names_and_sizes(path) if path else SLIMPAJAMA_REVISION,
+        "held_out_documents": size,
+        "splits": {split: f"{theirs} from document {first}" for split, (theirs, first) in places.items()},
+    }
+    return parts, source
+
+
+class RedPajamaFiles:
+    """The documents of RedPajama-V2's files at ``urls``, one gzipped JSON object a line.
+
+    The repository on the hub holds a script, which today's ``datasets`` does not run; the files lie at their publisher,
+    where the script looks for them.  As by the script, files that are missing there or are not gzip are passed over,
+    and so are lines that are not JSON.
+    """
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        self.urls = urls
+
+    def skip(self, n: int, /) -> Iterator[dict[str, Any]]:
+        """Return the documents from number ``n`` on."""
+        return itertools.islice(self._documents(), n, None)
+
+    def _documents(self) -> Iterator[dict[str, Any]]:
+        for line in itertools.chain.from_iterable(map(_lines, self.urls)):
+            with contextlib.suppress(ValueError):
+                yield json.loads(line)
+
+
+def _lines(url: str) -> Iterator[bytes]:
+    try:
+        with urllib.request.urlopen(url, timeout=SECONDS_OF_SILENCE) as answer, gzip.open(answer) as lines:
+            yield from lines
+    except gzip.BadGzipFile:
+        return
+    except urllib.error.HTTPError as error:
+        if error.code != HTTPStatus.NOT_FOUND:
+            raise
+
+
+def sample_names() -> list[str]:
+    """Return the names of the files of RedPajama-V2's sample of 100 billion tokens, in a random order.
+
+    The order is fixed.  It mixes languages and years from the first document on, as the authors' shuffled reading does.
+    """
+    names = [
+        f"{year}-{week}/{number:04d}/{language}_{partition}"
+        for language in LANGUAGES
+        for year, weeks in SNAPSHOTS.items()
+        for week in weeks.split()
+        for partition in PARTITIONS
+        for number in range(SAMPLE_FILES)
+    ]
+    order = permutation(len(names), mix(SPLIT_SEED, REDPAJAMA, "files"))
+    return [names[place] for place in order.tolist()]
+
+
+def _redpajama() -> Rows:
+    return RedPajamaFiles([REDPAJAMA_URL.format(name) for name in sample_names()])
+
+
+def _fineweb() -> Rows:
+    rows: Rows = _hub_stream(CORPORA[FINEWEB].hub, name=CORPORA[FINEWEB].sample)[TRAIN]
+    return rows
+
+
+CORPORA: Mapping[str, Corpus] = {
+    REDPAJAMA: Corpus("togethercomputer/RedPajama-Data-V2", "sample-100B", "raw_content", _redpajama),
+    FINEWEB: Corpus("HuggingFaceFW/fineweb", "sample-100BT", "text", _fineweb),
+}
+
+
+def web_documents(name: str, path: Path | None = None, val_documents: int = VAL_DOCUMENTS) -> Streams:
+    """Return the streams of the splits train and val of RedPajama or FineWeb.
+
+    The authors split a whole download at random.  Here a document's place in the stream decides, so that the split does
+    not depend on how much is read: it belongs to val if ``mix(33, "val", its place)`` lies in the lowest 0.05 %; the
+    first ``val_documents`` of these are written.  Documents without a text are left out.
+
+    Args:
+        name: redpajama or fineweb.
+        path: a folder of parquet, jsonl or json.gz files with the corpus' column; None: the network.
+        val_documents: documents of val.  To find n of them, 2,000 n documents are read.
+
+    Raises:
+        UsageError: the hub does not answer, the folder holds no data, or no split train.
+        ValueError: another name.
+    """
+    corpus = CORPORA[one_of("name", name, CORPORA)]
+    rows = corpus.open() if path is None else _training_split(_folder_stream(path), path)
+    where = corpus.hub if path is None else str(path)
+
+    def part(split: str, documents: int | None) -> Part:
+        def chosen(place: int, text: str) -> bool:
+            return bool(text) and is_val(place) == (split == VAL)
+
+        return Part(split, reader(rows, where, corpus.column, chosen=chosen), documents)
+
+    source = {
+        "name": name,
+        "from": f"{corpus.hub}, {corpus.sample}" if path is None else "local files",
+        "revision": "main" if path is None else names_and_sizes(path),
+        "column": corpus.column,
+        "split": f"val: mix({SPLIT_SEED}, 'val', place) in the lowest {VAL_SHARE:.2%}",
+        "val_documents": val_documents,
+    }
+    return [part(TRAIN, None), part(VAL, val_documents)], source
+
+
+def is_val(place: int) -> bool:
+    """Return whether the document at a place of the stream is held out."""
+    return mix(SPLIT_SEED, "val", place) < VAL_SHARE * 2**63
