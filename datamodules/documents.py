@@ -16,7 +16,7 @@ from paper_repro.base.errors import UsageError, one_of
 from paper_repro.base.identity import IGNORED, mix
 from paper_repro.datamodules.array_shards import kept, stamp_of
 from paper_repro.datamodules.counter_based import in_epochs, permutation
-from paper_repro.datamodules.text import TRAIN, Pair, ShardData
+from paper_repro.datamodules.text import TRAIN, VAL, Pair, ShardData
 from paper_repro.datamodules.token_shards import DOCUMENTS, TokenStream
 
 Ids = Sequence[int] | npt.NDArray[np.uint16]
@@ -94,9 +94,10 @@ class DocumentData(ShardData):
     counts no target of that id.  ``padded`` ids never reach a counted place of a causal model.
 
     Training reads all documents in a new order each epoch; batch t holds the documents t B to (t + 1) B - 1 of that
-    endless sequence, which follows from ``seed``.  Each split is evaluated on the first ``num_evaluation_batches`` B
-    documents of an order that follows from ``evaluation_seed``, each at most once: where there are fewer, on all, and
-    the last batch is smaller.  Documents of one token have nothing to predict and are left out.
+    endless sequence, which follows from ``seed``. Each split is evaluated on the first ``num_evaluation_batches`` B
+    documents of an order that follows from ``evaluation_seed``, each at most once: where there are fewer, or the
+    number is None, on all (of train on a tenth as many as of val), and the last batch is smaller. Documents of one
+    token have nothing to predict and are left out.
 
     The arguments are those of ``TextData``; ``cache`` also keeps where documents end.
     """
@@ -126,7 +127,12 @@ class DocumentData(ShardData):
         one_of("split", split, self.splits)
         documents = self.documents[split]
         order = permutation(len(documents), mix(self.evaluation_seed, "documents", "evaluation", split))
-        for chosen in order[: self.num_evaluation_batches * self.batch_size].split(self.batch_size):
+        count = len(documents)
+        if self.num_evaluation_batches is not None:
+            count = self.num_evaluation_batches * self.batch_size
+        elif split == TRAIN:
+            count = max(1, len(self.documents[VAL]) // 10)
+        for chosen in order[:count].split(self.batch_size):
             yield self._batch(documents, chosen.tolist())
 
     def _documents(self, split: str, stream: TokenStream) -> DocumentStream:

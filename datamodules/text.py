@@ -48,7 +48,8 @@ class TextData(CounterBasedDataModule):
         files: the files that are read, by role; relative to ``data_root``, $PAPER_REPRO_DATA or the repository's data/.
         batch_size: B.
         window: T.
-        num_evaluation_batches: batches of a split that is evaluated.
+        num_evaluation_batches: batches of a split that is evaluated.  None: the whole split, and of train a tenth as
+            much as of val.
         seed: of the training batches.
         evaluation_seed: of what is evaluated.
         vocabulary_size: V of the model; ids at or above it are refused.  None: no model is known.
@@ -64,7 +65,7 @@ class TextData(CounterBasedDataModule):
     files: Mapping[str, str]
     batch_size: int = 64
     window: int = 256
-    num_evaluation_batches: int = 200
+    num_evaluation_batches: int | None = 200
     seed: int = 0
     evaluation_seed: int = 0
     vocabulary_size: int | None = None
@@ -74,8 +75,9 @@ class TextData(CounterBasedDataModule):
     prepare: str = ""
 
     def __post_init__(self) -> None:
-        limits = [name for name in ("vocabulary_size", "tokens") if getattr(self, name) is not None]
-        self.check_numbers("batch_size", "window", "num_evaluation_batches", "seed", "evaluation_seed", *limits)
+        limits = ("num_evaluation_batches", "vocabulary_size", "tokens")
+        given = [name for name in limits if getattr(self, name) is not None]
+        self.check_numbers("batch_size", "window", "seed", "evaluation_seed", *given)
         self.found = DataFiles(self.files, self.prepare, *self.roles)
 
     @property
@@ -121,7 +123,7 @@ class TextData(CounterBasedDataModule):
 
 
 class StreamData(TextData):
-    """Random windows of a stream; the arguments are those of ``TextData``."""
+    """Random windows of a stream, or all of a split; the arguments are those of ``TextData``."""
 
     @cached_property
     def streams(self) -> Mapping[str, Stream]:
@@ -140,12 +142,23 @@ class StreamData(TextData):
 
     def evaluation_batches(self, split: str) -> Iterator[Pair]:
         one_of("split", split, self.splits)
+        if self.num_evaluation_batches is None:
+            starts = torch.arange(self._whole_windows(split)) * self.window
+            yield from (self._rows(split, chosen) for chosen in starts.split(self.batch_size))
+            return
         for index in range(self.num_evaluation_batches):
             yield self._windows(split, mix(self.evaluation_seed, "text", "evaluation", split, index))
 
+    def _whole_windows(self, split: str) -> int:
+        """Return the number of windows that an evaluation of a whole split takes, one after the other."""
+        count = (len(self.streams[split]) - 1) // self.window
+        return min(count, max(1, self._whole_windows(VAL) // 10)) if split == TRAIN else count
+
     def _windows(self, split: str, seed: int) -> Pair:
+        return self._rows(split, window_starts(len(self.streams[split]), self.window, self.batch_size, seed))
+
+    def _rows(self, split: str, starts: Tensor) -> Pair:
         stream, length = self.streams[split], self.window + 1
-        starts = window_starts(len(stream), self.window, self.batch_size, seed)
         rows = torch.from_numpy(np.stack([stream.window(start, length) for start in starts.tolist()]).astype(np.int64))
         return rows[:, :-1], rows[:, 1:]
 
@@ -212,6 +225,7 @@ class CharacterData(StreamData):
         return {"text": sha256_of_bytes(self.text.encode()), "tokenizer": self.tokenizer.fingerprint}
 
 
+@dataclass(eq=False, repr=False)
 class ShardData(TextData):
     """Token shards that ``scripts/prepare_data.py`` wrote, or nanoGPT's two files.
 
@@ -221,6 +235,13 @@ class ShardData(TextData):
     """
 
     roles = (("manifest",), (VAL, TRAIN))
+
+    test: bool = False
+    """Whether the shards have a third split, ``test``, that is evaluated, too."""
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return (TRAIN, VAL, TEST) if self.test else (TRAIN, VAL)
 
     @cached_property
     def manifest(self) -> TokenManifest | None:

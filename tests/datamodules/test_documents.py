@@ -91,6 +91,7 @@ def test_evaluation_is_a_fixed_set_of_documents_each_at_most_once(data: Document
     everything = sorted(document[: WINDOW + 1] for document in VAL)
     assert sorted(evaluated(num_evaluation_batches=100)) == sorted(evaluated(batch_size=7, num_evaluation_batches=3))
     assert sorted(evaluated(batch_size=7, num_evaluation_batches=3)) == everything
+    assert sorted(evaluated(num_evaluation_batches=None)) == everything
     assert all(
         row in [document[: WINDOW + 1] for document in TRAIN] for row in rows_of(next(data.evaluation_batches("train")))
     )

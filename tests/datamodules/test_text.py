@@ -54,6 +54,22 @@ def test_the_first_nine_tenths_of_the_characters_train(tmp_path: Path) -> None:
         assert all(data.tokenizer.decode(row) in val for row in ids.tolist())
 
 
+def test_a_whole_split_is_evaluated_token_by_token_and_of_train_a_tenth_as_much(tmp_path: Path) -> None:
+    splits = {"train": DOCUMENTS[:60], "val": DOCUMENTS[60:70], "test": DOCUMENTS[70:]}
+    write_shards(tmp_path / "corpus", splits, {"name": "test"}, TOKENIZER, 100, say=lambda _: None)
+    data = opened(tmp_path, num_evaluation_batches=None, test=True)
+    assert data.splits == ("train", "val", "test")
+    sizes = {}
+    for split in data.splits:
+        ids, following = (torch.cat(parts).flatten() for parts in zip(*data.evaluation_batches(split), strict=True))
+        stream = data.streams[split].window(0, len(ids) + 1).tolist()
+        assert ids.tolist() == stream[:-1] and following.tolist() == stream[1:]
+        sizes[split] = len(ids)
+    for split in ("val", "test"):
+        assert len(data.streams[split]) - 1 - data.window < sizes[split] <= len(data.streams[split]) - 1
+    assert sizes["train"] == max(16, sizes["val"] // 160 * 16)
+
+
 @pytest.mark.parametrize(
     ("content", "parts"),
     [

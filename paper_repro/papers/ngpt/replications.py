@@ -2,22 +2,25 @@
 
 import math
 
-from paper_repro.papers.ngpt.runs import LOSS
+from paper_repro.papers.ngpt.runs import LOSS as CHOSEN_BY
 from paper_repro.tables import claims, stats
 from paper_repro.tables.stats import Samples
 from paper_repro.tables.view import View
 
+JUDGED_BY = "test_loss"
 STORED = {"gpt": "gpt_bf16", "ngpt": "ngpt_bf16"}
 
 
 def losses(view: View, model: str) -> Samples:
-    """Return the final losses of a model by seed, at the rate with the lowest mean; none where it has not run."""
-    rates = [place for key in view.points if (place := dict(key))["model"] == model]
-    finished = [place for place in rates if not view.lost(LOSS, place) and view.unwatched().samples(LOSS, place)]
-    if not finished:
-        return {}
-    best = min(finished, key=lambda place: stats.mean([*view.unwatched().samples(LOSS, place).values()]))
-    return view.samples(LOSS, best)
+    """Return the test losses of a model by seed, at the rate with the lowest mean validation loss; none where it has
+    not run.
+    """
+    unwatched = view.unwatched()
+    rates = [place for key in view.points if (place := dict(key))["model"] == model and not view.lost(CHOSEN_BY, place)]
+    means = {
+        place["lr"]: stats.mean([*found.values()]) for place in rates if (found := unwatched.samples(CHOSEN_BY, place))
+    }
+    return view.samples(JUDGED_BY, {"model": model, "lr": min(means, key=means.__getitem__)}) if means else {}
 
 
 def _ratio(view: View, model: str, other: str) -> claims.Estimate:

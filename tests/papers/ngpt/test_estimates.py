@@ -217,7 +217,8 @@ def test_storage_is_held_against_float32_of_the_same_model_each_at_its_best_rate
 
     def metrics(place: Place, seed: int) -> dict[str, float]:
         worse = 0.0 if place["lr"] == "1e-2" else 1.0
-        return {"val_loss": 4.0 * factors.get(place["model"], 1.0) + worse, "train_loss": 4.0}
+        factor = factors.get(place["model"], 1.0)
+        return {"val_loss": 3.0 + worse, "test_loss": 4.0 * factor - worse, "train_loss": 4.0}
 
     found = view("replications", metrics)
     assert value(replications.estimate_storage_costs_gpt(found)) == pytest.approx(1.04, rel=1e-3)
