@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import io
 import json
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -532,3 +533,29 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     for key, value in settings.items():
         found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": json.dumps(value)}
     return found
+
+
+class DataSource(ABC):
+    """Items in splits, of which a data module makes batches."""
+
+    data_root: str | Path | None = None
+    cache: Path | None = None
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return ("train", "test")
+
+    @property
+    @abstractmethod
+    def counts(self) -> Mapping[str, int]:
+        """Items of each split, opened and checked on first use; UsageError if they are absent or damaged."""
+
+    def find(self, data_root: str | Path | None, cache: str | Path | None) -> None:
+        """Set the first folder in which files are looked for, and the one that remembers which were checked; None:
+        the usual places, and none.
+        """
+        self.data_root, self.cache = data_root, None if cache is None else Path(cache)
+
+    @abstractmethod
+    def data_hashes(self) -> dict[str, str]:
+        """Return SHA-256 of what the splits hold."""

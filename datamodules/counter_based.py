@@ -5,10 +5,9 @@ import itertools
 import multiprocessing
 import signal
 import weakref
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -108,32 +107,6 @@ def data_of(config: Mapping[str, Any]) -> CounterBasedDataModule:
     extra = {name: machine[name] for name in FROM_MACHINE if name in taken and machine.get(name) is not None}
     data: CounterBasedDataModule = instantiate(node, **extra)
     return data
-
-
-class DataSource(ABC):
-    """Items in splits, of which a data module makes batches."""
-
-    data_root: str | Path | None = None
-    cache: Path | None = None
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return ("train", "test")
-
-    @property
-    @abstractmethod
-    def counts(self) -> Mapping[str, int]:
-        """Items of each split, opened and checked on first use; UsageError if they are absent or damaged."""
-
-    def find(self, data_root: str | Path | None, cache: str | Path | None) -> None:
-        """Set the first folder in which files are looked for, and the one that remembers which were checked; None:
-        the usual places, and none.
-        """
-        self.data_root, self.cache = data_root, None if cache is None else Path(cache)
-
-    @abstractmethod
-    def data_hashes(self) -> dict[str, str]:
-        """Return SHA-256 of what the splits hold."""
 
 
 class _Loader(DataLoader[Batch]):

@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from paper_repro.base.errors import UsageError, at_least
-from paper_repro.datamodules.counter_based import DataSource
+from paper_repro.datamodules.array_shards import DataSource
 from paper_repro.datamodules.pixels import Pixels, UnfitError, decode, packaged, shrunk
 
 TRAIN, VAL, TEST = "train", "val", "test"

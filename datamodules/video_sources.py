@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paper_repro.base.errors import UsageError, at_least, one_of
-from paper_repro.datamodules.array_shards import Values, kept
-from paper_repro.datamodules.counter_based import DataSource
+from paper_repro.datamodules.array_shards import DataSource, Values, kept
 from paper_repro.datamodules.image_sources import TEST, TRAIN
 from paper_repro.datamodules.pixels import MOST_PIXELS, Pixels, UnfitError, packaged, resized, shrunk
 

@@ -23,22 +23,6 @@ def losses(view: View, model: str) -> Samples:
     return view.samples(JUDGED_BY, {"model": model, "lr": min(means, key=means.__getitem__)}) if means else {}
 
 
-def _ratio(view: View, model: str, other: str) -> claims.Estimate:
-    of, to = losses(view, model), losses(view, other)
-    labels = {name: f"loss of {value.label}" for name, value in view.artifact.axes["model"].values.items()}
-    return claims.ratio(labels[model], labels[other], {"": (of, to)})
-
-
-def estimate_storage_costs_gpt(view: View) -> claims.Estimate:
-    """Return the loss of GPT stored in bfloat16 over that of GPT."""
-    return _ratio(view, STORED["gpt"], "gpt")
-
-
-def estimate_scale_of_logits_needed(view: View) -> claims.Estimate:
-    """Return the loss of nGPT without s_z over that of GPT."""
-    return _ratio(view, "ngpt_cosines", "gpt")
-
-
 def estimate_storage_hurts_gpt_more(view: View) -> claims.Estimate:
     """Return the factor by which storage raises GPT's loss over that of nGPT."""
     costs = []
