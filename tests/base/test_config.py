@@ -546,3 +546,16 @@ def test_a_reference_that_gives_no_value_says_so(value: str, message: str) -> No
     with pytest.raises(UsageError) as caught:
         configs.resolve({"value": value})
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("text", sorted(path.stem for path in (CONF / "data").iterdir()))
+@pytest.mark.parametrize("experiment", ["nrgpt/owt", "ngpt/speedup", "ebt/language", "cem/slimpajama"])
+def test_a_language_model_takes_another_text_with_its_vocabulary(experiment: str, text: str) -> None:
+    usual, other = configs.compose(experiment), configs.compose(experiment, [f"+data={text}"])
+    assert other["data"]["files"] == {"manifest": f"{text.replace('_', '-')}/manifest.json"}
+    assert other["data"]["vocabulary_size"] == other["model"]["vocabulary_size"] >= 512
+    assert text in other["data"]["prepare"] or "documentation" in other["data"]["prepare"]
+    changed = {"files", "prepare", "test", "vocabulary_size"}
+    assert {key: usual["data"][key] for key in usual["data"].keys() - changed} == {
+        key: other["data"][key] for key in other["data"].keys() - changed
+    }
