@@ -278,7 +278,10 @@ def compose_files(experiment: str, groups: tuple[tuple[str, str], ...]) -> dict[
             loader.repository.load_config = functools.partial(_read_once, loader.repository.load_config)
             config = hydra_compose(*_primary(experiment, groups))
     except HydraException as error:
-        raise UsageError(f"experiment {experiment}: {str(error).splitlines()[0]}") from error
+        said, absent = str(error).splitlines()[0], [f"{group}={choice}" for group, choice in groups if group[0] != "+"]
+        if "No match in the defaults list" in said:
+            said += f" To add a group that it does not have: +{' +'.join(absent)}"
+        raise UsageError(f"experiment {experiment}: {said}") from error
     container: Any = OmegaConf.to_container(config, resolve=False)
     return {str(key): value for key, value in container.items() if key != "runs"}
 

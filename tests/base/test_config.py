@@ -59,6 +59,10 @@ def refusal(experiment: str, *overrides: str) -> str:
         ("model=[cem/gp_gated]", ["model takes a section", "not a list"]),
         ("model=nope", ["(valid: cem/gp_gated, cem/gp_plain, cem/gp_recursive)"]),
         ("machine=tpu", ["there is no such machine config"]),
+        (
+            "data=openwebtext",
+            ["No match in the defaults list. To add a group that it does not have: +data=openwebtext"],
+        ),
         ("model@other=cem/gp_gated", ["packages are not supported"]),
         ("~optimizer.lr", ["deleting"]),
         ("optimizer.lr=1,2", ["several values are for train.py -m"]),
