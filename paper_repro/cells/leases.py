@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import socket
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -39,6 +40,8 @@ class Leases:
         self._root = root
         self._held: dict[Path, int] = {}
         """The number of each lease's file in its file system."""
+        self._taking = threading.Lock()
+        """Held while a lease is taken, so that another thread sees all or nothing of it."""
 
     @contextlib.contextmanager
     def hold(self, cells: Sequence[str]) -> Iterator[None]:
@@ -52,12 +55,13 @@ class Leases:
             for cell in sorted({*cells}):  # in one order, so that of those who want the same some get all
                 path = lease_path(self._root, cell)
                 path.parent.mkdir(parents=True, exist_ok=True)
-                lock = _taken(path)
-                if lock is None:
-                    raise LeasedError(f"cell {cell} is being run by {holder(path) or 'another process'}")
-                stack.callback(self._release, path, lock)
-                path.write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}), encoding="utf-8")
-                self._held[path] = path.stat().st_ino
+                with self._taking:
+                    lock = _taken(path)
+                    if lock is None:
+                        raise LeasedError(f"cell {cell} is being run by {holder(path) or 'another process'}")
+                    stack.callback(self._release, path, lock)
+                    path.write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}), encoding="utf-8")
+                    self._held[path] = path.stat().st_ino
             yield
 
     def _release(self, path: Path, lock: BaseFileLock) -> None:
@@ -66,7 +70,8 @@ class Leases:
         lock.release()
 
     def give_up(self) -> None:
-        """Remove the files of all leases, in a process that is about to end."""
+        """Remove the files of all leases, in a process that is about to end; it takes no more of them."""
+        self._taking.acquire()
         for path, number in list(self._held.items()):
             if _number(path) == number:
                 path.unlink(missing_ok=True)
