@@ -16,6 +16,7 @@ import math
 import os
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +37,9 @@ STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true", "fsdp")
 BY_TORCHRUN, BY_SRUN = "torchrun", "srun"
 FORMAT = "%(levelname)s: %(message)s"
 _SWEEP = "train.py -m sweeps; reproduce.py takes seeds=0,1, and an artifact names values (docs/add/ablation.md)"
-_asked = False
+_asked: float | None = None
+TOGETHER_SECONDS = 0.3
+"""Two signals that arrive within so short a time are one request to stop."""
 
 
 class UsageError(ValueError):
@@ -426,7 +429,8 @@ def _stop(number: int, frame: FrameType | None) -> None:
     """End the process at once while it imports, which must not be cut off by an exception; else raise.
 
     Raises:
-        KeyboardInterrupt: unless this process has been asked before, and now by another signal than Ctrl-C.
+        KeyboardInterrupt: unless this process has been asked before, and now by another signal than Ctrl-C, or at the
+            same time: signals that were held back arrive together, in the order of their numbers.
     """
     global _asked  # noqa: PLW0603
     while frame is not None:
@@ -435,6 +439,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
                 os.write(2, f"{STOPPED}\n".encode())
             os._exit(INTERRUPTED)
         frame = frame.f_back
-    if not _asked or number == signal.SIGINT:
-        _asked = True
+    first, now = _asked, time.monotonic()
+    if first is None or (number == signal.SIGINT and now - first > TOGETHER_SECONDS):
+        _asked = first or now
         raise KeyboardInterrupt

@@ -339,6 +339,8 @@ class Pool:
                 self._give_up(event["message"])
             elif kind == "ended":
                 del self._running[worker], self._sweep.running[worker]
+                for cell in running.job.cells:
+                    freed(lease_path(self._runs, cell.id))  # a process that was killed leaves the file
                 if not running.over and not self._stopping:
                     self._bury(running.job, event["code"], event["cause"])
         if server.ended:
