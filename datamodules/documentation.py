@@ -7,19 +7,17 @@ any text of one split occurs in another.  The same pins give the same documents 
 
 import concurrent.futures
 import hashlib
-import http.client
 import io
 import json
 import os
 import re
 import tarfile
-import urllib.parse
-import urllib.request
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +25,7 @@ import numpy.typing as npt
 from paper_repro.base import typed_yaml
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes
-from paper_repro.datamodules.preparation import SECONDS_OF_SILENCE, put
+from paper_repro.datamodules.preparation import fetch, put
 
 PINS = Path(__file__).with_suffix(".yaml")
 TRAIN, VAL, TEST = SPLITS = ("train", "val", "test")
@@ -98,27 +96,27 @@ def read_pins(path: Path = PINS) -> list[Pin]:
     return found
 
 
-def collect(pins: Sequence[Pin], folder: Path, download: bool) -> Documentation:
+def collect(pins: Sequence[Pin], folder: Path, may_download: bool) -> Documentation:
     """Return the documents of distributions.
 
     Args:
         pins: the distributions.
-        folder: where their files lie; absent ones are downloaded into it.
-        download: whether to download.
+        folder: where their files lie.
+        may_download: whether absent ones are downloaded.
 
     Raises:
         UsageError: a file is absent, damaged or gone from the index, or the network or the disk fails.  Files that have
             arrived stay, so the same call goes on with the others.
     """
     absent = [pin for pin in pins if not (folder / pin.file).is_file()]
-    if absent and not download:
+    if absent and not may_download:
         raise UsageError(
             f"{folder}: {len(absent)} of {len(pins)} source distributions are absent, the first {absent[0].file}: give "
             "--download, or --from DIR with files from 'pip download --no-binary :all: --no-deps'"
         )
     with concurrent.futures.ThreadPoolExecutor(DOWNLOADS_AT_ONCE) as pool:
-        for _ in pool.map(lambda pin: fetch(pin, folder), absent):
-            pass
+        list(pool.map(lambda pin: download(pin, folder), absent))
+    # train comes last, so that it gives way where it repeats the others
     ordered = sorted(pins, key=lambda pin: (SPLITS.index(pin.split) or len(SPLITS), pin.project))
     with concurrent.futures.ProcessPoolExecutor() as processes:
         files = dict(
@@ -143,7 +141,7 @@ def collect(pins: Sequence[Pin], folder: Path, download: bool) -> Documentation:
     return Documentation(splits, source, projects)
 
 
-def fetch(pin: Pin, folder: Path) -> None:
+def download(pin: Pin, folder: Path) -> None:
     """Download a distribution into a folder.
 
     Raises:
@@ -151,17 +149,14 @@ def fetch(pin: Pin, folder: Path) -> None:
             disk fails.
     """
     page = f"{os.environ.get('PIP_INDEX_URL', INDEX).rstrip('/')}/{re.sub('[-_.]+', '-', pin.project).lower()}/"
-    accept = {"Accept": "application/vnd.pypi.simple.v1+json"}
     try:
-        with urllib.request.urlopen(urllib.request.Request(page, headers=accept), timeout=SECONDS_OF_SILENCE) as answer:
-            listed = json.load(answer)["files"]
+        listed = json.loads(fetch(page, "application/vnd.pypi.simple.v1+json"))["files"]
         urls = [one["url"] for one in listed if one["hashes"].get("sha256") == pin.sha256]
-        if not urls:
-            raise UsageError(f"{page}: has no {pin.file} with SHA-256 {pin.sha256[:12]}...: give --from DIR with it")
-        with urllib.request.urlopen(urllib.parse.urljoin(page, urls[0]), timeout=SECONDS_OF_SILENCE) as answer:
-            content = answer.read()
-    except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError) as error:
-        raise UsageError(f"{page}: {pin.file} did not arrive ({error!r}); give the command again to go on") from error
+        content = fetch(urljoin(page, urls[0])) if urls else b""
+    except (UsageError, ValueError, LookupError, TypeError) as error:
+        raise UsageError(f"{pin.file} did not arrive ({error}); the same command goes on") from error
+    if not urls:
+        raise UsageError(f"{page}: has no {pin.file} with SHA-256 {pin.sha256[:12]}...: give --from DIR with it")
     put(folder / pin.file, checked(pin, content, page))
 
 

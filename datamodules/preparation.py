@@ -1,6 +1,7 @@
 """What every preparation of data shares: the request of the command, what is downloaded, and checks."""
 
 import contextlib
+import http.client
 import os
 import urllib.request
 from collections.abc import Iterator
@@ -97,12 +98,13 @@ def given(source: str | Path, advice: str) -> Iterator[None]:
         raise UsageError(f"{source}: the hub did not give it ({error}): {advice}") from error
 
 
-def fetch(url: str) -> bytes:
-    """Return what an address answers; UsageError if it does not."""
+def fetch(url: str, kind: str = "*/*") -> bytes:
+    """Return the answer of an address, of a media type; UsageError if there is none, or half of it."""
     try:
-        with urllib.request.urlopen(url, timeout=SECONDS_OF_SILENCE) as answer:
+        request = urllib.request.Request(url, headers={"Accept": kind})
+        with urllib.request.urlopen(request, timeout=SECONDS_OF_SILENCE) as answer:
             content: bytes = answer.read()
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         raise UsageError(f"{url} did not answer ({error}): get the file elsewhere and give --from PATH") from error
     return content
 

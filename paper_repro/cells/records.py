@@ -536,7 +536,7 @@ _FIELDS: dict[str, tuple[Fits, str]] = {
     "measured": (_each(_list(_text(200))), "a section of probes and the names of what each gave"),
     "renamed": (_each(_text(1_000)), "a section of texts"),
 }
-"""Of each field, which values fit, and what is expected."""
+"""Which values fit each field, and what is expected."""
 _OF_MEASUREMENT = {
     **{name: _FIELDS[name] for name in ("cell", "config", "metrics", "unavailable", "attachments")},
     **{name: _FIELDS[name] for name in ("seconds", "provenance")},

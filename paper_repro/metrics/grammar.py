@@ -366,7 +366,7 @@ def _dictionary() -> Any:
 
 
 SEVERITY = 1.0
-"""Of every finding of a checker, spelling apart: the paper's weights belong to its own ten families."""
+"""Weight of every finding of a checker but spelling; the paper's weights belong to its own ten families."""
 SERVER = "java -cp languagetool-server.jar org.languagetool.server.HTTPServer --port 8081"
 LANGUAGETOOL_JAR = "languagetool-server.jar"
 """An archive, whose table of contents comes last: one that broke off is none."""

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from paper_repro.probes.thoughts import BoardThought
 
 _SHADES = ((28, 231), (71, 16), (151, 16), (255, 16), (183, 16), (134, 16), (54, 231))
-"""Of the 256 colours: background and text, from low to high."""
+"""Background and text, among the 256 colours, from low to high."""
 
 
 def wants_color(stream: TextIO) -> bool:

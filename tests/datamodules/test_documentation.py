@@ -130,7 +130,7 @@ def pins(tmp_path: Path) -> list[Pin]:
 
 
 def test_projects_are_held_out_whole(pins: list[Pin], tmp_path: Path) -> None:
-    found = collect(pins, tmp_path / "sources", download=False)
+    found = collect(pins, tmp_path / "sources", may_download=False)
     assert found.splits["val"] == ["\n\n".join(MARKDOWN_PROSE)]
     assert found.splits["train"] == ["\n\n".join(RST_PROSE), sentence("more")]
     assert found.source["13-grams in train"] == {"val": 0.0, "test": 0.0}
@@ -141,7 +141,7 @@ COLLECT = """
 import json, sys
 from pathlib import Path
 from paper_repro.datamodules.documentation import Pin, collect
-found = collect([Pin(**pin) for pin in json.loads(sys.argv[1])], Path(sys.argv[2]), download=False)
+found = collect([Pin(**pin) for pin in json.loads(sys.argv[1])], Path(sys.argv[2]), may_download=False)
 print(json.dumps([found.splits, found.source]))
 """
 
@@ -189,10 +189,10 @@ def index(pins: list[Pin], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 def test_what_is_absent_is_downloaded_once(pins: list[Pin], index: dict[str, bytes], tmp_path: Path) -> None:
     target = tmp_path / "fresh"
-    found = collect(pins, target, download=True)
-    assert found == collect(pins, tmp_path / "sources", download=False)
+    found = collect(pins, target, may_download=True)
+    assert found == collect(pins, tmp_path / "sources", may_download=False)
     index.clear()
-    assert collect(pins, target, download=True) == found
+    assert collect(pins, target, may_download=True) == found
 
 
 @pytest.mark.parametrize(
@@ -216,17 +216,17 @@ def test_a_download_that_fails_is_named_and_the_others_stay(
     else:
         index[path] = whole[: len(whole) // 2] if wrong == "half" else whole[:-1] + b"!"
     with pytest.raises(UsageError, match=said):
-        collect(pins, target, download=True)
+        collect(pins, target, may_download=True)
     assert [one.name for one in target.iterdir()] == [pins[0].file]
 
 
 def test_files_that_are_absent_or_altered_are_refused(pins: list[Pin], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"2 of 2 source distributions are absent, the first one-1\.0\.tar\.gz"):
-        collect(pins, tmp_path, download=False)
+        collect(pins, tmp_path, may_download=False)
     path = tmp_path / "sources" / pins[0].file
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(UsageError, match=r"one-1\.0\.tar\.gz has SHA-256"):
-        collect(pins, tmp_path / "sources", download=False)
+        collect(pins, tmp_path / "sources", may_download=False)
 
 
 def test_the_pins_name_each_project_once_and_hold_out_several() -> None:
