@@ -1,6 +1,6 @@
-"""Unigram and bigram counts as language models: trivial baselines of trained models.
+"""Unigram, bigram and trigram counts as language models: trivial baselines of trained models.
 
-Letters: V token ids, N pairs of a token and the next.
+Letters: V token ids, N tokens with those before them.
 """
 
 from dataclasses import dataclass
@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+NONE = -1
+"""In the place of the token before the first of a text."""
 HALVINGS = 50
 DENSE = 2**24
 """Numbers below this are counted in a table of all of them, which takes a fifth of the time of sorting them."""
@@ -45,9 +47,7 @@ class BigramCounts:
 
     def relative(self, previous: Tensor, following: Tensor) -> Tensor:
         """Return c(x, y) / c(x), (N,), and p(y) where c(x) is 0."""
-        wanted = previous * self.vocabulary_size + following
-        places = torch.searchsorted(self.pairs, wanted).clamp(max=len(self.pairs) - 1)
-        counts = torch.where(self.pairs[places] == wanted, self.pair_counts[places], 0)
+        counts = _look_up(self.pairs, self.pair_counts, previous * self.vocabulary_size + following)
         seen = self.previous[previous]
         return torch.where(seen > 0, counts / seen.clamp(min=1), self.unigram(following))
 
@@ -56,17 +56,72 @@ class BigramCounts:
         return weight * self.relative(previous, following) + (1 - weight) * self.unigram(following)
 
     def best_weight(self, previous: Tensor, following: Tensor) -> float:
-        """Return the w in [0, 1] with the least cross-entropy on other pairs than those that were counted.
+        """Return the w in [0, 1] with the least cross-entropy on other pairs than those that were counted."""
+        return best_weight(self.relative(previous, following), self.unigram(following))
 
-        The cross-entropy is convex in w, so halving the interval by the sign of its slope finds it.
-        """
-        relative, unigram = self.relative(previous, following), self.unigram(following)
-        low, high = 0.0, 1.0
-        for _ in range(HALVINGS):
-            middle = (low + high) / 2
-            falls = bool(((relative - unigram) / (middle * relative + (1 - middle) * unigram)).sum() > 0)
-            low, high = (middle, high) if falls else (low, middle)
-        return (low + high) / 2
+
+@dataclass(frozen=True)
+class TrigramCounts:
+    """How often each token follows each pair of neighbours.
+
+    ``p(z | x, y) = w c(x, y, z) / c(x, y) + (1 - w) p(z | y)``; where x is no token (``NONE``, at the start of a text)
+    or the pair was never seen, ``p(z | x, y) = p(z | y)``.
+    """
+
+    bigram: BigramCounts
+    bigram_weight: float
+    contexts: Tensor
+    """Each pair x, y that was followed by a token, as x V + y, in rising order."""
+    context_counts: Tensor
+    triples: Tensor
+    """Each x, y, z that was seen, as (x V + y) V + z, in rising order."""
+    triple_counts: Tensor
+
+    @classmethod
+    def of(
+        cls, before: Tensor, previous: Tensor, following: Tensor, vocabulary_size: int, bigram_weight: float
+    ) -> "TrigramCounts":
+        """Count the N tokens of a text, z in ``following``, y in ``previous`` and x in ``before``, (N,), int64."""
+        known = before != NONE
+        contexts = before[known] * vocabulary_size + previous[known]
+        return cls(
+            BigramCounts.of(previous, following, vocabulary_size),
+            bigram_weight,
+            *_tally(contexts, vocabulary_size**2),
+            *_tally(contexts * vocabulary_size + following[known], vocabulary_size**3),
+        )
+
+    def relative(self, before: Tensor, previous: Tensor, following: Tensor) -> Tensor:
+        """Return c(x, y, z) / c(x, y), (N,), and p(z | y) where c(x, y) is 0."""
+        size = self.bigram.vocabulary_size
+        contexts = torch.where(before == NONE, NONE, before * size + previous)
+        seen = _look_up(self.contexts, self.context_counts, contexts)
+        counts = _look_up(self.triples, self.triple_counts, contexts * size + following)
+        pairs = self.bigram.bigram(previous, following, self.bigram_weight)
+        return torch.where(seen > 0, counts / seen.clamp(min=1), pairs)
+
+    def trigram(self, before: Tensor, previous: Tensor, following: Tensor, weight: float) -> Tensor:
+        """Return p(z | x, y), (N,)."""
+        pairs = self.bigram.bigram(previous, following, self.bigram_weight)
+        return weight * self.relative(before, previous, following) + (1 - weight) * pairs
+
+    def best_weight(self, before: Tensor, previous: Tensor, following: Tensor) -> float:
+        """Return the w in [0, 1] with the least cross-entropy on other tokens than those that were counted."""
+        pairs = self.bigram.bigram(previous, following, self.bigram_weight)
+        return best_weight(self.relative(before, previous, following), pairs)
+
+
+def best_weight(first: Tensor, second: Tensor) -> float:
+    """Return the w in [0, 1] with the least mean of ``-log(w first + (1 - w) second)``, probabilities (N,).
+
+    It is convex in w, so halving the interval by the sign of its slope finds it.
+    """
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        falls = bool(((first - second) / (middle * first + (1 - middle) * second)).sum() > 0)
+        low, high = (middle, high) if falls else (low, middle)
+    return (low + high) / 2
 
 
 def _tally(numbers: Tensor, end: int) -> tuple[Tensor, Tensor]:
@@ -77,6 +132,12 @@ def _tally(numbers: Tensor, end: int) -> tuple[Tensor, Tensor]:
     counts = numbers.bincount(minlength=end)
     (occurring,) = counts.nonzero(as_tuple=True)
     return occurring, counts[occurring]
+
+
+def _look_up(numbers: Tensor, counts: Tensor, wanted: Tensor) -> Tensor:
+    """Return the count of each wanted number, 0 for those that do not occur; ``numbers`` are in rising order."""
+    places = torch.searchsorted(numbers, wanted).clamp(max=len(numbers) - 1)
+    return torch.where(numbers[places] == wanted, counts[places], 0)
 
 
 def cross_entropy(probabilities: Tensor) -> float:

@@ -27,13 +27,14 @@ from paper_repro.datamodules.sudoku_boards import CELLS, propagated
 from paper_repro.datamodules.text import TRAIN, StreamData, TextData
 from paper_repro.datamodules.text_sets import AbsentTextsError
 from paper_repro.datamodules.videos import VideoData
-from paper_repro.metrics.counts import BigramCounts, cross_entropy
+from paper_repro.metrics.counts import NONE, BigramCounts, TrigramCounts, cross_entropy
 from paper_repro.probes.downstream import Downstream
 from paper_repro.probes.listops_accuracy import WAYS
 from paper_repro.probes.sudoku_accuracy import both_splits
 from paper_repro.probes.thinking import check_sets, lack, scored_batches
 
 Pairs = tuple[Tensor, Tensor]
+Triples = tuple[Tensor, Tensor, Tensor]
 Tokens = TextData | ListOpsData
 HELD_OUT = 20
 """One twentieth of the training data is held out to choose the weight of the pairs; then all of it is counted."""
@@ -108,7 +109,7 @@ class BigramFloor(FloorTask):
         found = Findings({"bigram_weight": weight, "counted_tokens": float(counts.pair_counts.sum())})
 
         def score(name: str, batches: Iterable[Pairs]) -> None:
-            pairs = counted_pairs(batches)
+            _, *pairs = counted_triples(batches)
             found.metrics[f"{name}_loss"] = cross_entropy(counts.bigram(*pairs, weight))
             found.metrics[f"{name}_unigram_loss"] = cross_entropy(counts.unigram(pairs[1]))
 
@@ -128,32 +129,71 @@ class BigramFloor(FloorTask):
         Raises:
             UsageError: data other than documents or streams, or too few to hold some out.
         """
-        if isinstance(data, ListOpsData):
-            size = len(data.task.vocabulary)
-        else:
-            size = data.model_vocabulary or data.tokenizer.vocabulary_size
-        kept, held_out = _training_pairs(data, self.most_tokens)
-        if not len(kept[0]) or not len(held_out[0]):
-            raise UsageError(f"BigramFloor needs at least {HELD_OUT} documents or windows to count, there are fewer")
+        (_, *kept), (_, *held_out), size = self.training(data)
         weight = BigramCounts.of(*kept, size).best_weight(*held_out)
         previous, following = (torch.cat(parts) for parts in zip(kept, held_out, strict=True))
         return BigramCounts.of(previous, following, size), weight
 
+    def training(self, data: Tokens) -> tuple[Triples, Triples, int]:
+        """Return the tokens to count, those that are held out from them, and V."""
+        if isinstance(data, ListOpsData):
+            size = len(data.task.vocabulary)
+        else:
+            size = data.model_vocabulary or data.tokenizer.vocabulary_size
+        kept, held_out = _training_triples(data, self.most_tokens)
+        if not len(kept[0]) or not len(held_out[0]):
+            name = type(self).__name__
+            raise UsageError(f"{name} needs at least {HELD_OUT} documents or windows to count, there are fewer")
+        return kept, held_out, size
 
-def counted_pairs(batches: Iterable[Pairs]) -> Pairs:
-    """Return the tokens of batches (B, T) before those that are scored, and these, (N,) each."""
-    found = [(ids[following != IGNORED], following[following != IGNORED]) for ids, following in batches]
-    previous, following = zip(*found, strict=True)
-    return torch.cat(previous), torch.cat(following)
+
+class TrigramFloor(BigramFloor):
+    """Measures a count of the training data's triples of tokens on the batches that a trained model is evaluated on.
+
+    Metrics, for each split but "train": ``<split>_loss``, nats per token of the trigram, interpolated with the bigram
+    of ``BigramFloor``; also ``trigram_weight``.  Its arguments are those of ``BigramFloor``, without ``sets``.
+    """
+
+    kinds = (TextData,)
+    takes = "counts tokens of texts"
+
+    def __init__(self, most_tokens: int = 2**27) -> None:
+        super().__init__(most_tokens)
+
+    def measured(self, data: Tokens) -> Findings:
+        kept, held_out, size = self.training(data)
+        pair_weight = BigramCounts.of(*kept[1:], size).best_weight(*held_out[1:])
+        weight = TrigramCounts.of(*kept, size, pair_weight).best_weight(*held_out)
+        before, previous, following = (torch.cat(parts) for parts in zip(kept, held_out, strict=True))
+        counts = TrigramCounts.of(before, previous, following, size, pair_weight)
+        losses = {
+            f"{split}_loss": cross_entropy(counts.trigram(*counted_triples(data.evaluation_batches(split)), weight))
+            for split in data.splits
+            if split != TRAIN
+        }
+        return Findings({"trigram_weight": weight, **losses})
 
 
-def _training_pairs(data: Tokens, most: int) -> tuple[Pairs, Pairs]:
-    """Return the pairs to count first, and those that are held out from them."""
+def triples(ids: Tensor, following: Tensor) -> Triples:
+    """Return each token of texts (..., T) with the two before it, (N,) each; without the positions to ignore."""
+    scored = following != IGNORED
+    before = functional.pad(ids, (1, -1), value=NONE)
+    return before[scored], ids[scored], following[scored]
+
+
+def counted_triples(batches: Iterable[Pairs]) -> Triples:
+    """Return the tokens of batches (B, T) that are scored, with the two before each, (N,) each."""
+    before, previous, following = zip(*(triples(*batch) for batch in batches), strict=True)
+    return torch.cat(before), torch.cat(previous), torch.cat(following)
+
+
+def _training_triples(data: Tokens, most: int) -> tuple[Triples, Triples]:
+    """Return the tokens to count first with the two before each, and those that are held out from them."""
     if isinstance(data, DocumentData):
         texts = list(_documents(data, most))
         held_out = texts[HELD_OUT - 1 :: HELD_OUT]
         del texts[HELD_OUT - 1 :: HELD_OUT]
-        return _pairs(texts), _pairs(held_out)
+        return _joined(texts), _joined(held_out)
     if not isinstance(data, StreamData | ListOpsData):
         raise UsageError(f"BigramFloor counts documents or streams, the data are {type(data).__name__}")
     tokens, window = data.streams[TRAIN], data.window
@@ -161,7 +201,7 @@ def _training_pairs(data: Tokens, most: int) -> tuple[Pairs, Pairs]:
     ids = tokens[:length] if isinstance(tokens, Tensor) else torch.from_numpy(tokens.window(0, length).astype("int64"))
     previous, following = ids[:-1].view(-1, window), ids[1:].view(-1, window)
     is_kept = torch.arange(len(previous)) % HELD_OUT != HELD_OUT - 1
-    kept, held = ((previous[part].flatten(), following[part].flatten()) for part in (is_kept, ~is_kept))
+    kept, held = (triples(previous[part], following[part]) for part in (is_kept, ~is_kept))
     return kept, held
 
 
@@ -176,9 +216,11 @@ def _documents(data: DocumentData, most: int) -> Iterator[Tensor]:
         yield torch.from_numpy(ids.astype("int64"))
 
 
-def _pairs(texts: Sequence[Tensor]) -> Pairs:
+def _joined(texts: Sequence[Tensor]) -> Triples:
     empty = torch.zeros(0, dtype=torch.int64)
-    return torch.cat([empty, *(ids[:-1] for ids in texts)]), torch.cat([empty, *(ids[1:] for ids in texts)])
+    parts = [(empty, empty, empty), *(triples(ids[:-1], ids[1:]) for ids in texts)]
+    before, previous, following = zip(*parts, strict=True)
+    return torch.cat(before), torch.cat(previous), torch.cat(following)
 
 
 class DownstreamFloor(FloorTask):

@@ -300,6 +300,18 @@ class PaperModule(L.LightningModule):
             for name, metric in group.items()
         }
 
+    @torch.no_grad()
+    def batch_losses(self, data: CounterBasedDataModule, split: str) -> list[float]:
+        """Return the metric ``loss`` of each evaluation batch of a split."""
+        training, found = self.training, []
+        self.eval()
+        for index, batch in enumerate(data.evaluation_batches(split)):
+            metrics = self._fresh_metrics()
+            self._evaluate_batch(metrics, batch, split, index)
+            found.append(float(metrics["loss"].compute()))
+        self.train(training)
+        return found
+
     def on_validation_epoch_start(self) -> None:
         with torch.inference_mode(False):
             self._metrics = {name: metric.to(self.device) for name, metric in self.new_metrics().items()}

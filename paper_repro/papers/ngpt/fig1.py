@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from paper_repro.papers.ngpt.runs import LOSS, best_runs, chosen, tokens_per_step
+from paper_repro.papers.ngpt.runs import LOSS, chosen, loss_difference, tokens_per_step
 from paper_repro.tables import claims, figure, plots, stats
 from paper_repro.tables.view import View
 
@@ -51,10 +51,6 @@ class Figure1(figure.Figure):
 
 
 def estimate_lower_loss_at_equal_tokens(view: View) -> claims.Estimate:
-    """Return the final loss of nGPT over that of GPT after the longest budget of the scale, at the best rates."""
+    """Return the final loss of nGPT less that of GPT after the longest budget of the scale, at the best rates."""
     budget = chosen(view, "budget")[-1]
-    sides = []
-    for model in ("ngpt", "gpt"):
-        best = best_runs(view, model=model, budget=budget)
-        sides.append(view.samples(LOSS, best[0].place) if best else {})
-    return claims.ratio("final loss of nGPT", "final loss of GPT at equal tokens", {"": (sides[0], sides[1])})
+    return loss_difference(view, {"model": "ngpt", "budget": budget}, {"model": "gpt", "budget": budget})

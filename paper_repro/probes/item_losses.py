@@ -1,0 +1,45 @@
+"""Losses of the single batches of a split, for intervals that carry the error of the test sample."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from paper_repro.cells.tasks import Findings
+from paper_repro.datamodules.counter_based import CounterBasedDataModule
+from paper_repro.training.module import PaperModule
+
+DIGITS = 6
+
+
+def attachment(split: str) -> str:
+    return f"{split}_losses.json"
+
+
+@dataclass(frozen=True)
+class ItemLosses:
+    """Measures the loss of each evaluation batch of a split, and keeps the N of them in ``<split>_losses.json``.
+
+    The batches and their order are the same for all models and seeds on the same data, so two models can be compared
+    item by item.  A batch of whole-split evaluation is a run of neighbouring windows: more than one text, and another
+    text than the next batch's.
+
+    Args:
+        split: of the data.
+    """
+
+    split: str = "test"
+
+    def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
+        losses = [round(loss, DIGITS) for loss in module.batch_losses(data, self.split)]
+        return Findings({f"{self.split}_items": len(losses)}, attachments={attachment(self.split): encoded(losses)})
+
+
+def encoded(losses: list[float]) -> bytes:
+    return json.dumps({"losses": losses}).encode()
+
+
+def losses_of(content: bytes) -> list[float]:
+    """Return the losses in an attachment."""
+    found: Mapping[str, Any] = json.loads(content)
+    return [float(loss) for loss in found["losses"]]
