@@ -17,8 +17,8 @@ from paper_repro.datamodules.documents import DocumentData
 from paper_repro.datamodules.text import TokenData
 from paper_repro.datamodules.token_shards import write_shards
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
-from paper_repro.metrics.counts import BigramCounts
-from paper_repro.probes.floors import BigramFloor, counted_pairs
+from paper_repro.metrics.counts import NONE, BigramCounts, TrigramCounts, cross_entropy
+from paper_repro.probes.floors import BigramFloor, counted_triples
 from paper_repro.probes.thinking import scored_batches
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "then", "it", "ran"]
@@ -77,7 +77,7 @@ def test_documents_are_counted_as_they_are_cut_for_training(root: Path) -> None:
     cut = [ids[:17] for ids in TOKENIZER.encode_many(TRAIN)]
     assert any(len(ids) < 17 for ids in cut) and metrics["counted_tokens"] == sum(len(ids) - 1 for ids in cut)
     data = DocumentData({"manifest": "corpus/manifest.json"}, 8, 16, 3, data_root=root)
-    scored = [(int(x), int(y)) for x, y in zip(*counted_pairs(data.evaluation_batches("val")), strict=True)]
+    scored = [(int(x), int(y)) for x, y in zip(*counted_triples(data.evaluation_batches("val"))[1:], strict=True)]
     assert len(scored) == sum(int((following >= 0).sum()) for _, following in data.evaluation_batches("val"))
     assert 0 < metrics["bigram_weight"] < 1
     expected = by_hand(cut, scored, metrics["bigram_weight"])
@@ -92,7 +92,7 @@ def test_a_stream_is_counted_window_by_window(root: Path) -> None:
     most = (len(stream) - 1) // 16 * 16
     assert metrics["counted_tokens"] == most
     ids = stream.window(0, most + 1).tolist()
-    scored = [(int(x), int(y)) for x, y in zip(*counted_pairs(data.evaluation_batches("val")), strict=True)]
+    scored = [(int(x), int(y)) for x, y in zip(*counted_triples(data.evaluation_batches("val"))[1:], strict=True)]
     expected = by_hand([ids], scored, metrics["bigram_weight"])
     assert (metrics["val_loss"], metrics["val_unigram_loss"]) == pytest.approx(expected)
     windows = [ids[start : start + 17] for start in range(0, most, 16)]
@@ -148,7 +148,7 @@ def test_sets_of_texts_are_floored_on_the_places_where_models_are_scored(
     data = DocumentData({"manifest": "corpus/manifest.json"}, 8, 16, 3, data_root=root)
     cut = [ids[:17] for ids in TOKENIZER.encode_many(TRAIN)]
     for name in ("validation", "dyck-generated"):
-        scored = [(int(x), int(y)) for x, y in zip(*counted_pairs(scored_batches(data, name, 5, 5)), strict=True)]
+        scored = [(int(x), int(y)) for x, y in zip(*counted_triples(scored_batches(data, name, 5, 5))[1:], strict=True)]
         expected = by_hand(cut, scored, outcome.metrics["bigram_weight"])
         assert (outcome.metrics[f"{name}_loss"], outcome.metrics[f"{name}_unigram_loss"]) == pytest.approx(expected)
     assert set(outcome.unavailable) == {"squad_loss", "squad_unigram_loss"}
@@ -165,3 +165,52 @@ def test_a_set_that_is_damaged_or_cannot_be_encoded_is_refused_and_not_left_out(
     letters = {"_target_": "paper_repro.datamodules.text.CharacterData", "files": {"text": "play.txt"}, "window": 8}
     with pytest.raises(UsageError, match="text set 'listops': the character 'Q'"):
         measured({**config(root, sets=["listops"]), "data": letters})
+
+
+def test_the_trigram_is_a_count_by_hand_of_each_window_with_the_two_tokens_before(root: Path) -> None:
+    for reader in (DocumentData, TokenData):
+        given = config(root, reader)
+        metrics = measured({**given, "task": {"_target_": "paper_repro.probes.floors.TrigramFloor"}})
+        data = reader({"manifest": "corpus/manifest.json"}, 8, 16, 3, data_root=root)
+        if reader is DocumentData:
+            texts = [ids[:17] for ids in TOKENIZER.encode_many(TRAIN)]
+        else:
+            stream = data.streams["train"]
+            ids = stream.window(0, (len(stream) - 1) // 16 * 16 + 1).tolist()
+            texts = [ids[start : start + 17] for start in range(0, len(ids) - 1, 16)]
+        kept = [ids for index, ids in enumerate(texts) if index % 20 != 19]
+        pair_weight = BigramCounts.of(*pairs_of(kept), TOKENIZER.vocabulary_size).best_weight(
+            *pairs_of([ids for index, ids in enumerate(texts) if index % 20 == 19])
+        )
+        counts = BigramCounts.of(*pairs_of(texts), TOKENIZER.vocabulary_size)
+        triples = Counter(tuple(ids[place : place + 3]) for ids in texts for place in range(len(ids) - 2))
+        contexts = Counter(tuple(ids[place : place + 2]) for ids in texts for place in range(len(ids) - 2))
+        total, number, weight = 0.0, 0, metrics["trigram_weight"]
+        for ids, following in data.evaluation_batches("val"):
+            for row, wanted in zip(ids.tolist(), following.tolist(), strict=True):
+                for place, (y, z) in enumerate(zip(row, wanted, strict=True)):
+                    if z == -100:
+                        continue
+                    single = float(counts.bigram(torch.tensor([y]), torch.tensor([z]), pair_weight))
+                    before = (row[place - 1], y) if place else ()
+                    seen = contexts[before]
+                    total -= math.log(weight * triples[*before, z] / seen + (1 - weight) * single if seen else single)
+                    number += 1
+        assert 0 < weight < 1 and metrics["val_loss"] == pytest.approx(total / number, rel=1e-9)
+
+
+def test_a_trigram_beats_a_bigram_where_two_tokens_decide() -> None:
+    draw = torch.Generator().manual_seed(0)
+    ids = torch.randint(2, (4000,), generator=draw)
+    for place in range(2, 4000):
+        if place % 10:
+            ids[place] = ids[place - 1] ^ ids[place - 2]
+    before, previous, following = ids[:-2], ids[1:-1], ids[2:]
+    trigram = TrigramCounts.of(before, previous, following, 2, 1.0)
+    weight = trigram.best_weight(before, previous, following)
+    assert cross_entropy(trigram.trigram(before, previous, following, weight)) < 0.25
+    assert cross_entropy(trigram.bigram.bigram(previous, following, 1.0)) > 0.6
+    none = torch.full_like(before, NONE)
+    torch.testing.assert_close(
+        trigram.trigram(none, previous, following, weight), trigram.bigram.bigram(previous, following, 1.0)
+    )

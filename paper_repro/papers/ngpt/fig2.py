@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from paper_repro.metrics.speedup import Bound, Speedup, tokens_to_same_loss, tune
-from paper_repro.papers.ngpt.runs import LOSS, baselines_of, best_runs, chosen, context_of, named, runs
+from paper_repro.papers.ngpt.runs import baselines_of, best_runs, chosen, context_of, judged_by, named, runs
 from paper_repro.tables import claims, figure, plots, stats, table
 from paper_repro.tables.figure import Axes, BaselineLine, Canvas, PrintedNumber, Row
 from paper_repro.tables.view import View
@@ -39,8 +39,8 @@ class Part:
 def speedups(view: View, context: str, baseline: str) -> tuple[Speedup, ...]:
     """Return the speedup at each budget of nGPT; none where runs are missing."""
     plain = view.unwatched()
-    ours = [run.finished for run in runs(plain, context=context, model=CANDIDATE, size=SIZE)]
-    others = [run.finished for run in runs(plain, context=context, model=baseline, size=SIZE)]
+    ours = [run.finished for run in best_runs(plain, context=context, model=CANDIDATE, size=SIZE)]
+    others = [run.finished for run in best_runs(plain, context=context, model=baseline, size=SIZE)]
     return tokens_to_same_loss(others, ours) if ours and others else ()
 
 
@@ -48,7 +48,7 @@ def parts(view: View, context: str, baseline: str) -> dict[str, Part]:
     """Return the speedups of nGPT by its budget; both models are read at the best rate of each budget."""
     for model in (baseline, CANDIDATE):
         for run in best_runs(view, context=context, size=SIZE, model=model):
-            view.samples(LOSS, run.place)
+            view.samples(judged_by(view), run.place)
     found = {}
     for one in speedups(view, context, baseline):
         sides = frozenset(bound for _, bound in one.by_seed.values() if bound != "=")
@@ -158,7 +158,7 @@ class Figure2(figure.Figure):
     printed_words = "Dash-dotted: the paper's speedup; above, where nGPT would reach GPT's last loss by it."
 
     def baselines(self) -> list[BaselineLine]:
-        return baselines_of(self.view, [(context, LOSS) for context in self._contexts()])
+        return baselines_of(self.view, [(context, judged_by(self.view)) for context in self._contexts()])
 
     def _contexts(self) -> list[str]:
         return [context for context in chosen(self.view, "context") if any(runs(self.view, context=context))]
@@ -170,8 +170,9 @@ class Figure2(figure.Figure):
                 own = list(runs(self.view, context=context, size=size, model=model))
                 window = int(self.view.counted("window", own[0].place) or 0) if own else 0
                 place = {"context": context, "window": window, "size": size, "model": model}
-                found += [_row("run", place, run.tokens, run.rate, run.seed, run.loss) for run in own]
-                for best in tune([run.finished for run in own]) if own else ():
+                found += [_row("run", place, run.tokens, run.rate, run.seed, run.judged) for run in own]
+                chosen_runs = [run.finished for run in best_runs(self.view, context=context, size=size, model=model)]
+                for best in tune(chosen_runs) if chosen_runs else ():
                     found.append(_row("best", place, best.tokens, best.learning_rate, "mean", best.loss))
                 is_baseline = size == SIZE and model != CANDIDATE
                 found += [_speedup_row(place, one) for one in speedups(self.view, context, model) if is_baseline]
@@ -196,7 +197,7 @@ class Figure2(figure.Figure):
             plots.log_ticks(lower.xaxis)
             plots.log_ticks(lower.yaxis)
             lower.yaxis.set_major_formatter("{x:g}x")
-        panels[0][0].set_ylabel("final validation loss (nats per token)")
+        panels[0][0].set_ylabel("final loss (nats per token)")
         panels[1][0].set_ylabel("tokens of baseline / of nGPT")
 
     def printed(self, rows: Sequence[Row]) -> list[PrintedNumber]:
@@ -211,7 +212,7 @@ class Figure2(figure.Figure):
             longest = max(best, key=lambda row: row["tokens"], default=None)
             if ratio is None or longest is None:
                 continue
-            one = PrintedNumber(f"speedup {ratio:g}", longest[LOSS], "ratio of tokens", panel, color=NGPT)
+            one = PrintedNumber(f"speedup {ratio:g}", longest["loss"], "ratio of tokens", panel, color=NGPT)
             found += [replace(one, at=tokens) for tokens in (longest["tokens"] / ratio, longest["tokens"])]
             found.append(replace(one, value=ratio, panel=len(contexts) + panel))
         return found
@@ -223,9 +224,9 @@ def _losses(axes: Axes, rows: Sequence[Row], color: str, style: str, label: str)
     seeds: dict[tuple[int, float], list[float]] = {}
     for row in rows:
         if row["kind"] == "run":
-            seeds.setdefault((row["tokens"], row["rate"]), []).append(row[LOSS])
+            seeds.setdefault((row["tokens"], row["rate"]), []).append(row["loss"])
     errors = [stats.sample_std(seeds[row["tokens"], row["rate"]]) or 0.0 for row in best]
-    points = [row["tokens"] for row in best], [row[LOSS] for row in best]
+    points = [row["tokens"] for row in best], [row["loss"] for row in best]
     axes.errorbar(*points, errors, fmt=f"o{style}", color=color, markersize=4, linewidth=1.2, capsize=2, label=label)
 
 
@@ -244,7 +245,7 @@ def _speedups(axes: Axes, rows: Sequence[Row], model: str) -> None:
 def _row(kind: str, place: Mapping[str, object], tokens: float, rate: object, seed: object, loss: float | None) -> Row:
     row = {"kind": kind, **place, "tokens": int(tokens), "rate": rate, "seed": seed}
     further = dict.fromkeys(("speedup", "low", "high", "bound"), "")
-    return {**row, LOSS: "" if loss is None else round(loss, 8), **further}
+    return {**row, "loss": "" if loss is None else round(loss, 8), **further}
 
 
 def _speedup_row(place: Mapping[str, object], one: Speedup) -> Row:

@@ -2,25 +2,18 @@
 
 import math
 
-from paper_repro.papers.ngpt.runs import LOSS as CHOSEN_BY
-from paper_repro.tables import claims, stats
+from paper_repro.papers.ngpt.runs import best_runs, judged_by
+from paper_repro.tables import claims
 from paper_repro.tables.stats import Samples
 from paper_repro.tables.view import View
 
-JUDGED_BY = "test_loss"
 STORED = {"gpt": "gpt_bf16", "ngpt": "ngpt_bf16"}
 
 
 def losses(view: View, model: str) -> Samples:
-    """Return the test losses of a model by seed, at the rate with the lowest mean validation loss; none where it has
-    not run.
-    """
-    unwatched = view.unwatched()
-    rates = [place for key in view.points if (place := dict(key))["model"] == model and not view.lost(CHOSEN_BY, place)]
-    means = {
-        place["lr"]: stats.mean([*found.values()]) for place in rates if (found := unwatched.samples(CHOSEN_BY, place))
-    }
-    return view.samples(JUDGED_BY, {"model": model, "lr": min(means, key=means.__getitem__)}) if means else {}
+    """Return the test losses of a model by seed, at its best rate; none where it has not run."""
+    best = best_runs(view, model=model)
+    return view.samples(judged_by(view), best[0].place) if best else {}
 
 
 def estimate_storage_hurts_gpt_more(view: View) -> claims.Estimate:

@@ -5,12 +5,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from paper_repro.metrics.speedup import FinishedRun
-from paper_repro.tables import stats
+from paper_repro.probes import item_losses
+from paper_repro.tables import claims, stats
 from paper_repro.tables.claims import Place
 from paper_repro.tables.figure import BaselineLine, baseline_lines
 from paper_repro.tables.view import View
 
 LOSS = "val_loss"
+"""Chooses the rate, and judges a model where its data have no test split."""
+TEST_LOSS = "test_loss"
 MARKS = "Faint dots: seeds; marks and lines: means over seeds."
 
 
@@ -23,18 +26,26 @@ class Run:
     rate: float
     seed: int
     loss: float
+    """By which the rate is chosen, of validation."""
+    judged: float
+    """By which the model is judged: of test where there is one."""
     seconds: float
     """Seconds of training, beside other work on the machine."""
 
     @property
     def finished(self) -> FinishedRun:
-        return FinishedRun(self.tokens, self.loss, self.rate, self.seed)
+        return FinishedRun(self.tokens, self.judged, self.rate, self.seed)
 
 
 def tokens_per_step(view: View, place: Place) -> float:
     """Multiply the windows of a step by their tokens."""
     counts = [view.counted(name, place) for name in ("window", "windows", "batches")]
     return float((counts[0] or 0) * (counts[1] or 0) * (counts[2] or 0))
+
+
+def judged_by(view: View) -> str:
+    """Return the metric by which models are judged."""
+    return TEST_LOSS if TEST_LOSS in view.artifact.metrics else LOSS
 
 
 def runs(view: View, **fixed: str) -> Iterator[Run]:
@@ -46,10 +57,11 @@ def runs(view: View, **fixed: str) -> Iterator[Run]:
         place = dict(key)
         if not fixed.items() <= place.items() or view.lost(LOSS, place):
             continue
-        records = view.judged(point)
+        records, judged = view.judged(point), view.samples(judged_by(view), place)
         for seed, loss in sorted(view.samples(LOSS, place).items()):
             tokens = tokens_per_step(view, place) * (view.counted("steps", place) or 0)
-            yield Run(place, tokens, view.counted("lr", place) or 0.0, seed, loss, records[seed].seconds or 0.0)
+            rate, seconds = float(place["lr"]), records[seed].seconds or 0.0
+            yield Run(place, tokens, rate, seed, loss, judged[seed], seconds)
 
 
 def best_runs(view: View, **fixed: str) -> list[Run]:
@@ -60,6 +72,35 @@ def best_runs(view: View, **fixed: str) -> list[Run]:
         groups.setdefault(place, {}).setdefault(run.rate, []).append(run)
     best = (min(rates.values(), key=lambda own: stats.mean([run.loss for run in own])) for rates in groups.values())
     return [run for own in best for run in own]
+
+
+def loss_difference(view: View, of: Place, to: Place) -> claims.Estimate:
+    """Return the loss of a model less that of another, in nats, each at its best rate.
+
+    The interval carries the error of the test sample where records hold the losses of its items.
+
+    Args:
+        of, to: the axis values of both, without the rate.
+    """
+    metric, best = judged_by(view), [best_runs(view, **place) for place in (of, to)]
+    places = [own[0].place for own in best if own]
+    left_name, right_name = (
+        f"final loss of {view.artifact.axes['model'].values[place['model']].label}" for place in (of, to)
+    )
+    samples = [view.samples(metric, place) for place in places]
+    if len(samples) < len(best):
+        return claims.nothing("not run")
+    left, right = (_items(view, place) for place in places)
+    seeds = left.keys() & right.keys()
+    if metric == TEST_LOSS and len(seeds) == len(samples[0].keys() & samples[1].keys()):
+        found = {seed: [a - b for a, b in zip(left[seed], right[seed], strict=True)] for seed in seeds}
+        return claims.items(left_name, right_name, found, "nats")
+    return claims.difference(left_name, right_name, {"": (samples[0], samples[1])}, "nats")
+
+
+def _items(view: View, place: Place) -> dict[int, list[float]]:
+    found = view.attachments(item_losses.attachment("test"), place)
+    return {seed: item_losses.losses_of(content) for seed, content in found.items()}
 
 
 def chosen(view: View, axis: str) -> list[str]:

@@ -98,10 +98,9 @@ def test_figures_4_5_6_and_13_look_at_the_same_trained_cells(scale: str) -> None
 def test_figure_3_trains_the_runs_of_figure_2_and_measures_more() -> None:
     own, other = (configs.compose(name) for name in ("ngpt/downstream", "ngpt/speedup"))
     assert list(own["probes"]) == ["downstream"] and {**own, "probes": {}} == other
-    for scale in ("cpu", "gpu", "paper"):
-        shared, runs = cells("fig3", scale), cells("fig2", scale)
-        assert shared.keys() <= runs.keys()
-        assert all({**cell.config, "probes": {}} == {**runs[key].config, "probes": {}} for key, cell in shared.items())
+    shared, runs = cells("fig3", "paper"), cells("fig2", "paper")
+    assert shared.keys() <= runs.keys()
+    assert all({**cell.config, "probes": {}} == {**runs[key].config, "probes": {}} for key, cell in shared.items())
 
 
 def test_the_sweeps_of_figure_14_change_one_thing_and_keep_the_tokens() -> None:
