@@ -19,7 +19,7 @@ from paper_repro.base.errors import UsageError, one_of
 from paper_repro.base.files import sha256_of_bytes
 from paper_repro.base.identity import mix
 from paper_repro.datamodules.array_shards import DataFiles
-from paper_repro.datamodules.counter_based import CounterBasedDataModule, window_starts
+from paper_repro.datamodules.counter_based import CounterBasedDataModule, in_epochs, window_starts
 from paper_repro.datamodules.token_shards import TokenManifest, TokenStream, check_ids
 from paper_repro.datamodules.tokenizers import GPT2, BytePairTokenizer, CharacterTokenizer, Tokenizer, known
 
@@ -54,6 +54,7 @@ class TextData(CounterBasedDataModule):
         evaluation_seed: of what is evaluated.
         vocabulary_size: V of the model; ids at or above it are refused.  None: no model is known.
         tokens: how many there must be in all splits together, so that truncated files are refused.  None: any number.
+        least_tokens: fewer in all splits together are refused, because a paper's corpus has more.  None: any number.
         data_root: the first folder in which the files are looked for.
         cache: folder that remembers which shards were checked; None: they are checked once a process.
         prepare: the command that makes the files, named where they are absent or wrong.
@@ -70,12 +71,13 @@ class TextData(CounterBasedDataModule):
     evaluation_seed: int = 0
     vocabulary_size: int | None = None
     tokens: int | None = None
+    least_tokens: int | None = None
     data_root: str | Path | None = None
     cache: str | Path | None = None
     prepare: str = ""
 
     def __post_init__(self) -> None:
-        limits = ("num_evaluation_batches", "vocabulary_size", "tokens")
+        limits = ("num_evaluation_batches", "vocabulary_size", "tokens", "least_tokens")
         given = [name for name in limits if getattr(self, name) is not None]
         self.check_numbers("batch_size", "window", "seed", "evaluation_seed", *given)
         self.found = DataFiles(self.files, self.prepare, *self.roles)
@@ -269,6 +271,11 @@ class ShardData(TextData):
             found = sum(map(len, streams.values()))
             if self.tokens not in (None, found):
                 raise UsageError(f"{', '.join(self.files.values())}: {found:,} tokens, expected {self.tokens:,}")
+            if found < (self.least_tokens or 0):
+                raise UsageError(
+                    f"{', '.join(self.files.values())}: {found:,} tokens, the paper's corpus has {self.least_tokens:,} or "
+                    f"more: prepare all of it ({self.prepare}), or give +data.least_tokens=null for a part"
+                )
         return streams
 
     def _checked(self, split: str, vocabulary: int) -> list[Path]:
@@ -291,8 +298,20 @@ class ShardData(TextData):
         return hashes if self.manifest is None else {**hashes, "tokenizer": self.manifest.fingerprint}
 
 
+@dataclass(eq=False, repr=False)
 class TokenData(ShardData, StreamData):
     """Windows of token shards, drawn uniformly over a split's whole stream (NRGPT, F.5, OpenWebText)."""
+
+    chunks: bool = False
+    """Whether training reads the chunks into which the stream is divided, each once an epoch in an order that follows
+    from ``seed`` (CEM, D.2), and draws no windows."""
+
+    def train_batch(self, step: int) -> Pair:
+        if not self.chunks:
+            return super().train_batch(step)
+        count = (len(self.streams[TRAIN]) - 1) // self.window
+        chosen = in_epochs(step, self.batch_size, count, lambda epoch: mix(self.seed, "text", "epoch", epoch))
+        return self._rows(TRAIN, torch.tensor(chosen) * self.window)
 
 
 class BookData(TokenData):

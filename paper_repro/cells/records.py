@@ -378,13 +378,17 @@ def processor_name() -> str:
 
 
 def device(config: Mapping[str, Any]) -> str:
-    """Return the name of the device of a cell, for example ``Intel Xeon, 1 of 2 threads``, as this process knows it."""
+    """Return the name of the device of a cell, for example ``Intel Xeon, 1 of 2 threads``, as this process knows it.
+
+    Of a GPU it says whether float32 products were computed in TF32.
+    """
     machine, torch = config.get(MACHINE) or {}, sys.modules.get("torch")
     if on_gpu(machine) and torch is None:
         return "a GPU"
     if on_gpu(machine) and torch is not None and torch.cuda.is_available():
         devices = machine.get("devices", 1)
-        return str(torch.cuda.get_device_name(devices[0] if isinstance(devices, list) else 0))
+        name = torch.cuda.get_device_name(devices[0] if isinstance(devices, list) else 0)
+        return f"{name}, float32 products {'in TF32' if machine.get('tf32') else 'in full'}"
     threads = machine.get("threads", 1) or os.cpu_count() or 1
     return f"{processor_name()}, {threads} of {os.cpu_count()} threads"
 

@@ -1,10 +1,10 @@
 """Learning rates as a factor of the base rate, a function of the step alone."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from paper_repro.base.errors import positive
+from paper_repro.base.errors import at_least, positive
 
 
 @runtime_checkable
@@ -17,22 +17,29 @@ class Schedule(Protocol):
 class Constant:
     """Linear warm-up, then 1.
 
-    With w = round(warmup_fraction * steps): factor(t) = (t + 1) / (w + 1) for t < w, 1 from step w on.
+    With w = ``warmup_steps``, or round(warmup_fraction * steps): factor(t) = (t + 1) / (w + 1) for t < w, 1 from step w
+    on.
 
     Raises:
-        ValueError: ``warmup_fraction`` outside [0, 1), or a step outside 0 ... steps.
+        ValueError: ``warmup_fraction`` outside [0, 1), ``warmup_steps`` beside it or below 0, or a step outside
+            0 ... steps.
     """
 
     warmup_fraction: float = 0.0
+    warmup_steps: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not 0 <= self.warmup_fraction < 1:
             raise ValueError(f"warmup_fraction must lie in [0, 1), got {self.warmup_fraction}")
+        if self.warmup_steps is not None:
+            at_least("warmup_steps", self.warmup_steps, 0)
+            if self.warmup_fraction:
+                raise ValueError("warm-up is given by warmup_fraction or by warmup_steps, not by both")
 
     def factor(self, step: int, steps: int) -> float:
         if not 0 <= step <= steps or steps < 1:
             raise ValueError(f"step {step} is not one of 0 ... {steps}")
-        warmup = round(self.warmup_fraction * steps)
+        warmup = round(self.warmup_fraction * steps) if self.warmup_steps is None else self.warmup_steps
         return (step + 1) / (warmup + 1) if step < warmup else self.after_warmup(step - warmup, steps, warmup)
 
     def after_warmup(self, step: int, steps: int, warmup: int) -> float:

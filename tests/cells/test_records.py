@@ -199,6 +199,16 @@ def test_provenance_names_code_and_device_but_neither_host_nor_environment(
     assert [word for word in hidden if word in text] == []
 
 
+def test_the_device_of_a_gpu_says_how_float32_products_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"card {index}")
+    machine = {"accelerator": "cuda", "devices": [1], "tf32": True}
+    assert records.device({"machine": machine}) == "card 1, float32 products in TF32"
+    assert records.device({"machine": machine | {"tf32": False}}) == "card 1, float32 products in full"
+
+
 def test_a_full_disk_leaves_the_old_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = record_path(tmp_path, "c")
     write(path, small())

@@ -70,6 +70,27 @@ def test_a_whole_split_is_evaluated_token_by_token_and_of_train_a_tenth_as_much(
     assert sizes["train"] == max(16, sizes["val"] // 160 * 16)
 
 
+def test_chunks_are_read_once_an_epoch_in_an_order_that_the_seed_gives(tmp_path: Path) -> None:
+    data = shards(tmp_path, chunks=True, seed=3)
+    count = (len(data.streams["train"]) - 1) // 16
+    steps = 2 * count // 4 + 1
+    rows = torch.cat([torch.cat([ids, nexts[:, -1:]], 1) for ids, nexts in map(data.train_batch, range(steps))])
+    ids = torch.from_numpy(data.streams["train"].window(0, count * 16 + 1).astype(np.int64))
+    wanted = [ids[start : start + 17].tolist() for start in range(0, count * 16, 16)]
+    first, second = rows[:count].tolist(), rows[count : 2 * count].tolist()
+    assert sorted(first) == sorted(second) == sorted(wanted) and first != second and first != wanted
+    other = opened(tmp_path, chunks=True, seed=4)
+    assert not torch.equal(other.train_batch(0)[0], data.train_batch(0)[0])
+
+
+def test_a_part_of_a_papers_corpus_is_refused(tmp_path: Path) -> None:
+    data = shards(tmp_path)
+    found = sum(map(len, data.streams.values()))
+    opened(tmp_path, least_tokens=found).prepare_data()
+    message = refusal(opened(tmp_path, least_tokens=found + 1))
+    assert f"{found:,} tokens" in message and f"{found + 1:,} or more" in message and "python prepare.py corpus" in message
+
+
 @pytest.mark.parametrize(
     ("content", "parts"),
     [

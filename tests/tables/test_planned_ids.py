@@ -1,6 +1,6 @@
 """The ids of all planned cells stay as they are: with another id a trained cell is trained again.
 
-After an intended change: PAPER_REPRO_WRITE_IDS=1 python -m pytest tests/tables/test_planned_ids.py
+After an intended change: WRITE_PLANNED_IDS=1 python -m pytest tests/tables/test_planned_ids.py
 """
 
 import gc
@@ -43,7 +43,7 @@ def test_no_planned_cell_has_another_id(paper: str, tmp_path: Path, monkeypatch:
             ids = sorted(f"{cell.name} {cell.id} {sorted(cell.probes.items())}" for cell in cells)
             found[f"{name} {scale}"] = hashlib.sha256("\n".join(ids).encode()).hexdigest()[:16]
     known = json.loads(KNOWN.read_bytes()) if KNOWN.exists() else {}
-    if os.environ.get("PAPER_REPRO_WRITE_IDS"):
+    if os.environ.get("WRITE_PLANNED_IDS"):
         others = {place: ids for place, ids in known.items() if not place.startswith(f"{paper}/")}
         KNOWN.write_text(json.dumps(others | found, indent=1, sort_keys=True) + "\n")
     else:
