@@ -273,8 +273,8 @@ class ShardData(TextData):
                 raise UsageError(f"{', '.join(self.files.values())}: {found:,} tokens, expected {self.tokens:,}")
             if found < (self.least_tokens or 0):
                 raise UsageError(
-                    f"{', '.join(self.files.values())}: {found:,} tokens, the paper's corpus has {self.least_tokens:,} or "
-                    f"more: prepare all of it ({self.prepare}), or give +data.least_tokens=null for a part"
+                    f"{', '.join(self.files.values())}: {found:,} tokens, the paper's corpus has {self.least_tokens:,} "
+                    f"or more: prepare all of it ({self.prepare}), or give +data.least_tokens=null for a part"
                 )
         return streams
 

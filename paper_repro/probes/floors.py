@@ -109,7 +109,7 @@ class BigramFloor(FloorTask):
         found = Findings({"bigram_weight": weight, "counted_tokens": float(counts.pair_counts.sum())})
 
         def score(name: str, batches: Iterable[Pairs]) -> None:
-            _, *pairs = counted_triples(batches)
+            pairs = counted_triples(batches)[1:]
             found.metrics[f"{name}_loss"] = cross_entropy(counts.bigram(*pairs, weight))
             found.metrics[f"{name}_unigram_loss"] = cross_entropy(counts.unigram(pairs[1]))
 
@@ -129,9 +129,9 @@ class BigramFloor(FloorTask):
         Raises:
             UsageError: data other than documents or streams, or too few to hold some out.
         """
-        (_, *kept), (_, *held_out), size = self.training(data)
-        weight = BigramCounts.of(*kept, size).best_weight(*held_out)
-        previous, following = (torch.cat(parts) for parts in zip(kept, held_out, strict=True))
+        kept, held_out, size = self.training(data)
+        weight = BigramCounts.of(*kept[1:], size).best_weight(*held_out[1:])
+        _, previous, following = (torch.cat(parts) for parts in zip(kept, held_out, strict=True))
         return BigramCounts.of(previous, following, size), weight
 
     def training(self, data: Tokens) -> tuple[Triples, Triples, int]:
@@ -153,9 +153,6 @@ class TrigramFloor(BigramFloor):
     Metrics, for each split but "train": ``<split>_loss``, nats per token of the trigram, interpolated with the bigram
     of ``BigramFloor``; also ``trigram_weight``.  Its arguments are those of ``BigramFloor``, without ``sets``.
     """
-
-    kinds = (TextData,)
-    takes = "counts tokens of texts"
 
     def __init__(self, most_tokens: int = 2**27) -> None:
         super().__init__(most_tokens)

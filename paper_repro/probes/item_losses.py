@@ -1,19 +1,13 @@
 """Losses of the single batches of a split, for intervals that carry the error of the test sample."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.training.module import PaperModule
 
 DIGITS = 6
-
-
-def attachment(split: str) -> str:
-    return f"{split}_losses.json"
 
 
 @dataclass(frozen=True)
@@ -32,14 +26,5 @@ class ItemLosses:
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
         losses = [round(loss, DIGITS) for loss in module.batch_losses(data, self.split)]
-        return Findings({f"{self.split}_items": len(losses)}, attachments={attachment(self.split): encoded(losses)})
-
-
-def encoded(losses: list[float]) -> bytes:
-    return json.dumps({"losses": losses}).encode()
-
-
-def losses_of(content: bytes) -> list[float]:
-    """Return the losses in an attachment."""
-    found: Mapping[str, Any] = json.loads(content)
-    return [float(loss) for loss in found["losses"]]
+        content = json.dumps({"losses": losses}).encode()
+        return Findings({f"{self.split}_items": len(losses)}, attachments={f"{self.split}_losses.json": content})

@@ -558,7 +558,7 @@ def test_a_language_model_takes_another_text_with_its_vocabulary(experiment: str
     usual, other = configs.compose(experiment), configs.compose(experiment, [f"+data={text}"])
     assert other["data"]["files"] == {"manifest": f"{text.replace('_', '-')}/manifest.json"}
     assert other["data"]["vocabulary_size"] == other["model"]["vocabulary_size"] >= 512
-    assert text in other["data"]["prepare"] or "documentation" in other["data"]["prepare"]
+    assert f"prepare_data.py {text.partition('_')[0]}" in other["data"]["prepare"]
     changed = {"files", "prepare", "test", "vocabulary_size"}
     assert {key: usual["data"][key] for key in usual["data"].keys() - changed} == {
         key: other["data"][key] for key in other["data"].keys() - changed

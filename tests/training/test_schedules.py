@@ -48,7 +48,9 @@ def test_a_warm_up_in_steps_is_as_long_in_every_run():
     for steps in (40, 200):
         given = Cosine(warmup_steps=20, final_factor=0.1)
         same = Cosine(warmup_fraction=20 / steps, final_factor=0.1)
-        assert [given.factor(step, steps) for step in range(steps)] == [same.factor(step, steps) for step in range(steps)]
+        assert [given.factor(step, steps) for step in range(steps)] == [
+            same.factor(step, steps) for step in range(steps)
+        ]
     assert Cosine(warmup_steps=20).factor(9, 10) == pytest.approx(10 / 21)  # a run that ends before its warm-up
     for wrong in ({"warmup_steps": -1}, {"warmup_steps": 5, "warmup_fraction": 0.1}):
         with pytest.raises(ValueError, match="warm"):

@@ -1,11 +1,11 @@
 """Finished runs of a view and their tokens, for figures 1, 2, 3 and 7."""
 
 import itertools
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from paper_repro.metrics.speedup import FinishedRun
-from paper_repro.probes import item_losses
 from paper_repro.tables import claims, stats
 from paper_repro.tables.claims import Place
 from paper_repro.tables.figure import BaselineLine, baseline_lines
@@ -14,6 +14,8 @@ from paper_repro.tables.view import View
 LOSS = "val_loss"
 """Chooses the rate, and judges a model where its data have no test split."""
 TEST_LOSS = "test_loss"
+ITEMS = "test_losses.json"
+"""The file of ``probes.item_losses``."""
 MARKS = "Faint dots: seeds; marks and lines: means over seeds."
 
 
@@ -99,8 +101,7 @@ def loss_difference(view: View, of: Place, to: Place) -> claims.Estimate:
 
 
 def _items(view: View, place: Place) -> dict[int, list[float]]:
-    found = view.attachments(item_losses.attachment("test"), place)
-    return {seed: item_losses.losses_of(content) for seed, content in found.items()}
+    return {seed: json.loads(content)["losses"] for seed, content in view.attachments(ITEMS, place).items()}
 
 
 def chosen(view: View, axis: str) -> list[str]:

@@ -1,5 +1,6 @@
 """Estimates of nGPT's claims on made-up samples whose answer is known, and whose sides are told apart."""
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,7 +9,6 @@ import pytest
 
 from paper_repro.papers.ngpt import fig1, fig2, fig3, fig4, fig5, fig6, fig13, replications, steptime, table4
 from paper_repro.papers.ngpt.fig2 import Part
-from paper_repro.probes.item_losses import encoded
 from paper_repro.tables import claims
 from paper_repro.tests.support import made_up
 from paper_repro.tests.support.made_up import Made, MadeUpView, value
@@ -50,7 +50,7 @@ def test_a_speedup_is_tokens_of_the_baseline_over_those_of_ngpt(factor: float) -
 
 
 def test_each_speedup_has_its_own_baseline() -> None:
-    found = view("fig2", losses(ngpt=1.32, gpt_qk=1.2))
+    found = view("fig2", losses(ngpt=1.32, gpt_qk=1.2), "gpu")
     assert value(fig2.estimate_speedup_beyond_qk_norm(found)) == pytest.approx(1.1, rel=1e-3)
     weights = view("initial_weights", losses(ngpt=1.8, gpt_scaled=1.2))
     assert value(fig2.estimate_speedup_remains(weights)) == pytest.approx(1.5, rel=1e-3)
@@ -132,7 +132,7 @@ def test_the_error_of_the_test_sample_widens_the_interval_of_a_difference_of_los
 
     def files(place: Place, seed: int) -> dict[str, bytes]:
         own = [-0.1, 0.3, -0.2, 0.4] if place["model"] == "ngpt" else [0.0] * 4
-        return {"test_losses.json": encoded([2.0 + one + 1e-3 * seed for one in own])}
+        return {"test_losses.json": json.dumps({"losses": [2.0 + one + 1e-3 * seed for one in own]}).encode()}
 
     made = Made(metrics=metrics, files=files, seeds=(0, 1, 2), noise=1e-6)
     found = fig1.estimate_lower_loss_at_equal_tokens(made_up.view("ngpt/fig1", made))
