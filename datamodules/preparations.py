@@ -11,7 +11,7 @@ prepare_data.py coco --from DIR --workers 16   COCO 2014 from train2014/ and val
                                                squares of --size 128; or --download
 prepare_data.py imagenet --from DIR            ImageNet-1k with labels, from train/ and val/ with a folder for each
                                                class, or from parquet files; or --download
-prepare_data.py documentation --download       the documentation of 145 Python projects, 43 MB of English prose;
+prepare_data.py documentation --download       the documentation of 145 Python projects, 42 MB of English prose;
                                                --vocabulary 512 in documentation-512 (default: 4096)
 prepare_data.py documentation --from DIR       the same from a folder of source distributions
 prepare_data.py docstrings                     the docstrings of Python, torch, numpy and scipy
@@ -21,7 +21,7 @@ prepare_data.py shakespeare --from PATH        check a copy of tiny Shakespeare 
 prepare_data.py shakespeare --download         the same, from the network
 prepare_data.py openwebtext --download         OpenWebText from the hub, in GPT-2's token ids
 prepare_data.py openwebtext --from PATH        parquet, jsonl or txt files, or a folder that datasets saved
-prepare_data.py slimpajama --download --max-tokens 1_730_000_000   as much of SlimPajama, in LLaMA's token ids
+prepare_data.py slimpajama --download --max-tokens 3_260_000_000   as much of SlimPajama, in LLaMA's token ids
 prepare_data.py slimpajama --from DIR          the same from a folder of parquet or jsonl files
 prepare_data.py redpajama --download --max-tokens 1_000_000_000   RedPajama-V2's sample, in GPT-NeoX's token ids
 prepare_data.py fineweb --download --max-tokens 1_000_000_000     FineWeb's sample, the same; both also --from DIR

@@ -33,7 +33,6 @@ CELLS: tuple[tuple[str, dict[str, str]], ...] = (
     ("nrgpt/fig4", {"model": "ff2w", "width": "w128"}),
     ("ngpt/fig7", {"model": "gpt", "context": "c1k"}),
     ("ngpt/fig7", {"model": "ngpt", "context": "c1k"}),
-    ("ngpt/fig7", {"model": "ngpt", "context": "c4k"}),
     ("cem/fig2a", {"model": "llama"}),
     ("cem/fig2a", {"model": "attention"}),
     ("cem/table3", {"model": "t8"}),
