@@ -419,7 +419,7 @@ class Table:
         ):
             notes.append(f"{NOT_BEATEN.strip()} does not beat its trivial baseline.")
         if any(one.estimate.items == claims.SEEDS_ONLY and one.estimate.interval for one in self.judgements):
-            notes.append("Intervals of claims are over seeds only: records hold no results of single test items.")
+            notes.append("Intervals of claims are over seeds only and leave out the error of the test sample.")
         by_rule: dict[str, list[str]] = {}
         titles = {name: spec.title for name, spec in artifact.quantities.items()}
         for name, tolerance in artifact.tolerances.items():

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from paper_repro.papers.ngpt.runs import LOSS, chosen, loss_difference, tokens_per_step
+from paper_repro.papers.ngpt.runs import LOSS, best_runs, chosen, loss_difference, tokens_per_step
 from paper_repro.tables import claims, figure, plots, stats
 from paper_repro.tables.view import View
 
@@ -10,16 +10,21 @@ MEAN = "mean"
 
 
 class Figure1(figure.Figure):
-    """Loss against tokens seen: every seed, and the mean over seeds of each budget; the longest budget is strong."""
+    """Loss against tokens seen, each model and budget at its best rate: every seed, and the mean over seeds; the longest
+    budget is strong.
+    """
 
     metric = LOSS
-    marks = "Lines: means over seeds; strong: the longest training; pale: shorter ones, with a cosine of their own. "
+    marks = "Each at its best rate. Lines: means over seeds; strong: the longest training; pale: shorter ones. "
     marks += "Thin lines: seeds of the longest."
 
     def rows(self) -> list[figure.Row]:
         found: list[figure.Row] = []
+        best = [run.place for run in best_runs(self.view)]
         for key, point in self.view.points.items():
             place, steps = dict(key), dict[float, list[float]]()
+            if place not in best:
+                continue
             head = {name: place[name] for name in ("model", "budget", "lr")}
             for seed, record in self.view.judged(point).items():
                 curve = record.curves.get(LOSS, {"step": [], "value": []})
