@@ -10,8 +10,8 @@ MEAN = "mean"
 
 
 class Figure1(figure.Figure):
-    """Loss against tokens seen, each model and budget at its best rate: every seed, and the mean over seeds; the longest
-    budget is strong.
+    """Loss against tokens seen at the best rate of each model and budget: every seed, and the mean; the longest budget
+    is strong.
     """
 
     metric = LOSS
