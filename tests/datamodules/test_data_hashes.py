@@ -154,7 +154,7 @@ def test_published_ids_are_found_by_their_tokens(source: dict[str, Any], tmp_pat
         if str(identity.files_of(config).get("manifest")).startswith("docstrings-"):
             assert identity.weights(record["config"], file_hashes(config)) == record["cell"]
             found += 1
-    assert found > 1_200
+    assert found > 1_000
     for path, size in zip(paths, PUBLISHED, strict=True):
         data = TokenData({"manifest": path.parent.name + "/manifest.json"}, data_root=tmp_path)
         data.prepare_data = lambda: None  # type: ignore[method-assign]  # the shards are not there
@@ -164,7 +164,7 @@ def test_published_ids_are_found_by_their_tokens(source: dict[str, Any], tmp_pat
 
 def test_another_text_has_other_ids_and_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def ids(root: Path) -> set[str]:
-        plan = plans.make(spec.load("ngpt/fig2"), "cpu", None, [f"machine.data_root={root}"])
+        plan = plans.make(spec.load("ngpt/initial_weights"), "cpu", None, [f"machine.data_root={root}"])
         return {cell.id for cell in plan.all_cells}
 
     write_manifest(tmp_path / "same", 512, {})
