@@ -33,7 +33,7 @@ NUMERICS := $(FAST) tests/models tests/kernels tests/training
 .PHONY: reproduce environment report docs verify test test-slow test-processors lint stress clean dev-of-main-checkout
 
 STARTED := $(shell date +%s)
-# Four of the ten seeds of scale cpu: 5 to 8 minutes on two cores.
+# Four of the ten seeds of scale cpu: 4 to 10 minutes on two cores.
 FOUR := seeds=0,1,2,3
 reproduce: $(READY)
 	$(RUN) scripts/reproduce.py cem/table3 scale="$(SCALE)" $(if $(filter cpu,$(SCALE)),$(FOUR))
