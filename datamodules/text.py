@@ -54,7 +54,6 @@ class TextData(CounterBasedDataModule):
         evaluation_seed: of what is evaluated.
         vocabulary_size: V of the model; ids at or above it are refused.  None: no model is known.
         tokens: how many there must be in all splits together, so that truncated files are refused.  None: any number.
-        least_tokens: fewer in all splits together are refused, because a paper's corpus has more.  None: any number.
         data_root: the first folder in which the files are looked for.
         cache: folder that remembers which shards were checked; None: they are checked once a process.
         prepare: the command that makes the files, named where they are absent or wrong.
@@ -71,13 +70,12 @@ class TextData(CounterBasedDataModule):
     evaluation_seed: int = 0
     vocabulary_size: int | None = None
     tokens: int | None = None
-    least_tokens: int | None = None
     data_root: str | Path | None = None
     cache: str | Path | None = None
     prepare: str = ""
 
     def __post_init__(self) -> None:
-        limits = ("num_evaluation_batches", "vocabulary_size", "tokens", "least_tokens")
+        limits = ("num_evaluation_batches", "vocabulary_size", "tokens")
         given = [name for name in limits if getattr(self, name) is not None]
         self.check_numbers("batch_size", "window", "seed", "evaluation_seed", *given)
         self.found = DataFiles(self.files, self.prepare, *self.roles)
@@ -240,6 +238,8 @@ class ShardData(TextData):
 
     test: bool = False
     """Whether the shards have a third split, ``test``, that is evaluated, too."""
+    least_tokens: int = 0
+    """Fewer tokens in all splits together are refused, because a paper's corpus has more."""
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -271,10 +271,10 @@ class ShardData(TextData):
             found = sum(map(len, streams.values()))
             if self.tokens not in (None, found):
                 raise UsageError(f"{', '.join(self.files.values())}: {found:,} tokens, expected {self.tokens:,}")
-            if found < (self.least_tokens or 0):
+            if found < self.least_tokens:
                 raise UsageError(
                     f"{', '.join(self.files.values())}: {found:,} tokens, the paper's corpus has {self.least_tokens:,} "
-                    f"or more: prepare all of it ({self.prepare}), or give +data.least_tokens=null for a part"
+                    f"or more: prepare all of it ({self.prepare}), or give data.least_tokens=0 for a part"
                 )
         return streams
 

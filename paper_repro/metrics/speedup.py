@@ -22,7 +22,7 @@ class FinishedRun:
     tokens: float
     """Training budget."""
     loss: float
-    """Final validation loss, nat/token; NaN or infinite if the run diverged."""
+    """Final loss, nat/token; NaN or infinite if the run diverged."""
     learning_rate: float
     seed: int
 

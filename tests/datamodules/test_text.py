@@ -10,6 +10,8 @@ from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.text import CharacterData, StreamData, TokenData
 from paper_repro.datamodules.token_shards import TokenManifest, write_shards
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
+from paper_repro.tables import plan as plans
+from paper_repro.tables import spec
 
 PROSE = "".join(f"Line {index}: to be, or not to be.\n" for index in range(60))
 DOCUMENTS = [f"Document {index} says {'word ' * (index % 7)}and ends." for index in range(80)]
@@ -91,6 +93,12 @@ def test_a_part_of_a_papers_corpus_is_refused(tmp_path: Path) -> None:
     assert (
         f"{found:,} tokens" in message and f"{found + 1:,} or more" in message and "python prepare.py corpus" in message
     )
+
+
+@pytest.mark.parametrize("name", ["nrgpt/table1", "ngpt/fig2", "ngpt/table5", "ngpt/fig4", "cem/fig2a"])
+def test_scale_paper_asks_for_the_papers_corpus(name: str) -> None:
+    cell = plans.make(spec.load(name), "paper", [0]).cells[0]
+    assert cell.config["data"]["least_tokens"] > 3_000_000_000
 
 
 @pytest.mark.parametrize(

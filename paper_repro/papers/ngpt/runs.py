@@ -60,10 +60,11 @@ def runs(view: View, **fixed: str) -> Iterator[Run]:
         if not fixed.items() <= place.items() or view.lost(LOSS, place):
             continue
         records, judged = view.judged(point), view.samples(judged_by(view), place)
-        for seed, loss in sorted(view.samples(LOSS, place).items()):
+        losses = view.samples(LOSS, place)
+        for seed in sorted(losses.keys() & judged.keys()):
             tokens = tokens_per_step(view, place) * (view.counted("steps", place) or 0)
             rate, seconds = float(place["lr"]), records[seed].seconds or 0.0
-            yield Run(place, tokens, rate, seed, loss, judged[seed], seconds)
+            yield Run(place, tokens, rate, seed, losses[seed], judged[seed], seconds)
 
 
 def best_runs(view: View, **fixed: str) -> list[Run]:
