@@ -8,6 +8,7 @@ models.
 
 import dataclasses
 import itertools
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -108,18 +109,21 @@ class Contrast:
     to: Side | None
     over: tuple[str, ...] = ()
     only: dict[str, list[str]] = field(default_factory=dict)
+    best: dict[str, str] = field(default_factory=dict)
+    """By axis the metric that chooses its value, for each side and place apart: ``{lr: val_loss}``."""
 
     @classmethod
     def from_yaml(cls, kind: str, node: Node) -> "Contrast":
         named = "column" if kind == COUNT else "metric"
         required = ("of",) if kind == COUNT else ("of", "to")
-        found = typed_yaml.entries(node, required, (named, "to", "over", "only"))
+        found = typed_yaml.entries(node, required, (named, "to", "over", "only", *(() if kind == COUNT else ("best",))))
         metric = typed_yaml.convert(str, found[named]) if named in found else None
         over = tuple(typed_yaml.convert(list[str], found["over"])) if "over" in found else ()
         only = typed_yaml.convert(dict[str, list[str]], found["only"]) if "only" in found else {}
+        best = typed_yaml.convert(dict[str, str], found["best"]) if "best" in found else {}
         sides = [Side.read(found[name], metric) if name in found else None for name in ("of", "to")]
         assert sides[0] is not None
-        return cls(kind, sides[0], sides[1], over, only)
+        return cls(kind, sides[0], sides[1], over, only, best)
 
     def problems(self, artifact: Any) -> Iterator[str]:
         """Yield what is wrong with it in an artifact."""
@@ -131,6 +135,11 @@ class Contrast:
         for axis, values in self.only.items():
             for value in values:
                 yield from place_problems(artifact.axes, {axis: value})
+        for axis, metric in self.best.items():
+            if axis not in artifact.axes:
+                yield f"'best' names axis '{axis}'{nearest(axis, artifact.axes)}"
+            if metric not in known:
+                yield f"'best' names metric '{metric}'{nearest(metric, known)}"
         for side in (self.of, self.to):
             if side is None:
                 continue
@@ -138,8 +147,8 @@ class Contrast:
                 yield f"unknown {what} '{side.metric}'{nearest(side.metric, known)}"
             yield from place_problems(artifact.axes, side.place)
             for axis in artifact.axes:
-                if (axis in side.place) == (axis in self.over):
-                    yield f"give the value of axis '{axis}', or put it in 'over'"
+                if (axis in side.place) + (axis in self.over) + (axis in self.best) != 1:
+                    yield f"give the value of axis '{axis}', or put it in 'over' or 'best'"
 
     def places(self, view: "Records") -> Iterator[tuple[str, Place]]:
         """Yield the values of ``over`` of which the scale runs both sides, each with its label."""
@@ -160,18 +169,42 @@ class Contrast:
             return count(of, {label: self._counted(view, place) for label, place in places}, to)
         assert self.to is not None
         parts: dict[str, tuple[Samples, Samples]] = {}
+        items: dict[str, dict[int, list[float]]] = {}
         for label, place in places:
-            sides = [(side.metric, {**place, **side.place}) for side in (self.of, self.to)]
+            sides = [(side.metric, self._best(view, {**place, **side.place})) for side in (self.of, self.to)]
             left, right = (view.samples(*side) for side in sides)
             for side, found in zip(sides, (left, right), strict=True):
                 if not found:
                     return nothing(view.absence(*side))
             parts[label] = left, right
+            items[label] = self._items(view, *sides)
+        if all(own and own.keys() == parts[label][0].keys() & parts[label][1].keys() for label, own in items.items()):
+            return items_of_parts(self.kind, of, to, items)
         if self.kind == RATIO:
             return ratio(of, to, parts)
         spec = view.artifact.metrics.get(self.of.metric)
         factor, unit = (spec.factor, "points" if spec.unit.startswith("%") else "") if spec is not None else (1.0, "")
         return dataclasses.replace(difference(of, to, parts, unit), factor=factor)
+
+    def _best(self, view: "Records", place: Place) -> Place:
+        """Complete a place by the best value of each axis of ``best``."""
+        for axis, metric in self.best.items():
+            place = {**place, axis: view.best(place, axis, metric)}
+        return place
+
+    def _items(self, view: "Records", of: tuple[str, Place], to: tuple[str, Place]) -> dict[int, list[float]]:
+        """Return by seed the differences of the losses of single test batches; nothing where records lack them.
+
+        A ratio has them where its metric is exp of a test loss.
+        """
+        files = [_item_file(view.artifact, self.kind, metric) for metric, _ in (of, to)]
+        if files[0] is None or files[0] != files[1]:
+            return {}
+        left, right = (
+            {seed: json.loads(content)["losses"] for seed, content in view.attachments(files[0], place).items()}
+            for _, place in (of, to)
+        )
+        return {seed: [a - b for a, b in zip(left[seed], right[seed], strict=True)] for seed in left.keys() & right}
 
     def _counted(self, view: "Records", place: Place) -> float | None:
         values = [view.counted(side.metric, {**place, **side.place}) for side in (self.of, self.to) if side is not None]
@@ -193,7 +226,19 @@ class Contrast:
             title = title if title[:2].isupper() else title[0].lower() + title[1:]
             return f"{title} of {', '.join(labels)}" if labels else title
 
-        return name(self.of, self.to), name(self.to, self.of) if self.to is not None else ""
+        if self.to is None:
+            return name(self.of, None), ""
+        ends = [f", each at its best {artifact.axes[axis].title.lower()}" for axis in self.best]
+        return name(self.of, self.to), name(self.to, self.of) + "".join(ends)
+
+
+def _item_file(artifact: Any, kind: str, metric: str) -> str | None:
+    """Return the attachment with the losses of single batches behind a metric (``probes.item_losses``)."""
+    spec = artifact.metrics.get(metric)
+    if kind == RATIO:
+        (metric,) = spec.derived.get("exp", [""]) if spec is not None else [""]
+    source = metric.split(" or ")[0]
+    return f"{source}es.json" if source == "test_loss" else None
 
 
 def _labelled(artifact: Any, axis: str, value: str) -> str:
@@ -334,6 +379,23 @@ def items(of: str, to: str, values: Mapping[int, Sequence[float]], unit: str = "
         return nothing("not run")
     kind = DIFFERENCE if to else NUMBER
     return Estimate(kind, of, to, stats.over_items(values), False, unit, items=SEEDS_AND_ITEMS)
+
+
+def items_of_parts(kind: str, of: str, to: str, parts: Mapping[str, Mapping[int, Sequence[float]]]) -> Estimate:
+    """Return the mean over parts, seeds and test items of differences of losses; for a ratio its exponential.
+
+    Args:
+        kind: ``ratio`` or ``difference``.
+        of, to: the names of both sides.
+        parts: differences by part and seed, one for each item, the same items in the same order.
+    """
+    seeds = set.intersection(*(set(part) for part in parts.values()))
+    whole = {seed: [stats.mean(each) for each in zip(*(part[seed] for part in parts.values()), strict=True)] for seed in seeds}
+    if not whole:
+        return nothing("not run")
+    each = tuple((label, stats.over_items(part)) for label, part in parts.items()) if len(parts) > 1 else ()
+    logs, unit = kind == RATIO, "" if kind == RATIO else "nats"
+    return Estimate(kind, of, to, stats.over_items(whole), logs, unit, each, SEEDS_AND_ITEMS)
 
 
 def count(of: str, values: Mapping[str, float | None], to: str = "", unit: str = "") -> Estimate:

@@ -142,6 +142,20 @@ class View:
         point = self.point(place)
         return column_value(self.artifact, self.artifact.columns[name], point, self._judged(point))
 
+    def best(self, place: Mapping[str, str], axis: str, metric: str) -> str:
+        """Return the value of an axis with the best mean of a metric, over the seeds that all of its values have.
+
+        A value at which a seed diverged is no candidate.  Nothing is noted, because of ten rates only the best is judged.
+        The first value of the scale where none has run.
+        """
+        plain, places = self.unwatched(), [dict(key) for key in self.points if place.items() <= dict(key).items()]
+        found = {one[axis]: plain.samples(metric, one) for one in places if not plain.lost(metric, one)}
+        found = {value: samples for value, samples in found.items() if samples}
+        seeds = set.intersection(*map(set, found.values())) if found else set()
+        sign = -1 if self.artifact.metrics[metric].direction == "higher" else 1
+        means = {value: sign * sum(samples[seed] for seed in seeds) for value, samples in found.items()}
+        return min(means, key=means.__getitem__) if seeds else places[0][axis]
+
     def lost(self, name: str | None, place: Mapping[str, str]) -> list[int]:
         """Return the seeds at a place that diverged, or whose metric is not finite."""
         return [

@@ -9,13 +9,15 @@ from paper_repro.tables.claims import Place
 from paper_repro.tables.table import count_text
 from paper_repro.tables.view import View
 
-PERPLEXITY = "perplexity"
+PERPLEXITY, RATE = "perplexity", "lr"
 MARKERS = ("o", "s", "^", "D", "v")
 """By size."""
 
 
 class PerplexityFigure(figure.Figure):
-    """A row for each finished run, with place, parameters, tokens, seed and perplexity."""
+    """A row for each finished run, with place, parameters, tokens, seed and perplexity; of several rates only the best,
+    by validation loss.
+    """
 
     metric: str | None = PERPLEXITY
     marks = "Faint dots: seeds; marks and lines: means over seeds."
@@ -24,6 +26,10 @@ class PerplexityFigure(figure.Figure):
         found: list[figure.Row] = []
         for key in self.view.points:
             place = dict(key)
+            if RATE in place:
+                others = {axis: value for axis, value in place.items() if axis != RATE}
+                if place[RATE] != self.view.best(others, RATE, "val_loss"):
+                    continue
             parameters = int(self.view.counted("parameters", place) or 0)
             head: figure.Row = {**place, "parameters": parameters, "tokens": tokens(self.view, place)}
             for seed, value in sorted(self.view.samples(PERPLEXITY, place).items()):
@@ -32,8 +38,8 @@ class PerplexityFigure(figure.Figure):
 
     @property
     def split(self) -> str:
-        """The split whose perplexity is drawn: test at scale paper, as in the paper, else validation."""
-        return "test" if self.view.scale_name == "paper" else "validation"
+        """The split whose perplexity is drawn: test where there is one, as in the paper, else validation."""
+        return "test" if self.view.scale_name == "paper" or "test_loss" in self.artifact.metrics else "validation"
 
     def label(self, axis: str, value: str) -> str:
         return self.artifact.axes[axis].values[value].label
