@@ -390,7 +390,10 @@ def items_of_parts(kind: str, of: str, to: str, parts: Mapping[str, Mapping[int,
         parts: differences by part and seed, one for each item, the same items in the same order.
     """
     seeds = set.intersection(*(set(part) for part in parts.values()))
-    whole = {seed: [stats.mean(each) for each in zip(*(part[seed] for part in parts.values()), strict=True)] for seed in seeds}
+    whole = {
+        seed: [stats.mean(each) for each in zip(*(part[seed] for part in parts.values()), strict=True)]
+        for seed in seeds
+    }
     if not whole:
         return nothing("not run")
     each = tuple((label, stats.over_items(part)) for label, part in parts.items()) if len(parts) > 1 else ()

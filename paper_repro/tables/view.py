@@ -145,7 +145,7 @@ class View:
     def best(self, place: Mapping[str, str], axis: str, metric: str) -> str:
         """Return the value of an axis with the best mean of a metric, over the seeds that all of its values have.
 
-        A value at which a seed diverged is no candidate.  Nothing is noted, because of ten rates only the best is judged.
+        A value at which a seed diverged is no candidate.  Nothing is noted: of ten rates only the best is judged.
         The first value of the scale where none has run.
         """
         plain, places = self.unwatched(), [dict(key) for key in self.points if place.items() <= dict(key).items()]

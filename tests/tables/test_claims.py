@@ -75,6 +75,21 @@ RATIO = "ratio: {metric: error, of: {model: old}, to: {model: new}, over: [task]
 DIFFERENCE = "difference: {metric: error, of: {model: old}, to: {model: new}, over: [task]}"
 
 
+BEST = "ratio: {metric: error, of: {model: old}, to: {model: new}, best: {task: score}}"
+
+
+def test_each_side_is_read_at_the_value_that_another_metric_chooses(tmp_path: Path) -> None:
+    scores = {("easy", "old"): 0.1, ("easy", "new"): 0.9, ("hard", "old"): 0.8, ("hard", "new"): 0.3}
+
+    def outcome(cell: PlannedCell) -> Outcome:
+        key = (dict(cell.key)["task"], dict(cell.key)["model"])
+        return synthetic.finished(error=FIRST[key], score=scores[key])
+
+    found = judged(tmp_path, f"{BEST}, above: 1", outcome=outcome)
+    assert shown(found.estimate) == pytest.approx(0.9 / 0.4)  # score: the higher, the better
+    assert found.estimate.named.endswith("each at its best task")
+
+
 def test_a_ratio_is_the_geometric_mean_over_places_paired_by_seed(tmp_path: Path) -> None:
     found = judged(tmp_path, f"{RATIO}, above: 1")
     noises = [math.log((1 + one) / (1 + 2 * one)) for one in NOISE.values()]
@@ -244,6 +259,9 @@ def test_a_computed_claim_calls_the_function_beside_its_file(tmp_path: Path) -> 
         (f"{RATIO.replace(', over: [task]', '')}, above: 1", "axis 'task'"),
         (f"{RATIO}, between: [2, 1]", "the lower one first"),
         (f"{RATIO}, above: 1, scales: [gpu]", "gpu"),
+        (f"{BEST.replace('score', 'skore')}, above: 1", "skore"),
+        (f"{BEST.replace('{task:', '{tusk:')}, above: 1", "tusk"),
+        (f"{RATIO.replace(']}', '], best: {task: score}}')}, above: 1", "'over' or 'best'"),
         (f"{RATIO}, above: 1, predicate: 3", "predicate"),
         ("count: {column: layer, of: {task: easy, model: new}}, equals: 1", "layer"),
     ],

@@ -1,5 +1,6 @@
 """Each estimate of CEM's claims on made-up losses with a known answer, and what divergence and edges of a grid do."""
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -9,6 +10,7 @@ import pytest
 
 from paper_repro.cells.tasks import DIVERGED
 from paper_repro.papers.cem.bases.rates import optimum, sweep
+from paper_repro.tables.claims import SEEDS_AND_ITEMS
 from paper_repro.tables.figure import figure_of
 from paper_repro.tables.view import View
 from paper_repro.tests.support import made_up
@@ -56,8 +58,27 @@ SIDES: dict[str, tuple[str, str, str]] = {
 @pytest.mark.parametrize("name", SIDES)
 def test_a_ratio_of_perplexities_is_of_the_sides_that_the_claim_names(name: str) -> None:
     (artifact, claim), (axis, of, to) = name.split(), SIDES[name]
-    assert value(artifact, claim, lower({of: 0.05}, axis)) == near(math.exp(-0.05))
-    assert value(artifact, claim, lower({to: 0.05}, axis)) == near(math.exp(0.05))
+    for better, sign in ((of, -1), (to, 1)):
+        made = replace(lower({better: 0.05}, axis), seeds=(0, 1, 2))
+        assert value(artifact, claim, made) == near(math.exp(sign * 0.05))
+
+
+def test_the_rate_is_chosen_on_validation_and_judged_on_the_items_of_the_test_split() -> None:
+    items = {"attention": [2.0, 3.0, 4.5], "llama": [2.5, 3.5, 4.0]}
+
+    def losses(place: Place, seed: int) -> Mapping[str, float]:
+        chosen = {"llama": "2e-3", "attention": "8e-3"}[place["model"]] == place["lr"]
+        return {"val_loss": 3.0 - chosen, "test_loss": 4.0 + chosen + seed + (place["model"] == "llama")}
+
+    def files(place: Place, seed: int) -> Mapping[str, bytes]:
+        found = [loss + 0.1 * seed * (place["model"] == "llama") for loss in items[place["model"]]]
+        return {"test_losses.json": json.dumps({"losses": found}).encode()}
+
+    seeds_only = Made(losses, noise=0.0, seeds=(0, 1, 2))
+    assert value("fig2a", "attention_half_parameters", seeds_only) == near(math.exp(-1.0))
+    found = made_up.estimate(made_up.view("cem/fig2a", replace(seeds_only, files=files)), "attention_half_parameters")
+    assert found.items == SEEDS_AND_ITEMS and made_up.value(found) == near(math.exp(-0.5 / 3 - 0.1))
+    assert found.interval is not None and found.interval.high > 0.5  # three items tell little
 
 
 def test_mlps_are_pooled_over_steps_and_preconditioners() -> None:
