@@ -130,7 +130,7 @@ def _baselines(
         by_data: dict[str, list[Key]] = {}
         measured = {key: trained.get(_moved(key, baseline.at), own) for key, own in trained.items()}
         for key, own in measured.items():
-            by_data.setdefault(identity.canonical_json([cell.config["data"] for cell in own.values()]), []).append(key)
+            by_data.setdefault(identity.canonical_json(own[min(own)].config["data"]), []).append(key)
         for keys in by_data.values():
             composed = configs.compose_seeds(artifact.experiment_at(keys[0]), layers, seeds)
             below = dict(zip(seeds, composed, strict=True))
@@ -138,7 +138,7 @@ def _baselines(
                 seed: plan_cell(
                     (("baseline", name),), seed, {**below[seed], "data": cell.config["data"], identity.PROBES: {}}
                 )
-                for seed, cell in measured[keys[0]].items()
+                for seed, cell in max((measured[key] for key in keys), key=len).items()  # some keys have fewer seeds
             }
             yield PlannedBaseline(name, baseline, frozenset(keys), planned)
 
