@@ -200,10 +200,7 @@ class Contrast:
         files = [_item_file(view.artifact, self.kind, metric) for metric, _ in (of, to)]
         if files[0] is None or files[0] != files[1]:
             return {}
-        left, right = (
-            {seed: json.loads(content)["losses"] for seed, content in view.attachments(files[0], place).items()}
-            for _, place in (of, to)
-        )
+        left, right = (item_losses(view, files[0], place) for _, place in (of, to))
         return {seed: [a - b for a, b in zip(left[seed], right[seed], strict=True)] for seed in left.keys() & right}
 
     def _counted(self, view: "Records", place: Place) -> float | None:
@@ -230,6 +227,11 @@ class Contrast:
             return name(self.of, None), ""
         ends = [f", each at its best {artifact.axes[axis].title.lower()}" for axis in self.best]
         return name(self.of, self.to), name(self.to, self.of) + "".join(ends)
+
+
+def item_losses(view: Records, file: str, place: Place) -> dict[int, list[float]]:
+    """Return by seed the losses of single batches that ``probes.item_losses`` kept in a file at a place."""
+    return {seed: json.loads(content)["losses"] for seed, content in view.attachments(file, place).items()}
 
 
 def _item_file(artifact: Any, kind: str, metric: str) -> str | None:

@@ -1,7 +1,6 @@
 """Finished runs of a view and their tokens, for figures 1, 2, 3 and 7."""
 
 import itertools
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -93,16 +92,12 @@ def loss_difference(view: View, of: Place, to: Place) -> claims.Estimate:
     samples = [view.samples(metric, place) for place in places]
     if len(samples) < len(best):
         return claims.nothing("not run")
-    left, right = (_items(view, place) for place in places)
+    left, right = (claims.item_losses(view, ITEMS, place) for place in places)
     seeds = left.keys() & right.keys()
     if metric == TEST_LOSS and len(seeds) == len(samples[0].keys() & samples[1].keys()):
         found = {seed: [a - b for a, b in zip(left[seed], right[seed], strict=True)] for seed in seeds}
         return claims.items(left_name, right_name, found, "nats")
     return claims.difference(left_name, right_name, {"": (samples[0], samples[1])}, "nats")
-
-
-def _items(view: View, place: Place) -> dict[int, list[float]]:
-    return {seed: json.loads(content)["losses"] for seed, content in view.attachments(ITEMS, place).items()}
 
 
 def chosen(view: View, axis: str) -> list[str]:
