@@ -1,7 +1,6 @@
 """The one descent on a toy energy whose steps and parameter gradients are derived by hand, and under the papers."""
 
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,7 +12,6 @@ from paper_repro.models.descent import GradientStep, Trajectory, descend, normal
 from paper_repro.models.nrgpt import NRGPT_H_FF2W
 from paper_repro.tests.support.float64 import randomised
 
-ROOT = Path(__file__).parents[2]
 RATE = 0.05
 X = torch.tensor([[0.7, -1.2, 0.4], [1.1, 0.3, -0.8]], dtype=torch.float64)
 W = torch.tensor([0.5, 1.5, 0.9], dtype=torch.float64)
@@ -175,13 +173,10 @@ def test_recorded_states_outlive_a_rule_that_writes_into_them() -> None:
     [
         ({"num_steps": 0}, "num_steps must be a whole number of at least 1, got 0"),
         ({"patience": 0, "tolerance": 0.1, "energy": energy}, "patience must be a whole number of at least 1"),
-        ({"tolerance": -0.1, "energy": energy}, "tolerance must be None or at least 0, got -0.1"),
         ({"tolerance": float("nan"), "energy": energy}, "tolerance must be None or at least 0, got nan"),
-        ({"tolerance": 0.1}, "give energy="),
         ({"energies_at": (1,)}, "give energy="),
         ({"tolerance": 0.1, "energy": lambda x: (x, x)}, "looks at one tensor of energies"),
         ({"draws": torch.zeros(1, 2, 3)}, "draws are for 1 steps and the descent has 2: draw for every step"),
-        ({"draws": torch.zeros(2, 2, 3)}, "noise_scale=0.0 and draws go together"),
         ({"step": GradientStep(energy, RATE, 0.1)}, "noise_scale=0.1 and draws go together"),
     ],
 )

@@ -10,13 +10,6 @@ MODELS = [
     lambda **options: gpt.RGPT(11, 7, 6, 2, num_steps=3, **options),
     lambda **options: gpt.RGPTParallel(11, 7, 6, 2, num_steps=3, **options),
 ]
-OWT = {"vocabulary_size": 50304, "block_length": 1024}
-SHAKESPEARE = {"vocabulary_size": 65, "block_length": 256}
-LISTOPS = {"vocabulary_size": 20, "block_length": 128, "num_heads": 1, "num_steps": 5}
-
-
-def _count(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("make", MODELS)

@@ -8,25 +8,11 @@ from torch.nn import functional
 from paper_repro.models.cem import CEMMLP, CEMAttention
 from paper_repro.models.llama import Llama, gated_feed_forward, rotary_attention
 
-SIZES = {
-    "86M": (672, 8, 8, 1792),
-    "108M": (672, 12, 12, 1792),
-    "134M": (768, 12, 12, 2048),
-    "162M": (864, 12, 12, 2304),
-}
-"""D, K, L, m of the paper's table 1; the text's "number of layers" and "of heads" are equal in each."""
 TIED_ATTENTION = partial(CEMAttention, diagonal="none", slopes="none")
 TIED_MLP = partial(CEMMLP, norm_context=True, norm_inside=True)
 FULL_ATTENTION = partial(CEMAttention, diagonal="shared", preconditioner="diagonal_low_rank")
 FULL_MLP = partial(TIED_MLP, preconditioner="diagonal_low_rank")
 IDS = torch.randint(11, (2, 7), generator=torch.Generator().manual_seed(0))
-
-
-def _count(size: str, attention: Any = rotary_attention, feed_forward: Any = gated_feed_forward) -> int:
-    width, heads, layers, hidden = SIZES[size]
-    with torch.device("meta"):
-        model = Llama(32000, 2048, width, heads, layers, hidden, attention, feed_forward)
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _tiny(attention: Any = rotary_attention, feed_forward: Any = gated_feed_forward) -> Llama:

@@ -17,9 +17,6 @@ FITTING = [
     for rate in nrgpt.INFERENCE_RATES
     if rate != "norm_scale" or norm in nrgpt.WITH_LEARNABLE_SCALE
 ]
-OWT = {"vocabulary_size": 50304, "block_length": 1024, "num_steps": 12, "num_heads": 12}
-SHAKESPEARE = {"vocabulary_size": 65, "block_length": 256, "num_steps": 8}
-LISTOPS = {"block_length": 128, "num_heads": 1, "num_steps": 5}
 IDS = torch.randint(11, (2, 9), generator=torch.Generator().manual_seed(4))
 
 
