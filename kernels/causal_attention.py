@@ -48,15 +48,12 @@ def causal_attention(
 
     Returns:
         (B, H, T, Z).
-
-    Raises:
-        ValueError: a tensor is not four-dimensional, an unknown implementation, or one that is not possible.
-        NotImplementedError: a third or forward-mode derivative through the Triton kernel or the closed form.
     """
     tensors, order = (query, key, value), derivative_order(query, key, value)
     SHAPES.check(*tensors)
     ways = WAYS if dropout == 0 else (WAYS[0], WAYS[-1])
-    way = choose(OP, ways, implementation, tensors, preferable=order > 1, **_size(*tensors, order))
+    width, large = max(query.shape[3], value.shape[3]), attention.many_scores(query, key, order)
+    way = choose(OP, ways, implementation, tensors, order=order, width=width, large=large, preferable=order > 1)
     return way(query, key, value, scale, dropout)
 
 
@@ -67,33 +64,25 @@ def _fused(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropo
     return functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, scale=scale)
 
 
-def _triton(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float) -> Tensor:
-    return attention.attend(attention.fused_passes(), (query, None, None, key, value), 0, _scale(query, scale))
+def _by(passes: Callable[[], attention.Passes]) -> Callable[..., Tensor]:
+    """Return a way of EBT's attention without own columns."""
 
+    def attend(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float) -> Tensor:
+        number = 1 / math.sqrt(query.shape[3]) if scale is None else float(scale)
+        return attention.attend(passes(), (query, None, None, key, value), 0, number)
 
-def _closed_form(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float) -> Tensor:
-    return attention.attend(attention.PASSES, (query, None, None, key, value), 0, _scale(query, scale))
+    return attend
 
 
 OP = "causal_attention"
 SHAPES = Shapes(query="B H T Y", key="B H T Y", value="B H T Z")
 WAYS: tuple[Way[Callable[..., Tensor]], ...] = (
     Way("fused", _fused, order=1),
-    triton_way(_triton, order=2, widest=attention.WIDEST, transforms=True, auto_order=2),
-    closed_form_way(_closed_form, order=2, auto_on=("cpu",), auto_order=2, auto_large=True),
+    triton_way(_by(attention.fused_passes), order=2, widest=attention.WIDEST, transforms=True, auto_order=2),
+    closed_form_way(_by(lambda: attention.PASSES), order=2, auto_on=("cpu",), auto_order=2, auto_large=True),
     Way("reference", common.causal_attention),
 )
 """All but the first and the last are without dropout."""
-
-
-def _size(query: Tensor, key: Tensor, value: Tensor, order: int) -> dict[str, Any]:
-    """Return the order, the longest row of a head, and whether there are many scores."""
-    width = max(query.shape[3], value.shape[3])
-    return {"order": order, "width": width, "large": attention.many_scores(query, key, order)}
-
-
-def _scale(query: Tensor, scale: float | None) -> float:
-    return 1 / math.sqrt(query.shape[3]) if scale is None else float(scale)
 
 
 def _inside_vmap() -> bool:

@@ -195,10 +195,6 @@ def descend(
 
     Returns:
         (*E, ..., D).
-
-    Raises:
-        ValueError: shapes that do not fit, ``num_steps`` < 1, an unknown name, or a closed form that is not possible.
-        NotImplementedError: a second or forward-mode derivative through the closed form.
     """
     if not isinstance(num_steps, int) or num_steps < 1:
         raise ValueError(f"num_steps must be a whole number of at least 1, got {num_steps!r}")

@@ -1,7 +1,9 @@
 """Which way an op takes: by its tensors, by the derivatives that are asked for, and by what the process prefers.
 
 Every op lists its ways, the best first and the definition last.  ``choose`` takes the first that can compute on these
-tensors and that has derivatives of the order that may be asked for.
+tensors and that has derivatives of the order that may be asked for.  Every op raises ValueError for shapes and numbers
+that do not fit and for an implementation that is unknown or not possible, and NotImplementedError for a derivative that
+the way which was insisted on lacks; ``implementation`` is "auto" or the name of a way.
 """
 
 import contextlib

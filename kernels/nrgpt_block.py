@@ -204,10 +204,6 @@ def one_layer_gradient(g: Tensor, weight: Tensor, bias: Tensor, implementation: 
 
     Returns:
         (..., D).
-
-    Raises:
-        ValueError: shapes that do not fit, an unknown implementation, or a closed form that is not possible.
-        NotImplementedError: a second or forward-mode derivative through the closed form.
     """
     SHAPES.check(g, weight, bias, None, None)
     return choose("one_layer_gradient", ONE_LAYER_WAYS, implementation, (g, weight, bias))(g, weight, bias)
@@ -231,9 +227,6 @@ def two_weight_gradient(
 
     Returns:
         (..., D).
-
-    Raises:
-        ValueError, NotImplementedError: as ``one_layer_gradient``.
     """
     SHAPES.check(g, up, up_bias, down, down_bias)
     given = (g, up, up_bias, down, down_bias)

@@ -12,6 +12,7 @@ Let a and b be their cotangents.  The derivatives of a dg + b du are
 Legend: M hidden width.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,12 +22,6 @@ from torch.nn import functional
 from paper_repro.kernels.dispatch import Way, choose, closed_form_way
 from paper_repro.kernels.first_order import SecondOrder
 from paper_repro.models import common
-
-
-def _closed_form(pre: Tensor) -> Tensor:
-    """See ``kernels.swiglu.swiglu``."""
-    out: Tensor = SwiGLU.apply(pre)
-    return out
 
 
 class SwiGLU(SecondOrder):
@@ -102,17 +97,13 @@ def swiglu(pre: Tensor, implementation: str = "auto") -> Tensor:
 
     Returns:
         (..., M).
-
-    Raises:
-        ValueError: an odd last dimension, an unknown implementation, or one that is not possible.
-        NotImplementedError: a third or forward-mode derivative of the closed form.
     """
     if pre.ndim == 0 or pre.shape[-1] % 2:
         raise ValueError(f"the shape must be (..., 2M), got {tuple(pre.shape)}")
     return choose("swiglu", WAYS, implementation, (pre,))(pre)
 
 
-WAYS = (
-    closed_form_way(_closed_form, order=2, auto_order=2),
+WAYS: tuple[Way[Callable[..., Tensor]], ...] = (
+    closed_form_way(SwiGLU.apply, order=2, auto_order=2),
     Way("reference", common.swiglu),
 )

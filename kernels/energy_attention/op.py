@@ -70,10 +70,6 @@ def energy_attention(
 
     Returns:
         P K and P^T Q, (B, H, T, Y), in the inputs' dtype, and lse (B, H, T) in float32 (float64 for float64).
-
-    Raises:
-        ValueError: shapes or dtypes that do not fit, a gamma that is not positive, an unknown implementation, or one
-            that is not possible.
     """
     _check(query, key, gamma, out)
     attend = choose(OP, WAYS, implementation, (query, key), width=query.shape[3])

@@ -68,9 +68,6 @@ def projected_step(
 
     Returns:
         (..., D) and (...).
-
-    Raises:
-        ValueError: shapes that do not fit, an unknown implementation, or one that is not possible.
     """
     SHAPES.check(z, target)
     _check_out("projected_step", out, z, target)
@@ -105,9 +102,6 @@ def image_step(
 
     Returns:
         (B, S, S, C) and (B, S, S).
-
-    Raises:
-        ValueError: as ``projected_step``.
     """
     IMAGE_SHAPES.check(y, patches, bias, wanted, beta)
     reach, side = reach_and_side(patches, y)
@@ -121,18 +115,14 @@ def image_step(
     return step(y, patches, bias, float(step_size), wanted, beta, out=out, changes=changes)
 
 
-def _fused(*given: Any, out: Tensor | None, changes: bool) -> tuple[Tensor, Tensor]:
-    from paper_repro.kernels.projected_step import triton
+def _fused(name: str) -> Step:
+    def step(*given: Any, out: Tensor | None, changes: bool) -> tuple[Tensor, Tensor]:
+        from paper_repro.kernels.projected_step import triton
 
-    step: Step = triton.projected_step
-    return step(*given, out=out)
+        found: tuple[Tensor, Tensor] = getattr(triton, name)(*given, out=out)
+        return found
 
-
-def _fused_image(*given: Any, out: Tensor | None, changes: bool) -> tuple[Tensor, Tensor]:
-    from paper_repro.kernels.projected_step import triton
-
-    step: Step = triton.image_step
-    return step(*given, out=out)
+    return step
 
 
 def _by(compute: Callable[..., Tensor]) -> Step:
@@ -144,16 +134,16 @@ def _by(compute: Callable[..., Tensor]) -> Step:
     return step
 
 
-def _ways(fused: Step, fast: Callable[..., Tensor], definition: Step) -> tuple[Way[Step], ...]:
+def _ways(name: str, fast: Callable[..., Tensor], definition: Step) -> tuple[Way[Step], ...]:
     return (
-        triton_way(fused, order=0, widest=LONGEST_ROW),
+        triton_way(_fused(name), order=0, widest=LONGEST_ROW),
         closed_form_way(_by(fast), order=0, transforms=False, auto_on=("cpu",)),
         Way("reference", definition),
     )
 
 
-WAYS = _ways(_fused, _fast_step, common.projected_step)
-IMAGE_WAYS = _ways(_fused_image, _fast_image_step, common.image_step)
+WAYS = _ways("projected_step", _fast_step, common.projected_step)
+IMAGE_WAYS = _ways("image_step", _fast_image_step, common.image_step)
 
 
 def _check_out(op: str, out: Tensor | None, *given: Tensor) -> None:

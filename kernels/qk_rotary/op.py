@@ -202,10 +202,6 @@ def rotate(
 
     Returns:
         (B, H, T, Y) in x's dtype: a view of contiguous (B, T, H, Y), the layout of flash attention.
-
-    Raises:
-        ValueError: shapes that do not fit, an unknown implementation, or one that is not possible.
-        NotImplementedError: a second or forward-mode derivative through the kernel or the closed form.
     """
     return _rotate((x,), tables, scale, normalize, implementation)[0]
 
@@ -225,9 +221,6 @@ def rotate_queries_and_keys(
 
     Returns:
         Two (B, H, T, Y).
-
-    Raises:
-        ValueError, NotImplementedError: as ``rotate``.
     """
     turned_query, turned_key = _rotate((query, key), tables, scale, normalize, implementation)
     return turned_query, turned_key

@@ -36,10 +36,6 @@ def scaled_swiglu(
 
     Returns:
         (..., M) in the dtype of ``pre``; computed in float32 at least.
-
-    Raises:
-        ValueError: shapes that do not fit, an unknown implementation, or one that is not possible here.
-        NotImplementedError: a second or forward-mode derivative of the kernel.
     """
     _check(pre, scale_u, scale_nu)
     scales = [scale for scale in (scale_u, scale_nu) if scale is not None]
@@ -78,9 +74,6 @@ def scaled_swiglu_of_product(
 
     Returns:
         (..., M).
-
-    Raises:
-        ValueError, NotImplementedError: see ``scaled_swiglu``.
     """
     SHAPES.check(x, weight)
     scales = [scale for scale in (scale_u, scale_nu) if scale is not None]

@@ -506,10 +506,6 @@ def self_slot_attention(
 
     Returns:
         (N B, H, T, Z).
-
-    Raises:
-        ValueError: shapes that do not fit, a negative lead, an unknown implementation, or one that is not possible.
-        NotImplementedError: a third or forward-mode derivative through the kernels or the closed form.
     """
     tensors = query, own_key, own_value, keys, values
     if not isinstance(lead, int) or lead < 0:
@@ -535,17 +531,9 @@ def fused_passes() -> Passes:
     return Passes(triton.forward, triton.gradient, triton.curvature)
 
 
-def _fused(*given: Any) -> Tensor:
-    return attend(fused_passes(), given[:5], *given[5:])
-
-
-def _closed_form(*given: Any) -> Tensor:
-    return attend(PASSES, given[:5], *given[5:])
-
-
 SHAPES = Shapes(query="R H T Y", own_key="R H T Y", own_value="R H T Z", keys="B H C Y", values="B H C Z")
 WAYS: tuple[Way[Callable[..., Tensor]], ...] = (
-    triton_way(_fused, order=2, widest=WIDEST, transforms=True),
-    closed_form_way(_closed_form, order=2, auto_on=("cpu",), auto_large=True),
+    triton_way(lambda *given: attend(fused_passes(), given[:5], *given[5:]), order=2, widest=WIDEST, transforms=True),
+    closed_form_way(lambda *given: attend(PASSES, given[:5], *given[5:]), order=2, auto_on=("cpu",), auto_large=True),
     Way("reference", common.self_slot_attention),
 )

@@ -97,10 +97,6 @@ def sphere_step(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool = True, impl
 
     Returns:
         (..., D), in h's dtype.
-
-    Raises:
-        ValueError: shapes that do not fit, an unknown implementation, or one that is not possible.
-        NotImplementedError: a second or forward-mode derivative through the kernel or the closed form.
     """
     SHAPES.check(h, f, alpha)
     step = choose("sphere_step", WAYS, implementation, (h, f, alpha), width=h.shape[-1])
@@ -110,12 +106,13 @@ def sphere_step(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool = True, impl
 def _fused(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool) -> Tensor:
     from paper_repro.kernels.sphere_step import triton
 
-    out, _ = triton.SphereStep.apply(_rows(h), _rows(f), alpha, absolute)
-    return out.view(h.shape)
+    return _closed_form(h, f, alpha, absolute, triton.SphereStep)
 
 
-def _closed_form(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool) -> Tensor:
-    out, _ = SphereStep.apply(_rows(h), _rows(f), alpha, absolute)
+def _closed_form(
+    h: Tensor, f: Tensor, alpha: Tensor, absolute: bool, function: type[WithGradient] = SphereStep
+) -> Tensor:
+    out, _ = function.apply(*(x.reshape(-1, x.shape[-1]) for x in (h, f)), alpha, absolute)  # (N, D) each
     return out.view(h.shape)
 
 
@@ -133,7 +130,3 @@ WAYS: tuple[Way[Callable[..., Tensor]], ...] = (
     ),
     Way("reference", common.sphere_step),
 )
-
-
-def _rows(x: Tensor) -> Tensor:
-    return x.reshape(-1, x.shape[-1])  # (N, D)

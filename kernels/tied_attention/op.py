@@ -325,11 +325,6 @@ def tied_attention(
 
     Returns:
         o (B, T, H, Y) in the keys' dtype and lse (B, T, H) in float32 (float64 where an input is).
-
-    Raises:
-        ValueError: shapes that do not fit, slopes that ask for a gradient, a temperature that is not positive, an
-            unknown implementation, or one that is not possible.
-        NotImplementedError: a second or forward-mode derivative through the kernel or the closed form.
     """
     SHAPES.check(query, keys, state, context)
     if (state is None) != (context is None):
@@ -380,9 +375,6 @@ def descend(
 
     Returns:
         x_S, (B, T, D).
-
-    Raises:
-        ValueError, NotImplementedError: as ``tied_attention``; also for ``num_steps`` below 1.
     """
     DESCENT_SHAPES.check(x, keys, reading, writing, context, norm_weight)
     if not isinstance(num_steps, int) or num_steps < 1:
@@ -432,18 +424,10 @@ def _fused() -> type[Any]:
     return triton.Attention
 
 
-def _closed_form() -> type[Any]:
-    return ClosedForm
-
-
-def _definition() -> None:
-    return None
-
-
 WAYS: tuple[Way[Callable[[], type[Any] | None]], ...] = (
     triton_way(_fused, widest=WIDEST),
-    closed_form_way(_closed_form, order=1, transforms=False, auto_on=("cpu",), auto_order=1, auto_large=True),
-    Way("reference", _definition),
+    closed_form_way(lambda: ClosedForm, order=1, transforms=False, auto_on=("cpu",), auto_order=1, auto_large=True),
+    Way("reference", lambda: None),
 )
 
 

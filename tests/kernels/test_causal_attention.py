@@ -9,13 +9,11 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from paper_repro.kernels.causal_attention import (
-    WAYS,
-    causal_attention,
-)
+from paper_repro.kernels.causal_attention import WAYS, causal_attention
 from paper_repro.kernels.dispatch import choose, differentiable
 from paper_repro.kernels.preferences import prefer
 from paper_repro.models import common
+from paper_repro.tests.support.ops import assert_same, outcome
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 PERFORMANCE_DROP = "There is a performance drop"
@@ -35,16 +33,6 @@ def _inputs(*shape: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
     return [torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype) for _ in range(3)]
 
 
-def _value_and_gradients(out: Tensor, leaves: list[Tensor]) -> list[Tensor]:
-    weights = torch.cos(torch.arange(out.numel(), dtype=out.dtype)).reshape(out.shape)
-    return [out.detach(), *torch.autograd.grad((out * weights).sum(), leaves)]
-
-
-def _assert_same(found: list[Tensor], expected: list[Tensor], dtype: torch.dtype = torch.float64) -> None:
-    for one, two in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, two, rtol=TOLERANCE[dtype], atol=10 * TOLERANCE[dtype])
-
-
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("scale", [None, 1.0, 0.3])
 @pytest.mark.parametrize("shape", [(2, 1, 33, 8), (3, 2, 5, 7), (1, 1, 1, 3), (1, 2, 63, 5)])
@@ -52,10 +40,9 @@ def _assert_same(found: list[Tensor], expected: list[Tensor], dtype: torch.dtype
 def test_values_and_gradients_are_those_of_an_explicit_softmax(
     implementation: str, shape: tuple[int, ...], scale: float | None, dtype: torch.dtype
 ) -> None:
-    leaves = [value.requires_grad_() for value in _inputs(*shape, dtype=dtype)]
-    expected = _value_and_gradients(_definition(*leaves, scale), leaves)
-    found = causal_attention(*leaves, scale, implementation=implementation)
-    _assert_same(_value_and_gradients(found, leaves), expected, dtype)
+    inputs = _inputs(*shape, dtype=dtype)
+    found = outcome(causal_attention, inputs, scale=scale, implementation=implementation)
+    assert_same(found, outcome(_definition, inputs, scale=scale), TOLERANCE[dtype])
 
 
 def test_auto_takes_the_kernel_unless_a_second_derivative_may_be_asked_for() -> None:
@@ -86,15 +73,16 @@ def test_under_vmap_gradients_reach_the_stacked_leaves(
     moved = [
         value if dim is None else value.movedim(0, dim).contiguous() for value, dim in zip(leaves, in_dims, strict=True)
     ]
-    moved = [value.detach().requires_grad_() for value in moved]
-    stacked = torch.func.vmap(lambda *t: causal_attention(*t, 1.0, 0.0, implementation), in_dims)(*moved)
-    one_by_one = [
-        _definition(
-            *(value if dim is None else value.select(dim, row) for value, dim in zip(moved, in_dims, strict=True)), 1.0
-        )
-        for row in range(4)
-    ]
-    _assert_same(_value_and_gradients(stacked, moved), _value_and_gradients(torch.stack(one_by_one), moved), dtype)
+
+    def one_by_one(*given: Tensor) -> Tensor:
+        rows = [
+            [value if dim is None else value.select(dim, row) for value, dim in zip(given, in_dims, strict=True)]
+            for row in range(4)
+        ]
+        return torch.stack([_definition(*row, 1.0) for row in rows])
+
+    stacked = torch.func.vmap(lambda *t: causal_attention(*t, 1.0, 0.0, implementation), in_dims)
+    assert_same(outcome(stacked, moved), outcome(one_by_one, moved), TOLERANCE[dtype])
 
 
 def test_models_share_one_call_of_the_fused_kernel_in_both_passes() -> None:

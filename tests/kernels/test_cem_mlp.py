@@ -7,41 +7,18 @@ from torch import Tensor
 
 from paper_repro.kernels import cem_mlp
 from paper_repro.kernels.cem_mlp import descend
+from paper_repro.tests.support.ops import assert_same, outcome
 
-NAMES = ("x", "gamma", "reading", "writing")
 
-
-def _inputs(
-    stack: tuple[int, ...], tokens: tuple[int, ...], width: int, hidden: int, dtype: torch.dtype = torch.float64
-) -> dict[str, Tensor]:
+def _inputs(stack: tuple[int, ...], tokens: tuple[int, ...], width: int, hidden: int) -> list[Tensor]:
+    """x, gamma, reading and writing."""
     generator = torch.Generator().manual_seed(7)
     shapes = ((*tokens, width), (*tokens, hidden), (hidden, width), (hidden, width))
     scales = (1.0, 1.0, width**-0.5, hidden**-0.5)
-    return {
-        name: (torch.randn(*stack, *shape, generator=generator, dtype=torch.float64) * scale).to(dtype)
-        for name, shape, scale in zip(NAMES, shapes, scales, strict=True)
-    }
-
-
-def _values_and_gradients(
-    implementation: str, inputs: dict[str, Tensor], tied: bool, **options: object
-) -> dict[str, Tensor]:
-    leaves = {
-        name: value.clone().requires_grad_() for name, value in inputs.items() if not (tied and name == "writing")
-    }
-    writing = leaves["reading"] if tied else leaves["writing"]
-    out = descend(leaves["x"], leaves["gamma"], leaves["reading"], writing, implementation=implementation, **options)  # type: ignore[arg-type]
-    weights = torch.cos(torch.arange(out.numel(), dtype=out.dtype)).reshape(out.shape)
-    gradients = torch.autograd.grad((out * weights).sum(), list(leaves.values()))
-    return {"out": out.detach(), **dict(zip(leaves, gradients, strict=True))}
-
-
-def _assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        torch.testing.assert_close(
-            found[name], value, rtol=tolerance, atol=tolerance * float(value.abs().max()), msg=name
-        )
+    return [
+        torch.randn(*stack, *shape, generator=generator, dtype=torch.float64) * scale
+        for shape, scale in zip(shapes, scales, strict=True)
+    ]
 
 
 @pytest.fixture(params=["one by one", "as one"])
@@ -68,7 +45,10 @@ def test_closed_form_has_the_values_and_gradients_of_the_definition(
     num_steps: int,
     activation: str,
 ) -> None:
-    inputs = _inputs(stack, tokens, width, hidden)
-    options = {"num_steps": num_steps, "step_size": 0.7, "activation": activation}
-    expected = _values_and_gradients("reference", inputs, tied, **options)
-    _assert_same(_values_and_gradients("closed_form", inputs, tied, **options), expected, 1e-12)
+    def descended(x: Tensor, gamma: Tensor, reading: Tensor, writing: Tensor | None = None, **way: str) -> Tensor:
+        options = {"num_steps": num_steps, "step_size": 0.7, "activation": activation}
+        return descend(x, gamma, reading, reading if writing is None else writing, **options, **way)  # type: ignore[arg-type]
+
+    inputs = _inputs(stack, tokens, width, hidden)[: 3 if tied else 4]
+    expected = outcome(descended, inputs, implementation="reference")
+    assert_same(outcome(descended, inputs, implementation="closed_form"), expected, 1e-12)

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from paper_repro.kernels.linear_ce import linear_cross_entropy, negative_log_likelihoods, op, triton
-from paper_repro.tests.support.ops import ON_A_GPU, apart
+from paper_repro.tests.support.ops import ON_A_GPU, apart, assert_same
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 5e-6}
 
@@ -48,14 +48,6 @@ def _found(inputs: dict[str, Any], **options: Any) -> dict[str, Tensor]:
     return {"loss": loss.detach(), "each": each, **dict(zip(leaves, gradients, strict=True))}
 
 
-def _assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        torch.testing.assert_close(
-            found[name], value, rtol=tolerance, atol=tolerance * float(value.abs().max()), msg=name
-        )
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("implementation", ["closed_form", "fused"])
@@ -70,7 +62,7 @@ def test_values_and_gradients_are_those_of_the_definition(
     inputs["scale"] = {"word by word": inputs["scale"], "by one number": inputs["scale"][:1], "not": None}[scaled]
     expected = _found(inputs, reduction=reduction, implementation="reference")
     found = _found(inputs, reduction=reduction, implementation=implementation, token_chunk=token_chunk)
-    _assert_same(found, expected, 1e-12)
+    assert_same(found.values(), expected.values(), 1e-12)
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -82,7 +74,7 @@ def test_odd_sizes(shape: tuple[int, ...], width: int, words: int, dtype: torch.
     expected = _found({k: v if k == "targets" else v.double() for k, v in inputs.items()}, implementation="reference")
     found = _found(inputs, implementation=implementation, token_chunk=10)
     assert all(value.dtype == dtype for value in found.values())
-    _assert_same({name: value.double() for name, value in found.items()}, expected, TOLERANCE[dtype])
+    assert_same(found.values(), expected.values(), TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("implementation", ["closed_form", "fused"])
@@ -103,7 +95,9 @@ def test_large_logits_neither_overflow_nor_lose_the_target(implementation: str) 
     found = _found(inputs, implementation=implementation, token_chunk=2)
     assert all(bool(value.isfinite().all()) for value in found.values())
     assert float(found["each"].max()) > 1e4
-    _assert_same(found, _found(inputs, implementation="reference"), 1e-4)  # float32 logits of 1e4 are 1e-3 apart
+    assert_same(
+        found.values(), _found(inputs, implementation="reference").values(), 1e-4
+    )  # float32 logits of 1e4 are 1e-3 apart
 
 
 @pytest.mark.parametrize("softmax", [op.softmax, triton.softmax])

@@ -3,6 +3,7 @@
 Tolerances, relative to the largest entry: float64 1e-12; float32 2e-6, some ten roundings of 6e-8 each.
 """
 
+import itertools
 import math
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from paper_repro.kernels import unit_adam
+from paper_repro.tests.support.ops import assert_same
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6}
 NUMBERS = {"lr": 0.01, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
@@ -50,13 +52,6 @@ def _by_torch(shapes: list[tuple[int, ...]], dtype: torch.dtype, unit: bool, ste
     return [parameters, *([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))]
 
 
-def _assert_same(found: list[list[Tensor]], expected: list[list[Tensor]], tolerance: float) -> None:
-    for ones, twos in zip(found, expected, strict=True):
-        for one, two in zip(ones, twos, strict=True):
-            scale = float(two.abs().max())
-            torch.testing.assert_close(one, two.to(one.dtype), rtol=tolerance, atol=tolerance * scale)
-
-
 @pytest.mark.parametrize("how", ["reference", "auto", "fused"])
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize(("unit", "shapes"), [(True, SHAPES), (False, VECTORS)])
@@ -65,7 +60,8 @@ def test_steps_are_those_of_adamw_and_a_projection(
     unit: bool, shapes: list[tuple[int, ...]], dtype: torch.dtype, steps: int, how: str
 ) -> None:
     found = _stepped(shapes, dtype, unit, steps, how)
-    _assert_same(found, _by_torch(shapes, dtype, unit, steps), TOLERANCE[dtype] * math.sqrt(steps))
+    expected = _by_torch(shapes, dtype, unit, steps)
+    assert_same(itertools.chain(*found), itertools.chain(*expected), TOLERANCE[dtype] * math.sqrt(steps))
     if unit:
         norms = torch.cat([torch.linalg.vector_norm(rows.double(), dim=-1).flatten() for rows in found[0]])
         assert float((norms - 1).abs().max()) < 4 * torch.finfo(dtype).eps
