@@ -1,11 +1,9 @@
-"""Cross-entropy, perplexity and bits per byte, from summed negative log-likelihoods and counts.
+"""Cross-entropy and perplexity, from summed negative log-likelihoods and counts.
 
-Every batch brings a sum and how many tokens (or bytes) it is the sum of, so the mean is weighted by tokens and only
+Every batch brings a sum and how many tokens it is the sum of, so the mean is weighted by tokens and only
 then exponentiated.  The mean of per-batch perplexities that EBT's logger prints is another number: above this one for
 batches of equal size, by convexity.
 """
-
-import math
 
 import torch
 from torch import Tensor
@@ -79,15 +77,3 @@ class Perplexity(CrossEntropy):
 
     def _value(self, mean: Tensor) -> Tensor:
         return mean.exp()
-
-
-class BitsPerByte(CrossEntropy):
-    """``sum_nll / (num_bytes ln 2)`` over everything seen: comparable between tokenizers.  Unit: bit/byte.
-
-    Bytes, of the UTF-8 text that the scored tokens decode to, stand in the place of the tokens of ``CrossEntropy``.
-    """
-
-    counted = "bytes"
-
-    def _value(self, mean: Tensor) -> Tensor:
-        return mean / math.log(2)

@@ -1,8 +1,6 @@
 """Lines, power laws, optima of learning rates and transitions that are fitted to results."""
 
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ from scipy.interpolate import Akima1DInterpolator
 from scipy.stats import linregress, t
 
 from paper_repro.metrics.fits import (
-    Transition,
     exponent_gap,
     fit_line,
     fit_power_law,
@@ -46,8 +43,6 @@ EBT_LOSSES = [[5.1210, 5.1122, 5.0392], [4.5119, 4.5118, 4.4906], [3.8262, 3.832
 PARAMETERS = [6.187e6, 12.387e6, 48.775e6, 176.033e6, 395.549e6]
 STEPS = [7.5e3, 15e3, 60e3, 210e3, 480e3]
 TOKENS_PER_STEP = 64 * 256
-PRINTED_TRANSFORMER_FLOPS = [4.56e15, 1.82e16, 2.87e17, 3.63e18, 1.87e19]
-PRINTED_EBT_FLOPS = [3.04e16, 1.22e17, 1.92e18, 2.42e19, 1.24e20]
 
 
 def pooled(flops, losses):
@@ -55,20 +50,10 @@ def pooled(flops, losses):
     return [cost for cost, _ in points], [loss for _, loss in points]
 
 
-def fits(transformer_flops, ebt_flops, first_size=0):
-    return (
-        fit_power_law(*pooled(transformer_flops[first_size:], TRANSFORMER_LOSSES[first_size:])),
-        fit_power_law(*pooled(ebt_flops[first_size:], EBT_LOSSES[first_size:])),
-    )
-
-
-def rebuilt_flops():
-    transformer = [6 * n * steps * TOKENS_PER_STEP for n, steps in zip(PARAMETERS, STEPS, strict=True)]
-    return transformer, [20 / 3 * flops for flops in transformer]
-
-
 def test_printed_losses_give_the_printed_gap_of_exponents():
-    transformer, ebt = fits(*rebuilt_flops())
+    flops = [6 * n * steps * TOKENS_PER_STEP for n, steps in zip(PARAMETERS, STEPS, strict=True)]
+    transformer = fit_power_law(*pooled(flops, TRANSFORMER_LOSSES))
+    ebt = fit_power_law(*pooled([20 / 3 * cost for cost in flops], EBT_LOSSES))
     # half a unit in the last digit of the reference values
     assert transformer.exponent == pytest.approx(0.05457, abs=5e-6)
     assert ebt.exponent == pytest.approx(0.05946, abs=5e-6)
@@ -193,13 +178,9 @@ def test_dip_of_the_interpolant_beside_a_best_edge_is_not_trusted():
     assert (optimum.at_edge, optimum.learning_rate, optimum.value) == (True, 1.0, 5.0)
 
 
-@pytest.mark.parametrize("diverged", [math.nan, math.inf])
-def test_diverged_rate_is_dropped_in_any_order(diverged):
+def test_a_diverged_rate_is_dropped_and_the_best_one_below_it_is_at_the_edge():
     values = parabola(CEM_RATES, 0.0014)
-    assert optimal_learning_rate([0.016, *CEM_RATES], [diverged, *values]) == optimal_learning_rate(CEM_RATES, values)
-
-
-def test_best_rate_just_below_divergence_is_at_the_edge():
+    assert optimal_learning_rate([0.016, *CEM_RATES], [math.inf, *values]) == optimal_learning_rate(CEM_RATES, values)
     optimum = optimal_learning_rate(CEM_RATES, [*parabola(CEM_RATES[:4], 0.004), math.nan])
     assert (optimum.at_edge, optimum.learning_rate) == (True, 0.004)
 
@@ -208,8 +189,6 @@ def test_best_rate_just_below_divergence_is_at_the_edge():
     ("rates", "values", "message"),
     [
         ([], [], "sweep is empty"),
-        ([1e-3], [3.0], "1 of 1 learning rates converged, .* at least 3"),
-        ([1e-3, 2e-3], [3.0, 2.0], "2 of 2 learning rates converged"),
         ([1e-3, 2e-3, 4e-3], [3.0, 2.0, math.nan], "2 of 3 .*lower ones"),
         ([1e-3, 2e-3, 1e-3], [3.0, 2.0, 4.0], "0.001 stands twice"),
     ],
@@ -232,12 +211,6 @@ def test_points_of_a_logistic_curve_give_it_back(slope, middle):
     # exact data: least squares stops where its steps fall below 1e-14 relative, or at rounding of the residuals
     assert (fit.slope, fit.middle) == (pytest.approx(slope, rel=1e-6), pytest.approx(middle, rel=1e-7))
     assert fit.size == pytest.approx(10 ** (middle + math.log(4) / slope), rel=1e-6)
-
-
-def test_the_transition_is_where_the_curve_is_at_80_percent():
-    fit = Transition(slope=7.0, middle=4.3)
-    assert fit.accuracy(fit.size) == pytest.approx(0.8, abs=1e-12)
-    assert fit.accuracy(10**4.3) == pytest.approx(0.5, abs=1e-12)
 
 
 def test_fit_is_the_least_squares_one():
@@ -270,13 +243,3 @@ def test_step_between_two_sizes_is_found_between_them():
 def test_points_without_a_transition_are_refused(sizes, accuracies, message):
     with pytest.raises(ValueError, match=message):
         transition(sizes, accuracies)
-
-
-def test_what_tables_import_loads_neither_torch_nor_scipy():
-    program = (
-        "import sys\n"
-        "import paper_repro.metrics.fits, paper_repro.metrics.speedup\n"
-        "print(sorted({'torch', 'scipy', 'torchmetrics', 'lightning'} & set(sys.modules)))\n"
-    )
-    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert answer.stdout.strip() == "[]"

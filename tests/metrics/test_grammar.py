@@ -6,8 +6,6 @@ from contextlib import closing
 import pytest
 
 from paper_repro.metrics.grammar import (
-    FAMILIES,
-    FIXED_FAMILIES,
     FixedRules,
     Harper,
     LanguageTool,
@@ -54,44 +52,22 @@ START = {"Capitalization": 1}
     ("text", "found"),
     [
         ("She are here", {"Subject-Verb Agreement": 1}),
-        ("The shell are here", {}),
         ("We  is\nhere", {"Subject-Verb Agreement": 1}),
         ("There is books", {"Subject-Verb Agreement": 1}),
-        ("There is one book", {}),
-        ("There are many", {"Subject-Verb Agreement": 1}),
-        ("There are books", {}),
         ("There are books here", {"Subject-Verb Agreement": 1}),
         ("Take a egg", {"Articles": 1}),
-        ("Take an EGG", {}),
-        ("Take an bear", {"Articles": 1}),
         ("Take a 7", {"Articles": 1}),
-        ("Take the 22nd", {"Articles": 1}),
-        ("Myself and others", {"Pronouns": 1}),
         ("Between you and i", {"Pronouns": 1}),
-        ("See him and I", {"Pronouns": 1}),
-        ("Its going", {"Pronouns": 1}),
         ("Its going its way", {}),
-        ("Your doing it", {"Pronouns": 1}),
         ("Know whos.", {"Pronouns": 1}),
-        ("Know whos there", {}),
-        ("He did walked", {"Tense": 1}),
-        ("They have going", {"Tense": 1}),
         ("One. Two. three", {"Capitalization": 3}),
         ("So may I go", {"Capitalization": 3}),
-        ("Be off of it", {"Prepositions": 1}),
-        ("You would of", {"Prepositions": 1}),
         ("Affect is used as a noun", {"Word Choice": 1}),
-        ("As a noun, affect", {}),
-        ("Then in comparisons", {"Word Choice": 1}),
-        ("Loose some weight", {"Word Choice": 1}),
         ("Accept it for now", {"Word Choice": 1}),
         ("Wait for it...", {"Punctuation": 1}),
         ("One.two , three,,,four??!!", {"Punctuation": 5}),
-        ("The THE end", {"Double Words": 1}),
         ("The the the end", {"Double Words": 1}),
         ("Going home", {"Sentence Structure": 1}),
-        ("Because of walking", {"Sentence Structure": 1}),
-        ("The reason is because", {"Sentence Structure": 1}),
     ],
 )
 def test_rules_of_the_paper_with_their_quirks(text, found):
@@ -118,14 +94,9 @@ def test_grade_by_hand():
     assert grade == pytest.approx(0.39 * 4 + 11.8 * 8 / 4 - 15.59, abs=1e-12)
     assert flesch_kincaid_grade("It's late, isn't it...") == pytest.approx(0.39 * 4 + 11.8 - 15.59, abs=1e-12)
     assert flesch_kincaid_grade("It's late, isn't it...") == flesch_kincaid_grade("It’s late, isn’t it.")
-
-
-@pytest.mark.parametrize(
-    ("word", "syllables"),
-    [("time", 1), ("walked", 1), ("wanted", 2), ("table", 2), ("agree", 2), ("the", 1), ("rhythm", 1), ("energy", 3)],
-)
-def test_syllables(word, syllables):
-    assert flesch_kincaid_grade(word) == pytest.approx(0.39 + 11.8 * syllables - 15.59, abs=1e-12)
+    syllables = {"time": 1, "walked": 1, "wanted": 2, "table": 2, "agree": 2, "the": 1, "rhythm": 1, "energy": 3}
+    for word, count in syllables.items():
+        assert flesch_kincaid_grade(word) == pytest.approx(0.39 + 11.8 * count - 15.59, abs=1e-12), word
 
 
 def client(monkeypatch, check):
@@ -163,16 +134,9 @@ def test_languagetool_server_that_stops_answering_is_named(monkeypatch):
         LanguageTool("http://here").inspect("Some text")
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://["])
-def test_languagetool_address_where_none_answers(url):
-    with pytest.raises(MissingCheckerError, match=rf"{re.escape(url)} does not answer as a LanguageTool server"):
-        LanguageTool(url)
-
-
-@pytest.mark.parametrize("version", ["1.8.0_292", "11.0.2"])
-def test_old_java_on_the_path(monkeypatch, tmp_path, version):
+def test_old_java_on_the_path(monkeypatch, tmp_path):
     java = tmp_path / "java"
-    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
     java.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingCheckerError, match=r"too old \(SystemError.*give url="):
@@ -220,29 +184,20 @@ def test_harper_sorts_spelling_from_grammar(monkeypatch):
     assert quality.score == pytest.approx(0.8 * 2 / 3 + 0.2, abs=1e-15)
 
 
-@pytest.mark.parametrize("module", [None, types.ModuleType("harper")])
-def test_missing_harper_is_answered_with_the_command(monkeypatch, module):
-    monkeypatch.setitem(sys.modules, "harper", module)
-    with pytest.raises(MissingCheckerError, match="pip install harper-py"):
-        Harper()
+def test_missing_harper_is_answered_with_the_command(monkeypatch):
+    for module in (None, types.ModuleType("harper")):
+        monkeypatch.setitem(sys.modules, "harper", module)
+        with pytest.raises(MissingCheckerError, match="pip install harper-py"):
+            Harper()
 
 
-@pytest.mark.parametrize(("text", "words", "characters"), [("", 0, 0), (" \n\t", 0, 0), ("hi", 1, 2), (" a ", 1, 1)])
-def test_texts_that_are_too_short_are_refused_by_name(text, words, characters):
-    with pytest.raises(ValueError, match=rf"GQS \(paper\) of a text of {words} words and {characters} characters"):
-        grammar_quality(text, PaperRules(), readable)
-
-
-def test_text_without_letters_has_no_grade():
-    with pytest.raises(ValueError, match=r"'123 456' has no letters, expected words"):
-        grammar_quality("123 456", PaperRules())
-
-
-@pytest.mark.parametrize("wrong", [None, b"some bytes", ["a", "list"], 7])
-def test_what_is_no_text_is_refused(wrong):
+def test_what_cannot_be_scored_is_refused():
+    for text, message in ((" \n\t", "0 words and 0 characters"), ("hi", "1 words and 2"), ("123 456", "no letters")):
+        with pytest.raises(ValueError, match=message):
+            grammar_quality(text, PaperRules())
     for call in (flesch_kincaid_grade, PaperRules().inspect, lambda text: grammar_quality(text, PaperRules())):
-        with pytest.raises(TypeError, match=f"found {type(wrong).__name__}, expected a text"):
-            call(wrong)
+        with pytest.raises(TypeError, match="found bytes, expected a text"):
+            call(b"some bytes")
 
 
 def found(text: str) -> list[str]:
@@ -306,11 +261,6 @@ def test_of_findings_that_overlap_the_most_severe_stays() -> None:
     ]
     assert quality.score == pytest.approx(0.5 * (1 - 0.7 / 8) + 0.5, abs=1e-15)
     assert PaperRules().inspect("This is between you and i for now.").findings[1:] != []
-
-
-def test_families_and_weights_are_the_papers() -> None:
-    names = [(family.category, family.severity) for family in FAMILIES]
-    assert [(family.category, family.severity) for family in FIXED_FAMILIES] == names
 
 
 def test_contractions_are_spelt_right() -> None:

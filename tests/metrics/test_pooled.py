@@ -1,6 +1,5 @@
 """Metrics that pool sums over batches and processes: means, errors of numbers and of images."""
 
-import copy
 import json
 import math
 import os
@@ -13,7 +12,7 @@ import torch
 import torchmetrics
 from torchmetrics.image import PeakSignalNoiseRatio
 
-from paper_repro.metrics.likelihood import BitsPerByte, CrossEntropy, Perplexity
+from paper_repro.metrics.likelihood import CrossEntropy, Perplexity
 from paper_repro.metrics.pooled import (
     Largest,
     Mean,
@@ -46,25 +45,6 @@ def test_changing_the_precision_of_the_model_loses_nothing_of_the_sum(conversion
     assert metric.pooled_sum.dtype is torch.float64
 
 
-def test_asking_for_another_precision_by_name_is_obeyed_and_another_device():
-    assert CrossEntropy().set_dtype(torch.float32).pooled_sum.dtype is torch.float32
-    metric = CrossEntropy().to("meta")
-    assert (metric.pooled_sum.device.type, metric.count.device.type) == ("meta", "meta")
-    assert metric.pooled_sum.dtype is torch.float64
-
-
-def test_copy_and_state_dict_carry_the_sum():
-    metric = CrossEntropy()
-    metric.persistent(True)
-    metric.update(6.0, 4)
-    restored = CrossEntropy()
-    restored.persistent(True)
-    restored.load_state_dict(metric.state_dict())
-    restored.update(0.0, 2)
-    assert restored.compute().item() == 1.0
-    assert copy.deepcopy(metric).compute().item() == 1.5
-
-
 def test_a_mean_weighs_each_number():
     metric = Mean()
     metric.update(torch.tensor(1.0), 3)
@@ -84,21 +64,18 @@ def test_the_largest_of_all_batches():
 
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
 @pytest.mark.parametrize("kind", [Mean, Largest])
-@pytest.mark.parametrize("place", range(3))
-def test_what_is_not_finite_passes_into_the_result(kind, wrong, place):
-    metric = kind()
-    for step in range(3):
-        metric.update(torch.tensor([1.0, wrong if step == place else 2.0]))
-    assert metric.compute().item() == pytest.approx(wrong, nan_ok=True)
+def test_what_is_not_finite_passes_into_the_result(kind, wrong):
+    for place in range(3):
+        metric = kind()
+        for step in range(3):
+            metric.update(torch.tensor([1.0, wrong if step == place else 2.0]))
+        assert metric.compute().item() == pytest.approx(wrong, nan_ok=True)
 
 
-@pytest.mark.parametrize(
-    "make", [Mean, MeanSquaredError, RootMeanSquaredError, Perplexity, BitsPerByte, lambda: PooledPSNR(data_range=1.0)]
-)
 @pytest.mark.filterwarnings("ignore:The ``compute`` method")
-def test_compute_before_update_is_refused(make):
-    with pytest.raises(ValueError, match=r"has seen no .*: call update before compute"):
-        make().compute()
+def test_compute_before_update_is_refused():
+    with pytest.raises(ValueError, match="RootMeanSquaredError has seen no elements: call update before compute"):
+        RootMeanSquaredError().compute()
 
 
 @pytest.mark.parametrize(("ours", "squared"), [(MeanSquaredError, True), (RootMeanSquaredError, False)])
@@ -111,24 +88,6 @@ def test_errors_agree_with_torchmetrics_in_float64(ours, squared):
         reference.update(preds.flatten(), target.flatten())
     # 215 additions in float64: 215 * 2^-53 = 2.4e-14
     torch.testing.assert_close(metric.compute(), reference.compute(), rtol=3e-14, atol=0)
-
-
-def test_forward_returns_the_batch_and_accumulates_and_reset_forgets():
-    metric = RootMeanSquaredError()
-    assert metric(torch.tensor([3.0]), torch.tensor([0.0])).item() == 3.0
-    assert metric(torch.tensor([4.0]), torch.tensor([0.0])).item() == 4.0
-    assert metric.compute().item() == math.sqrt(12.5)
-    metric.reset()
-    metric.update(torch.tensor([1.0]), torch.tensor([0.0]))
-    assert metric.compute().item() == 1.0
-
-
-def test_small_error_after_a_large_one_is_not_lost_to_float32():
-    metric = MeanSquaredError()
-    metric.update(torch.tensor([1e4]), torch.tensor([0.0]))
-    for _ in range(100):
-        metric.update(torch.tensor([1.0]), torch.tensor([0.0]))
-    assert metric.compute().item() == (1e8 + 100) / 101  # in float32 1e8 + 1 is 1e8
 
 
 def test_difference_of_bytes_does_not_wrap_and_shapes_are_not_broadcast():
@@ -189,7 +148,7 @@ NLL, COUNTS = torch.tensor([3.0, 90.0, 0.5, 7.0, 11.0], dtype=torch.float64), to
 
 def fed(rows):
     errors = [MeanSquaredError(), RootMeanSquaredError(), PooledPSNR(data_range=1.0), MeanImagePSNR(data_range=1.0)]
-    likelihoods, numbers, lost = [CrossEntropy(), Perplexity(), BitsPerByte()], [Mean(), Largest()], [Mean(), Largest()]
+    likelihoods, numbers, lost = [CrossEntropy(), Perplexity()], [Mean(), Largest()], [Mean(), Largest()]
     for metric in errors:
         metric.update(PREDS[rows], TARGET[rows])
     for metric in likelihoods:

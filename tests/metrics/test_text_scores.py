@@ -1,5 +1,4 @@
 import math
-import random
 import sys
 import zipfile
 from contextlib import closing
@@ -14,7 +13,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.metrics import text_scores
 from paper_repro.metrics.grammar import LANGUAGETOOL_JAR, FixedRules, PaperRules, grammar_quality
 from paper_repro.metrics.perplexity import TextPerplexity
-from paper_repro.metrics.text_scores import ENGINES, TextScorer, distinct_n, metric_names
+from paper_repro.metrics.text_scores import TextScorer, distinct_n, metric_names
 from paper_repro.tests.support import golden, tiny_gpt2
 
 TEXT = "ROMEO: what light is this?\nIt is the east. We has seen it...\n\nIt is the east."
@@ -83,13 +82,9 @@ def with_archive(folder: Path) -> Path:
     return jar
 
 
-@pytest.mark.parametrize("kept", [None, 0, 200])
-def test_a_download_that_broke_off_is_none(tmp_path: Path, kept: int | None) -> None:
+def test_a_download_that_broke_off_is_none(tmp_path: Path) -> None:
     jar = with_archive(tmp_path)
-    if kept is None:
-        jar.unlink()
-    else:
-        jar.write_bytes(jar.read_bytes()[:kept])
+    jar.write_bytes(jar.read_bytes()[:200])
     scorer = TextScorer("no-such-model", ["languagetool"], embed)
     assert "no download of it is on this machine" in scorer.unavailable["gqs_languagetool"]
 
@@ -114,8 +109,6 @@ def servers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
             running.append(language)
 
         def check(self, text: str) -> list[Any]:
-            if "break" in text:
-                raise ConnectionError("gone")
             return []
 
         def close(self) -> None:
@@ -129,13 +122,6 @@ def servers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 def test_the_server_ends_with_the_scorer(servers: list[str]) -> None:
     with closing(TextScorer("no-such-model", ["languagetool"], embed, grade=grade)) as scorer:
         assert "gqs_languagetool" in scorer(TEXT).values and servers == ["en-US"]
-    assert servers == []
-
-
-def test_the_server_of_a_checker_that_stops_answering_ends(servers: list[str]) -> None:
-    with closing(TextScorer("no-such-model", ["languagetool"], embed, grade=grade)) as scorer:
-        assert "gqs_languagetool" not in scorer("They break it.").values
-        assert "gqs_languagetool" in scorer.unavailable
     assert servers == []
 
 
@@ -173,7 +159,6 @@ def test_names() -> None:
         "gqs_paper", "gqs_fixed", "gqs_languagetool", "gqs_harper",
     ]  # fmt: skip
     assert metric_names("models/other gpt", ["fixed"])[::5] == ["perplexity_other_gpt", "gqs_fixed"]
-    assert len(TextScorer("no-such", similarity_model=embed).metrics) == 6 and len(ENGINES) == 4
 
 
 def test_wrong_arguments_are_refused(folder: Path) -> None:
@@ -200,20 +185,3 @@ def test_counted_by_hand():
     assert distinct_n(text, 1) == 4 / 6
     assert distinct_n(text, 2) == 4 / 5
     assert distinct_n(text, 6) == 1
-
-
-def test_repetition_scores_near_zero_and_shuffling_keeps_distinct_1():
-    words = [f"w{index % 40}" for index in range(400)]
-    assert distinct_n(" ".join(words), 1) == 0.1
-    assert distinct_n("a " * 1000, 2) == 1 / 999
-    random.Random(0).shuffle(words)
-    assert distinct_n(" ".join(words), 1) == 0.1
-    assert distinct_n(" ".join(words), 2) > 0.4
-
-
-@pytest.mark.parametrize(
-    ("text", "n", "words"), [("", 1, 0), (" \n", 1, 0), ("hi", 2, 1), ("word", 2, 1), ("a b", 3, 2)]
-)
-def test_texts_that_are_too_short_are_refused_by_name(text, n, words):
-    with pytest.raises(ValueError, match=f"distinct-{n} of a text of {words} words, expected at least {n}"):
-        distinct_n(text, n)
