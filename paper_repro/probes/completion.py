@@ -102,7 +102,6 @@ class Reconstructions:
         at_least("num_images", self.num_images)
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Complete the images."""
         model = completing(module, "reconstructions")
         masked, images = first_images(data, self.num_images, module.device)
         return strips_of(images, masked, model(masked, self.free_steps, self.step_size))
@@ -152,7 +151,6 @@ class RelaxationTrace:
         return max(1, round(self.free_steps * self.trained_step_size / self.step_size))
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Trace the first test images."""
         model = completing(module, self.name)
         masked, images = first_images(data, self.num_images, module.device)
         shown = sorted({*self.shown, self.trained})
@@ -285,7 +283,6 @@ class EstimateOrder:
             raise ValueError(f"betas must be two or more, each below the one before, got {self.betas}")
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Measure; neither the trained module nor the data are looked at."""
         model, masked, images = self._instance(seed)
         full_backpropagation(model, masked, images, self.num_steps)
         expected = _taken(model)
@@ -351,7 +348,6 @@ class GradientPrecision:
         return Phases(self.free_steps, self.nudged_steps, self.beta, self.step_size)
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Compare the gradients of one batch."""
         model = copy.deepcopy(completing(module, "gradient_precision"))
         batch = first_images(data, self.num_images, module.device)
         before = torch.get_float32_matmul_precision()

@@ -45,7 +45,6 @@ class InnerSteps:
             at_least("steps", number)
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Measure the same windows for every S."""
         model, findings = module.model, Findings()
         if not isinstance(model, Llama) or not list(model.descents()):
             return findings

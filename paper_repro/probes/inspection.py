@@ -114,7 +114,6 @@ class Embeddings:
         at_least("sampled_pairs", self.sampled_pairs)
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Inspect ``module.model``; of the data nothing is read."""
         model = inspected(module)
         metrics: dict[str, float] = {}
         content: dict[str, Any] = {"edges": {"norm": NORM_EDGES, "dot": DOT_EDGES}}
@@ -203,7 +202,6 @@ class Matrices:
             at_least("layers", layer)
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Inspect ``module.model``; of the data nothing is read."""
         plain: dict[str, list[float]] = {name: [] for name in (*ATTENTION, *FEED_FORWARD)}
         renormalized: dict[str, list[float]] = {name: [] for name in plain}
         histograms: dict[str, Any] = {}
@@ -284,7 +282,6 @@ class Scales:
     """
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Inspect ``module.model``; of the data nothing is read."""
         vectors = effective_scales(inspected(module))
         means = {name: [float(vector.mean()) for vector in found] for name, found in vectors.items()}
         metrics = {f"mean_{name}": sum(values) / len(values) for name, values in means.items()}

@@ -4,7 +4,6 @@
 text in which the first letter that looks like an answer counts.
 """
 
-import csv
 import hashlib
 import json
 import math
@@ -25,7 +24,8 @@ FOLDER = "mmlu"
 LETTERS = "ABCD"
 SHOTS = 5
 HUB_FILES = {"dev": "all/dev-00000-of-00001.parquet", "test": "all/test-00000-of-00001.parquet"}
-"""All subjects of a split in one file, as in the data set cais/mmlu of the Hugging Face hub."""
+"""All subjects of a split in one file, as in the data set cais/mmlu of the Hugging Face hub: subject, question, choices
+and answer, from 0 to 3."""
 DOWNLOAD = "hf download cais/mmlu --repo-type dataset --include 'all/dev-*' 'all/test-*' --local-dir"
 LACK = f"needs mmlu: put it below the data folder, then use --fill; run: {DOWNLOAD} $PAPER_REPRO_DATA/{FOLDER}"
 INSTRUCTION = "\n\nOutput 'A', 'B', 'C', or 'D'. Full answer not needed."
@@ -58,7 +58,7 @@ class MMLU:
     or for an English article).  The attachment ``mmlu.json`` holds the counts of each subject, and the hash of the
     questions.
 
-    The data module needs a ``tokenizer``; the questions lie in ``mmlu/`` below the data folder (layouts: ``read``),
+    The data module needs a ``tokenizer``; the questions lie in ``mmlu/`` below the data folder,
     else every metric is unavailable.
 
     Args:
@@ -140,10 +140,6 @@ class Subject:
 def read(folder: Path, sizes: Mapping[str, int]) -> dict[str, Subject]:
     """Return the subjects that ``sizes`` names, each with as many test questions as it says.
 
-    Two layouts: the hub's, ``all/dev-00000-of-00001.parquet`` and ``all/test-00000-of-00001.parquet`` with the columns
-    subject, question, choices, answer; or the original, ``dev/<subject>_dev.csv`` and ``test/<subject>_test.csv`` whose
-    rows are question, four choices and a letter, without a header.
-
     Raises:
         UsageError: a file is absent or damaged, or a subject has another number of questions.
     """
@@ -158,52 +154,32 @@ def read(folder: Path, sizes: Mapping[str, int]) -> dict[str, Subject]:
 
 
 def digest(subjects: Mapping[str, Subject]) -> str:
-    """Return SHA-256 of all questions and answers: equal for the two layouts."""
+    """Return SHA-256 of all questions and answers."""
     content = {name: asdict(subject) for name, subject in subjects.items()}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _read_split(folder: Path, split: str, names: Mapping[str, int]) -> dict[str, list[Question]]:
-    path = folder / HUB_FILES[split]
-    if path.is_file():
-        return _read_parquet(path, names)
-    found = {}
-    for name in names:
-        table = folder / split / f"{name}_{split}.csv"
-        if not table.is_file():
-            raise UsageError(f"needs mmlu: there is neither {path} nor {table}; {_mend(folder)}")
-        try:
-            with table.open(newline="", encoding="utf-8") as stream:
-                found[name] = [_from_row(row, f"{table}: row {row_}") for row_, row in enumerate(csv.reader(stream), 1)]
-        except (UnicodeDecodeError, csv.Error) as error:
-            raise UsageError(f"{table}: no CSV in UTF-8: {error}; {_mend(folder)}") from error
-    return found
-
-
-def _from_row(row: Sequence[str], where: str) -> Question:
-    if len(row) != 6 or row[5].strip() not in tuple(LETTERS):
-        raise UsageError(
-            f"{where}: found {len(row)} fields {row!r:.80}, expected question, four choices and a letter A-D"
-        )
-    return Question(row[0], tuple(row[1:5]), LETTERS.index(row[5].strip()))
-
-
-def _read_parquet(path: Path, names: Mapping[str, int]) -> dict[str, list[Question]]:
     from pyarrow import ArrowException
     from pyarrow.parquet import read_table
 
-    found: dict[str, list[Question]] = {name: [] for name in names}
+    path = folder / HUB_FILES[split]
+    if not path.is_file():
+        raise UsageError(f"needs mmlu: there is no {path}; {_mend(folder)}")
+    columns = ["subject", "question", "choices", "answer"]
     try:
-        rows: list[dict[str, Any]] = read_table(
-            path, columns=["subject", "question", "choices", "answer"], partitioning=None
-        ).to_pylist()
+        rows: list[dict[str, Any]] = read_table(path, columns=columns, partitioning=None).to_pylist()
     except (ArrowException, OSError) as error:
-        raise UsageError(f"{path}: no parquet file of MMLU: {error}; {_mend(path.parent.parent)}") from error
+        raise UsageError(f"{path}: no parquet file of MMLU: {error}; {_mend(folder)}") from error
+    found: dict[str, list[Question]] = {name: [] for name in names}
     for number, row in enumerate(rows):
         if row["subject"] in found:
-            where = f"{path}: row {number}"
-            letter = LETTERS[row["answer"]] if row["answer"] in range(len(LETTERS)) else ""
-            found[row["subject"]].append(_from_row([row["question"], *row["choices"], letter], where))
+            if len(row["choices"]) != len(LETTERS) or row["answer"] not in range(len(LETTERS)):
+                raise UsageError(
+                    f"{path}: row {number}: found {row['choices']!r:.80} and the answer {row['answer']}, expected four "
+                    f"choices and a number from 0 to 3; {_mend(folder)}"
+                )
+            found[row["subject"]].append(Question(row["question"], tuple(row["choices"]), row["answer"]))
     return found
 
 

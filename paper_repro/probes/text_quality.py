@@ -87,7 +87,6 @@ class TextQuality:
         find_model(self.perplexity_model)  # before hours are spent on the training
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Generate and score."""
         model, tokenizer = module.model, getattr(data, "tokenizer", None)
         if not isinstance(tokenizer, Tokenizer):
             raise UsageError(f"TextQuality needs text: {type(data).__name__} has no tokenizer; leave the probe out")

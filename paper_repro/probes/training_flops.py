@@ -37,7 +37,6 @@ class TrainingFlops:
     """
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Count; the trained weights are not looked at."""
         twin = copy.deepcopy(module).to("meta")
         batch = data.example_batch()
         batch = batch.to("meta") if isinstance(batch, Tensor) else tuple(part.to("meta") for part in batch)

@@ -1,13 +1,18 @@
 """A tokenizer of bytes, models that know what they want, and a small MMLU of our own."""
 
-import csv
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+from pyarrow import Table
+from pyarrow.parquet import write_table
 from torch import Tensor, nn
 
+from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.models.gpt import GPT
+from paper_repro.training.module import PaperModule
+from paper_repro.training.schedules import Cosine
 
 END = 256
 
@@ -26,6 +31,28 @@ class Bytes:
 
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(item for item in ids if item < END).decode(errors="replace")
+
+
+class Text(CounterBasedDataModule):
+    """Data of which a probe reads the tokenizer alone."""
+
+    splits = ("val",)
+    tokenizer: Any = Bytes()
+
+    def train_batch(self, step: int) -> None:
+        raise AssertionError("a probe draws no training batch")
+
+    def evaluation_batches(self, split: str) -> Iterator[None]:
+        raise AssertionError("nor an evaluation batch")
+
+
+class Silent(Text):
+    tokenizer = None
+
+
+class Module(PaperModule):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model.eval(), torch.optim.AdamW, Cosine())
 
 
 class Reciting(nn.Module):
@@ -69,7 +96,7 @@ SIZES = {"fruit": 7, "small_rivers": 5}
 
 
 def questions(subject: str, split: str) -> list[list[str]]:
-    """Rows as in the original CSV files; commas, quotes and line ends within a field among them."""
+    """Rows of a question, four choices and the letter of the right one."""
     count = SIZES[subject] if split == "test" else 5
     rows = []
     for number in range(count):
@@ -79,26 +106,13 @@ def questions(subject: str, split: str) -> list[list[str]]:
     return rows
 
 
-def write_csv(folder: Path, subjects: Sequence[str] = tuple(SIZES)) -> Path:
-    """The original layout."""
-    for split in ("dev", "test"):
-        (folder / split).mkdir(parents=True, exist_ok=True)
-        for subject in subjects:
-            with (folder / split / f"{subject}_{split}.csv").open("w", newline="", encoding="utf-8") as stream:
-                csv.writer(stream).writerows(questions(subject, split))
-    return folder
-
-
-def write_parquet(folder: Path) -> Path:
+def write_mmlu(folder: Path) -> Path:
     """The hub's layout, with a subject that nobody asks for."""
-    from pyarrow import Table
-    from pyarrow.parquet import write_table
-
     (folder / "all").mkdir(parents=True)
     for split in ("dev", "test"):
         rows = [
             {"question": row[0], "subject": subject, "choices": row[1:5], "answer": "ABCD".index(row[5])}
-            for subject in ("fruit", "small_rivers")
+            for subject in SIZES
             for row in questions(subject, split)
         ]
         rows.insert(3, {"question": "?", "subject": "other", "choices": ["", "", "", ""], "answer": 0})

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from paper_repro.base import identity
-from paper_repro.base.configs import locate
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import settings
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, task_of
@@ -191,11 +189,3 @@ def test_a_plane_with_its_border_visible_is_completed_without_error() -> None:
     torch.testing.assert_close(harmonic(data, 1)(whole, torch.zeros_like(blank)), whole)
     with pytest.raises(UsageError, match="without a visible pixel"):
         harmonic(data, 1)(whole, torch.ones_like(blank))
-
-
-OLDER = {older: now for older, now in identity.rules().moved.items() if older.startswith("paper_repro.probes.")}
-
-
-@pytest.mark.parametrize("older", OLDER)
-def test_a_class_that_moved_is_found_under_its_older_names(older: str) -> None:
-    assert locate(older) is locate(OLDER[older])

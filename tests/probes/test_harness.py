@@ -55,7 +55,7 @@ def test_the_harness_and_our_own_scoring_agree_on_mmlu(tasks: Path, seed: int) -
     evaluator = Evaluator(small_gpt(block_length=512, seed=seed), Bytes())
     found = downstream.run_tasks(evaluator, [f"own_{subject}" for subject in SIZES], 5, None, tasks)
     own = Evaluator(small_gpt(block_length=512, seed=seed), Bytes())
-    tallies = mmlu.by_log_likelihood(own, mmlu.read(doubles.write_csv(tasks / "csv"), SIZES))
+    tallies = mmlu.by_log_likelihood(own, mmlu.read(doubles.write_mmlu(tasks / "mmlu"), SIZES))
     expected = {f"own_{subject}/acc": pytest.approx(tally.accuracy, abs=1e-12) for subject, tally in tallies.items()}
     assert {name: value for name, value in found.items() if name in expected} == expected
     assert (evaluator.num_requests, evaluator.num_cropped) == (own.num_requests, own.num_cropped)

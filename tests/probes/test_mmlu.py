@@ -1,44 +1,20 @@
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
-from torch import Tensor, nn
+from pyarrow import Table
+from pyarrow.parquet import read_table, write_table
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import DATA_VARIABLE
-from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.probes import mmlu
 from paper_repro.probes.causal_evaluator import Evaluator
 from paper_repro.probes.mmlu import MMLU, Tally
 from paper_repro.tests.probes import doubles
-from paper_repro.tests.probes.doubles import SIZES, Bytes, Reciting
-from paper_repro.training.module import PaperModule
-from paper_repro.training.schedules import Cosine
+from paper_repro.tests.probes.doubles import SIZES, Bytes, Module, Reciting, Silent, Text
 
 COLUMNS = {"food": {"fruit": SIZES["fruit"]}, "earth": {"small_rivers": SIZES["small_rivers"]}}
-
-
-class Text(CounterBasedDataModule):
-    splits = ("val",)
-    tokenizer: Bytes | None = Bytes()
-
-    def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
-        raise AssertionError("a probe draws no training batch")
-
-    def evaluation_batches(self, split: str) -> Iterator[tuple[Tensor, Tensor]]:
-        raise AssertionError("nor an evaluation batch")
-
-
-class Silent(Text):
-    tokenizer = None
-
-
-class Module(PaperModule):
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(model, torch.optim.AdamW, Cosine())
 
 
 @pytest.fixture
@@ -53,7 +29,7 @@ def share(letter: str, subject: str) -> float:
 
 
 def test_a_model_that_always_means_b_and_writes_c_gets_both_shares(folder: Path) -> None:
-    doubles.write_csv(folder / "mmlu")
+    doubles.write_mmlu(folder / "mmlu")
     # After "Answer:" it says " B"; what it writes after the instruction names C in one way, an article in the other.
     model = Reciting("Answer:", " B", 4096)
     found = MMLU(COLUMNS, num_tokens=4, instruction="").measure(Module(model), Text(), 0)
@@ -75,7 +51,7 @@ def test_a_model_that_always_means_b_and_writes_c_gets_both_shares(folder: Path)
 
 
 def test_prompts_that_the_context_cannot_hold_are_reported(folder: Path) -> None:
-    doubles.write_csv(folder / "mmlu")
+    doubles.write_mmlu(folder / "mmlu")
     found = MMLU(COLUMNS, num_tokens=1).measure(Module(doubles.small_gpt(block_length=64).float()), Text(), 0)
     assert found.metrics["mmlu_cropped"] == 100
 
@@ -86,14 +62,14 @@ def test_every_metric_is_measured_or_lacks_the_questions(folder: Path) -> None:
     assert not absent.metrics and not absent.attachments
     assert {reason.partition(":")[0] for reason in absent.unavailable.values()} == {"needs mmlu"}
     assert all("hf download cais/mmlu" in reason for reason in absent.unavailable.values())
-    doubles.write_csv(folder / "mmlu")
+    doubles.write_mmlu(folder / "mmlu")
     assert probe.measure(module, Text(), 0).metrics.keys() == absent.unavailable.keys()
 
 
 def test_the_configured_folder_comes_first(tmp_path: Path) -> None:
     data = Text()
     data.data_root = str(tmp_path)  # type: ignore[attr-defined]
-    doubles.write_parquet(tmp_path / "mmlu")
+    doubles.write_mmlu(tmp_path / "mmlu")
     found = MMLU(COLUMNS, num_tokens=1).measure(Module(Reciting("Answer:", " B", 4096)), data, 0)
     assert found.metrics["mmlu_food"] == pytest.approx(share("B", "fruit"), abs=1e-9)
 
@@ -103,7 +79,7 @@ def test_wrong_columns_damaged_questions_and_data_without_text_are_refused(folde
         MMLU({"food": {}})
     with pytest.raises(ValueError, match=r"columns.food.fruit must be a whole number of at least 1, got 0"):
         MMLU({"food": {"fruit": 0}})
-    doubles.write_csv(folder / "mmlu")
+    doubles.write_mmlu(folder / "mmlu")
     with pytest.raises(UsageError, match="7 test questions on fruit, expected 6"):
         MMLU({"food": {"fruit": 6}})  # before anything is trained
     with pytest.raises(UsageError, match=r"Silent has no tokenizer; leave probes.mmlu out"):
@@ -115,21 +91,18 @@ def test_wrong_columns_damaged_questions_and_data_without_text_are_refused(folde
 
 @pytest.fixture
 def subjects(tmp_path: Path) -> dict[str, mmlu.Subject]:
-    return mmlu.read(doubles.write_csv(tmp_path), SIZES)
+    return mmlu.read(doubles.write_mmlu(tmp_path), SIZES)
 
 
 def right_answers(letter: str) -> dict[str, int]:
     return {name: [row[5] for row in doubles.questions(name, "test")].count(letter) for name in SIZES}
 
 
-def test_both_layouts_give_the_same_questions(tmp_path: Path, subjects: dict[str, mmlu.Subject]) -> None:
-    pytest.importorskip("pyarrow")
-    hub = mmlu.read(doubles.write_parquet(tmp_path / "hub"), SIZES)
-    assert hub == subjects
-    assert mmlu.digest(hub) == mmlu.digest(subjects)
+def test_questions_are_those_of_the_file(subjects: dict[str, mmlu.Subject]) -> None:
     row = doubles.questions("fruit", "test")[2]
     assert subjects["fruit"].questions[2] == mmlu.Question(row[0], tuple(row[1:5]), "ABCD".index(row[5]))
     assert [len(subjects[name].examples) for name in SIZES] == [5, 5]
+    assert mmlu.digest(subjects) != mmlu.digest({"fruit": subjects["fruit"]})
 
 
 def test_the_prompt_is_that_of_the_original_paper() -> None:
@@ -186,30 +159,19 @@ def test_a_column_is_the_mean_of_its_subjects_whatever_their_size() -> None:
 
 
 def test_absent_and_damaged_files_are_refused_with_the_command(tmp_path: Path) -> None:
-    with pytest.raises(
-        UsageError, match=r"needs mmlu: there is neither .*parquet nor .*fruit_dev.csv; run: hf download"
-    ):
+    with pytest.raises(UsageError, match=r"needs mmlu: there is no .*dev-00000-of-00001.parquet; run: hf download"):
         mmlu.read(tmp_path, SIZES)
-    doubles.write_csv(tmp_path)
+    doubles.write_mmlu(tmp_path)
     with pytest.raises(UsageError, match=r"7 test questions on fruit, expected 8; run: hf download"):
         mmlu.read(tmp_path, {"fruit": 8})
-    table = tmp_path / "test" / "fruit_test.csv"
-    whole = table.read_bytes()
-    table.write_bytes(whole + b"question,a,b,c,d,E\n")
-    with pytest.raises(UsageError, match=r"fruit_test.csv: row 8: found 6 fields .*, expected question, four choices"):
-        mmlu.read(tmp_path, SIZES)
-    table.write_bytes(whole + b"question,a,b,c,A\n")
-    with pytest.raises(UsageError, match=r"fruit_test.csv: row 8: found 5 fields"):
-        mmlu.read(tmp_path, SIZES)
-    table.write_bytes(b"\xff" + whole)
-    with pytest.raises(UsageError, match=r"fruit_test.csv: no CSV in UTF-8"):
-        mmlu.read(tmp_path, SIZES)
-
-
-def test_a_damaged_parquet_file_is_refused(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    doubles.write_parquet(tmp_path)
-    path = tmp_path / "all" / "dev-00000-of-00001.parquet"
+    path = tmp_path / "all" / "test-00000-of-00001.parquet"
+    whole = read_table(path).to_pylist()
+    for wrong in ({"choices": ["a", "b", "c"]}, {"answer": 4}, {"answer": None}):
+        write_table(Table.from_pylist([{**whole[0], **wrong}, *whole[1:]]), path)
+        with pytest.raises(
+            UsageError, match=r"parquet: row 0: found .*, expected four choices and .*; run: hf download"
+        ):
+            mmlu.read(tmp_path, SIZES)
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(UsageError, match=r"dev-00000-of-00001.parquet: no parquet file of MMLU: .*; run: hf download"):
+    with pytest.raises(UsageError, match=r"test-00000-of-00001.parquet: no parquet file of MMLU: .*; run: hf download"):
         mmlu.read(tmp_path, SIZES)

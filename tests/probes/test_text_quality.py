@@ -2,7 +2,6 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,31 +20,14 @@ from paper_repro.models import gpt, nrgpt
 from paper_repro.models.generation import Settle, generate
 from paper_repro.probes import text_quality
 from paper_repro.probes.text_quality import ATTACHMENT, ReferenceTexts, TextQuality, reference_text
+from paper_repro.tests.probes.doubles import Module, Silent, Text
 from paper_repro.tests.support import tiny_gpt2
-from paper_repro.training.module import PaperModule
-from paper_repro.training.schedules import Cosine
 
 PROMPTS = ["\n\n", "to be", "or not", "ask"]
 
 
-class Text(CounterBasedDataModule):
-    splits = ("val",)
-    tokenizer: Any = CharacterTokenizer("abcdefghijklmnopqrstuvwxyz .\n")
-
-    def train_batch(self, step: int) -> None:
-        raise AssertionError("a probe draws no training batch")
-
-    def evaluation_batches(self, split: str) -> Iterator[None]:
-        raise AssertionError("nor an evaluation batch")
-
-
-class Silent(Text):
-    tokenizer = None
-
-
-class Module(PaperModule):
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(model.eval(), torch.optim.AdamW, Cosine())
+class Letters(Text):
+    tokenizer = CharacterTokenizer("abcdefghijklmnopqrstuvwxyz .\n")
 
 
 def small(kind: Any = nrgpt.NRGPT_H_FF1, **options: Any) -> Module:
@@ -76,7 +58,7 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def measure(module: Module, data: CounterBasedDataModule | None = None, **options: Any) -> Any:
     probe = TextQuality(**{"prompts": PROMPTS, "num_tokens": 60, "gqs_engines": ["fixed"], **options})
     with torch.no_grad():
-        return probe.measure(module, data or Text(), seed=0)
+        return probe.measure(module, data or Letters(), seed=0)
 
 
 def test_the_text_of_the_lowest_perplexity_is_reported(folder: Path) -> None:
@@ -94,7 +76,7 @@ def test_the_text_of_the_lowest_perplexity_is_reported(folder: Path) -> None:
 
 
 def test_a_text_is_its_prompt_and_what_follows_without_leading_newlines(folder: Path) -> None:
-    module, tokenizer = small(), Text.tokenizer
+    module, tokenizer = small(), Letters.tokenizer
     texts = json.loads(measure(module, perplexity_model=str(folder)).attachments[ATTACHMENT])["texts"]
     for text in texts:
         ids = generate(module.model, tokenizer.encode(text["prompt"]), 60, seed=text["seed"], num_allowed=29).ids
@@ -118,13 +100,6 @@ def test_without_perplexity_the_mean_takes_its_place_and_says_so() -> None:
     assert findings.unavailable["perplexity"].startswith("needs gpt2: `hf download")
     assert findings.unavailable["perplexity"].endswith("; other columns are means over 4 texts, not of the best")
     assert "other columns" not in mean.unavailable["perplexity"]
-
-
-def test_engines_that_are_not_there_are_unavailable() -> None:
-    findings = measure(small(), gqs_engines=["paper", "harper", "languagetool"])
-    assert findings.unavailable["gqs_harper"].startswith("needs harper-py")
-    assert findings.unavailable["gqs_languagetool"].startswith("needs LanguageTool")
-    assert {"gqs_paper", "distinct_1"} <= set(findings.metrics)
 
 
 def test_a_metric_without_a_value_says_why() -> None:
