@@ -30,7 +30,7 @@ OLD := TORCHINDUCTOR_CACHE_DIR="$$(pwd)/.inductor/default" ATEN_CPU_CAPABILITY=d
 AVX2 := TORCHINDUCTOR_CACHE_DIR="$$(pwd)/.inductor/avx2" ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2
 NUMERICS := $(FAST) tests/models tests/kernels tests/training
 
-.PHONY: reproduce environment report docs verify test test-slow test-processors lint stress clean dev-of-main-checkout
+.PHONY: reproduce environment report docs verify test test-slow test-processors lint lock stress clean dev-of-main-checkout
 
 STARTED := $(shell date +%s)
 # Four of the ten seeds of scale cpu: 4 to 10 minutes on two cores.
@@ -70,6 +70,12 @@ lint: $(DEV)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) scripts/typecheck.py
+
+# uv.lock has the hash of every file; constraints.txt has its versions, for pip. Needs uv.
+lock:
+	uv lock
+	echo '# Made from uv.lock by `make lock`; without local tags, so a machine with CUDA takes the CUDA build of torch.' > constraints.txt
+	uv export --frozen --all-extras --no-hashes --no-emit-project --no-annotate --no-header -q | sed 's/ ;.*//' >> constraints.txt
 
 stress: $(DEV)
 	$(PYTEST) -m stress

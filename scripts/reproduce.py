@@ -25,6 +25,7 @@
                                                  with --cancel end the jobs
     reproduce.py cem/table3 --verify             train the first steps of one published cell of each kind anew and
                                                  compare them with its record; without a name, of every experiment
+    reproduce.py --check-contribution FOLDER     check somebody's records: seal, config, code and numbers
 
 Exit codes: 0 all done, 1 some cells failed, diverged, lack their data or differ from their record, 2 wrong usage or
 config, 130 interrupted.
@@ -59,6 +60,7 @@ PUBLISHED = "--published"
 ACTIONS = [
     f"--{one}" for one in ["list", "plan", "cells", "config", "render", "publish", "fill", "verify", "again", "cancel"]
 ]
+CONTRIBUTION = "--check-contribution"
 SETTINGS = ("scale", "seeds", "seed", "runs")
 RARELY = 50_000
 """New objects between two collections of garbage, of which plans, tables and figures make little."""
@@ -69,7 +71,7 @@ INSTEAD = "--render shows the committed results where there are any"
 
 def main(arguments: Sequence[str]) -> int:
     slurm, arguments = start.take(arguments)
-    words = parse(arguments, (*HELP, *ACTIONS, start.PREPARE, PUBLISHED), SETTINGS)
+    words = parse(arguments, (*HELP, *ACTIONS, start.PREPARE, PUBLISHED, CONTRIBUTION), SETTINGS)
     _check_launcher(words, slurm)
     if words.flags & {*HELP} or not arguments:
         print(__doc__)
@@ -87,6 +89,8 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(f"{PUBLISHED} goes with a run, not with {actions[0]}; --plan shows how many are published")
     if "--verify" in words.flags:
         return _verify(words)
+    if CONTRIBUTION in words.flags:
+        return _check_contribution(words)
     if not words.names:
         raise UsageError("which artifact? --list shows them all")
     action = actions[0] if actions else ""
@@ -239,6 +243,35 @@ def _verify(words: Words) -> int:
         rows.append((one, verify(one.cell, published)))
     print(publish.verified(rows))
     return int(any(found.verdict == DIFFERS for _, found in rows))
+
+
+def _check_contribution(words: Words) -> int:
+    """Print a table of the checks of somebody's records.
+
+    Returns:
+        1 where a record is refused.
+    """
+    from tabulate import tabulate
+
+    from paper_repro.base.errors import ROOT
+    from paper_repro.cells import contribution, records
+    from paper_repro.tables import plan as plans
+
+    if len(words.names) != 1 or words.flags != {CONTRIBUTION} or words.settings or words.overrides:
+        raise UsageError(f"give one folder of records: {CONTRIBUTION} runs")
+    planned = {}
+    for name in spec.find():
+        artifact = spec.load(name)
+        for scale in artifact.scales:
+            planned |= {cell.settings: f"{name} {scale}" for cell in plans.make(artifact, scale).all_cells}
+    published = [record for cell in sorted(records.begun(RESULTS)) if (record := records.find(RESULTS, cell))]
+    found = contribution.check(Path(words.names[0]), published, planned, ROOT)
+    print(tabulate([vars(one) for one in found], headers="keys", tablefmt="github"))
+    refused = sum(not one.accepted for one in found)
+    names = " ".join(sorted({one.artifact.split()[0] for one in found if one.accepted}))
+    verify = f"; next: reproduce.py --verify {names} trains their first steps anew" if names else ""
+    print(f"{len(found) - refused} of {len(found)} records accepted{verify}", file=sys.stderr)
+    return int(refused > 0)
 
 
 def _show(plan: "Plan", runs: Path, warnings: "Later", close: Callable[[], None] = lambda: None) -> int:

@@ -1,0 +1,129 @@
+"""Records that somebody contributes: an honest one is accepted, each kind of forged one is refused for its reason."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paper_repro.base import identity
+from paper_repro.base.errors import RESULTS, UsageError
+from paper_repro.cells import records
+from paper_repro.cells.contribution import OK, Finding, check
+from paper_repro.cells.records import Record
+from paper_repro.tables import plan as plans
+from paper_repro.tables import spec
+
+
+def commit(folder: Path) -> str:
+    """Return the only commit of a new repository."""
+    words = ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "first"]
+    for call in (["init", "-q"], words):
+        subprocess.run(["git", "-C", str(folder), *call], check=True)
+    found = subprocess.run(["git", "-C", str(folder), "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    return found.stdout.strip()
+
+
+@pytest.fixture
+def published() -> list[Record]:
+    """Two cells of one published table, equal but for their seed."""
+    cells = plans.make(spec.load("cem/table3"), "cpu", [0, 1]).cells[:2]
+    found = [records.find(RESULTS, cell.id) for cell in cells]
+    assert found[0] is not None and found[1] is not None
+    return [found[0], found[1]]
+
+
+@pytest.fixture
+def contribute(tmp_path: Path, published: list[Record]) -> Callable[..., Finding]:
+    code = tmp_path / "code"
+    code.mkdir()
+    known = commit(code)
+
+    def contribute(name: str = "", edit: Callable[[Path], object] = lambda path: None, **changes: Any) -> Finding:
+        """Check the first cell with changed fields under a valid seal, after an edit of its file."""
+        record = published[0]
+        origin = {**record.provenance, "commit": known, **changes.pop("provenance", {})}
+        path = records.record_path(tmp_path / "runs", name or record.cell)
+        records.write(path, replace(record, provenance=origin, **changes))
+        edit(path)
+        (finding,) = check(tmp_path / "runs", published, {identity.settings(record.config): "cem/table3 cpu"}, code)
+        return finding
+
+    return contribute
+
+
+def test_an_honest_record_is_accepted(contribute: Callable[..., Finding], published: list[Record]) -> None:
+    finding = contribute()
+    assert finding.accepted and finding == Finding(published[0].cell, "cem/table3 cpu", OK, OK, OK, OK)
+
+
+def better(path: Path) -> None:
+    """Change a number and leave the seal."""
+    path.write_bytes(path.read_bytes().replace(b'"test_rmse":0.', b'"test_rmse":0.0', 1))
+
+
+def test_a_changed_number_breaks_the_seal(contribute: Callable[..., Finding]) -> None:
+    finding = contribute(edit=better)
+    assert not finding.accepted and "hash" in finding.seal
+
+
+def test_a_changed_setting_breaks_the_id(contribute: Callable[..., Finding], published: list[Record]) -> None:
+    config = json.loads(json.dumps(published[0].config))
+    config["optimizer"]["lr"] *= 2
+    finding = contribute(config=config)
+    assert not finding.accepted and finding.artifact == ""
+    assert finding.config == f"the id of this config is {identity.settings(config)}"
+
+
+def test_a_cell_that_nobody_plans_is_refused(contribute: Callable[..., Finding], published: list[Record]) -> None:
+    config = {**published[0].config, "seed": 99}
+    finding = contribute(identity.settings(config), config=config, cell=identity.settings(config))
+    assert not finding.accepted and finding.config == "no artifact plans this cell"
+
+
+@pytest.mark.parametrize(
+    ("origin", "reason"),
+    [
+        ({"dirty": True}, "uncommitted changes"),
+        ({"commit": "f" * 40}, "no commit ffffffffff here"),
+        ({"commit": None}, "no commit"),
+    ],
+)
+def test_code_that_nobody_has_is_refused(
+    contribute: Callable[..., Finding], origin: dict[str, Any], reason: str
+) -> None:
+    finding = contribute(provenance=origin)
+    assert not finding.accepted and finding.code == reason
+
+
+def test_the_curves_of_another_seed_are_recognised(contribute: Callable[..., Finding], published: list[Record]) -> None:
+    finding = contribute(curves=published[1].curves)
+    assert not finding.accepted and finding.numbers == f"the loss curves are of published cell {published[1].cell}"
+
+
+def test_another_number_of_parameters_is_refused(contribute: Callable[..., Finding]) -> None:
+    finding = contribute(parameters=1)
+    assert not finding.accepted and finding.numbers.startswith("1 parameters, ")
+
+
+def test_a_curve_has_to_reach_the_last_step_and_the_final_metric(
+    contribute: Callable[..., Finding], published: list[Record]
+) -> None:
+    (name, curve), *_ = published[0].curves.items()
+    short = {key: values[:-1] for key, values in curve.items()}
+    assert " ends at step " in contribute(curves={name: short}).numbers
+    metrics = {**published[0].metrics, name: 0.5 * curve["value"][-1]}
+    assert "its curve ends at" in contribute(metrics=metrics).numbers
+
+
+def test_what_lies_beside_a_record_has_to_be_what_it_names(contribute: Callable[..., Finding]) -> None:
+    finding = contribute(attachments={"test_losses.json": "0" * 64})
+    assert not finding.accepted and "absent" in finding.seal
+
+
+def test_a_folder_without_records_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no record\.json there"):
+        check(tmp_path, [], {}, tmp_path)
