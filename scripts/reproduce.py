@@ -71,7 +71,7 @@ INSTEAD = "--render shows the committed results where there are any"
 
 def main(arguments: Sequence[str]) -> int:
     slurm, arguments = start.take(arguments)
-    words = parse(arguments, (*HELP, *ACTIONS, start.PREPARE, PUBLISHED, CONTRIBUTION), SETTINGS)
+    words = parse(arguments, (*HELP, *ACTIONS, CONTRIBUTION, start.PREPARE, PUBLISHED), SETTINGS)
     _check_launcher(words, slurm)
     if words.flags & {*HELP} or not arguments:
         print(__doc__)
@@ -87,13 +87,11 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if PUBLISHED in words.flags and actions:
         raise UsageError(f"{PUBLISHED} goes with a run, not with {actions[0]}; --plan shows how many are published")
-    if "--verify" in words.flags:
-        return _verify(words)
-    if CONTRIBUTION in words.flags:
-        return _check_contribution(words)
+    action = actions[0] if actions else ""
+    if action in ("--verify", CONTRIBUTION):
+        return _verify(words) if action == "--verify" else _check_contribution(words)
     if not words.names:
         raise UsageError("which artifact? --list shows them all")
-    action = actions[0] if actions else ""
     if action == "--render":
         gc.set_threshold(RARELY)
     artifacts = [spec.load(name) for name in _chosen(words)]
