@@ -119,3 +119,30 @@ def test_a_signal_saves_stops_and_the_next_call_goes_on(tmp_path: Path, number: 
     again = sweeps.start(papers, runs, log)
     assert again.wait(60) == 0
     assert set(sweeps.steps_by_cell(log).values()) == {60}, "an interrupted cell repeats no step"
+
+
+ENDING = """
+import os, sys, time
+from paper_repro.base.errors import run_main
+class Ending:
+    def __del__(self):  # while the interpreter ends, after it has restored the default handlers
+        os.write(1, b"ending\\n")
+        time.sleep(0.3)
+ending = Ending()
+def main(_):
+    print("ready", flush=True)
+    time.sleep(60)
+sys.exit(run_main(main))
+"""
+
+
+def test_a_signal_while_a_stopped_command_ends_changes_no_exit_code() -> None:
+    heard = {each: signal.signal(each, signal.SIG_DFL) for each in STOPPING}
+    process = subprocess.Popen([sys.executable, "-c", ENDING], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    for each, handler in heard.items():
+        signal.signal(each, handler)
+    assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout.readline() == b"ending\n"
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(10) == 130
