@@ -315,8 +315,8 @@ def disk_message(error: OSError, runs: Path) -> str:
     return f"{runs}: {error}"
 
 
-def open_runs_folder(runs: Path) -> None:
-    """Make sure that records can be written below ``runs``.
+def open_runs_folder(runs: Path) -> int:
+    """Make sure that records can be written below ``runs``; return the time of its file system, in nanoseconds.
 
     Raises:
         UsageError: it is read-only, full, or no folder.
@@ -325,6 +325,7 @@ def open_runs_folder(runs: Path) -> None:
         runs.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=runs, buffering=0) as probe:
             probe.write(b"x" * LIMIT_BYTES)
+            return os.fstat(probe.fileno()).st_mtime_ns
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UsageError(f"{runs}: no space left; free some, or say runs=DIR for another folder") from error

@@ -17,7 +17,7 @@ from typing import TextIO
 from paper_repro.base.errors import UsageError, Words
 from paper_repro.base.files import locked, sha256_of_bytes, write_atomically
 from paper_repro.base.identity import MACHINE
-from paper_repro.cells.leases import lease_path
+from paper_repro.cells.leases import holder, lease_path
 from paper_repro.cells.measurements import is_done, is_to_fill
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import begun, open_runs_folder
@@ -200,10 +200,7 @@ def _submit(sweep: Sweep, slurm: Slurm) -> str:
         **{key: value for key, value in wanted.items() if value is not None},
     )
     save = max(1.0, slurm.grace - 30.0) if slurm.grace > 60 else slurm.grace / 2
-    now = sweep.folder / "now"  # the time of this file system: clocks of computers differ
-    now.touch()
-    since = now.stat().st_mtime_ns
-    now.unlink()
+    since = open_runs_folder(sweep.runs)
     orders = [replace(sweep.order, index=index, count=slurm.jobs, since=since) for index in range(slurm.jobs)]
     try:
         jobs = executor.submit_array([Drain(order, save) for order in orders])
@@ -257,9 +254,8 @@ def _watch(sweep: Sweep, number: str, stream: TextIO) -> str:
 def _line(sweep: Sweep, left: Sequence[PlannedCell], states: Counter[str]) -> str:
     holders, there = Counter[str](), begun(sweep.runs)
     for cell in left:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            if cell.id in there:
-                holders[str(json.loads(lease_path(sweep.runs, cell.id).read_text())["host"])] += 1
+        if cell.id in there and (found := holder(lease_path(sweep.runs, cell.id))) is not None:
+            holders[found.rpartition(" on ")[2]] += 1
     total = len(sweep.able)
     where = f" on {', '.join(sorted(holders))}" if holders else ""
     jobs = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
