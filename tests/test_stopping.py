@@ -68,12 +68,15 @@ def test_a_command_that_imports_ends_at_once_without_a_traceback(
     command = [sys.executable, str(ROOT / "scripts" / f"{script}.py"), *words]
     environment = {**os.environ, "PAPER_REPRO_RUNS": str(tmp_path / "runs")}
     heard = {each: signal.signal(each, signal.SIG_DFL) for each in STOPPING}  # nohup, or a shell, may ignore some
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    for each, handler in heard.items():
-        signal.signal(each, handler)
-    _wait(lambda: _imports_torch(psutil.Process(process.pid)))
-    _ended(process, number)
-    out, err = process.communicate()
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        for each, handler in heard.items():
+            signal.signal(each, handler)
+        try:
+            _wait(lambda: _imports_torch(psutil.Process(process.pid)))
+            _ended(process, number)
+        finally:
+            process.terminate()
+        out, err = process.communicate()
     assert (out, err.decode()) == (b"", f"{STOPPED}\n")
     assert "Traceback" not in "".join(path.read_text() for path in tmp_path.glob("runs/logs/*"))
 

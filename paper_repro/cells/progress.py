@@ -77,7 +77,7 @@ class Display:
             get_time=time.monotonic,
             speed_estimate_period=_RATE_SECONDS,
         )
-        self._all = self._progress.add_task("all cells", total=self.work, state="")
+        self._all = self._progress.add_task("all cells", total=self.work or None, state="")
         self._tasks: dict[RunningJob, TaskID] = {}
         if self._bars:
             self._progress.start()
