@@ -9,7 +9,7 @@ import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -75,16 +75,24 @@ class WorkerProcess:
         else:
             if code in (None, LOST):
                 return heard, None
-        self.send(signal.SIGKILL)  # compilers, for example, that it has called
+        self._signal(os.killpg, signal.SIGKILL)  # compilers, for example, that it has called
         self.events.close()
         self.cause = cause(code or 0, self._kills)
         return heard, code
 
-    def send(self, number: signal.Signals) -> None:
-        """Send it a signal, with SIGKILL also to the processes that it has started."""
+    def stop(self) -> None:
+        """Let it save what it needs to go on, and end."""
+        self._signal(os.kill, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once, with the processes that it has started."""
+        self._signal(os.kill, signal.SIGKILL)
+        self._signal(os.killpg, signal.SIGKILL)
+
+    def _signal(self, send: Callable[[int, int], None], number: signal.Signals) -> None:
+        assert self._process.pid
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            pid = self._process.pid or 0
-            os.killpg(pid, number) if number == signal.SIGKILL else os.kill(pid, number)
+            send(self._process.pid, number)
 
 
 class ForkServer:
@@ -104,11 +112,16 @@ class ForkServer:
 
     def __exit__(self, *_: object) -> None:
         for worker in self._workers:
-            worker.send(signal.SIGKILL)
+            if not worker.events.closed:
+                worker.kill()
         self._end()
 
     def prepare(self, configs: Sequence[Mapping[str, Any]]) -> None:
-        """Import what cells of these configs need, unless it was done for as many threads."""
+        """Import what cells of these configs need, unless it was done for as many threads.
+
+        Raises:
+            RuntimeError: an import ended the process.
+        """
         threads = (configs[0].get(MACHINE) or {}).get("threads", 1)
         if threads == self._threads:
             return
@@ -132,7 +145,10 @@ class ForkServer:
                 if value is not None:
                     os.environ[name] = value
         first = CONTEXT.Process(target=int)  # it starts once all is imported; until then a signal is heard
-        first.start()
+        try:
+            first.start()
+        except (OSError, EOFError) as error:
+            raise RuntimeError(f"the process that imports what cells need has ended; see {logs}") from error
         first.join()
 
     def start(self, **message: Any) -> WorkerProcess:

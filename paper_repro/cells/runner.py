@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import shutil
-import signal
 import sys
 import time
 from collections import Counter
@@ -256,13 +255,19 @@ class Dispatcher:
                 if not disk_refuses(error):
                     raise
                 if self._fatal:
+                    self._kill()
                     return interrupted
                 self._give_up(disk_message(error, self._runs))
             except KeyboardInterrupt:
                 if interrupted:
+                    self._kill()
                     return interrupted
                 interrupted = True
                 self._stop("stopping: saving what is running; Ctrl-C again to stop at once")
+
+    def _kill(self) -> None:
+        for running in self._running:
+            running.worker.kill()
 
     def _turn(self, count: int) -> None:
         while self._todo and not self._stopping and len(self._running) < count:
@@ -417,4 +422,4 @@ class Dispatcher:
         self._todo.clear()
         self._elsewhere.clear()
         for running in self._running:
-            running.worker.send(signal.SIGTERM)
+            running.worker.stop()

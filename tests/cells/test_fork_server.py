@@ -182,7 +182,7 @@ def test_a_worker_that_measures_ends_when_it_is_told_to(server: ForkServer, log:
     while "measure" not in (log.read_text() if log.is_file() else ""):
         time.sleep(0.01)
     began = time.monotonic()
-    worker.send(signal.SIGTERM)
+    worker.stop()
     events, code = _wait(worker)
     assert time.monotonic() - began < 30, "it would have measured for a minute"
     assert code == -signal.SIGTERM
