@@ -192,14 +192,6 @@ def test_what_is_no_file_or_no_record_counts_as_not_run_in_one_line(
     assert len(caplog.records) == 1 and "\n" not in caplog.records[0].getMessage()
 
 
-def test_a_damaged_record_is_run_again(tmp_path: Path) -> None:
-    cells = sweeps.cells(1, steps=1)
-    path = record_path(tmp_path, cells[0].id)
-    path.parent.mkdir(parents=True)
-    _circle(path)
-    assert runner.run(cells, tmp_path).by_status == {FINISHED: 1}
-
-
 def test_seeded_damage_of_a_sealed_record_is_refused_or_read(tmp_path: Path, content: dict[str, Any]) -> None:
     noise, values = random.Random(0), [None, True, -1, 1e300, "x", "\0", [], {}, [[]], {"a": {"b": []}}, 10**25]
 
