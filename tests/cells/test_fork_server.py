@@ -109,15 +109,14 @@ def test_a_crash_of_one_cell_touches_no_other(
 
 
 @pytest.mark.slow
-def test_a_second_cell_of_a_kind_takes_less_than_a_second(server: ForkServer, tmp_path: Path) -> None:
+def test_a_cell_takes_less_than_a_second_beside_what_it_computes(server: ForkServer, tmp_path: Path) -> None:
     cell = single("cem/gaussian_process", TRAINED, 0)
     server.prepare([cell.config])
-    before = time.process_time() + sum(psutil.Process().cpu_times()[2:4])
     worker = _job(server, cell)
     parent = psutil.Process(worker._process.pid).parent()
-    seconds = sum(parent.cpu_times()[:4])
-    assert _wait(worker)[1] == 0 and sum(parent.cpu_times()[:4]) - seconds < 1.5
-    assert time.process_time() + sum(psutil.Process().cpu_times()[2:4]) - before < 1.0
+    before = sum(parent.cpu_times()[:4])
+    assert _wait(worker)[1] == 0
+    assert sum(parent.cpu_times()[:4]) - before < 1.0 < before, "the fork server has imported torch and Lightning"
     assert records.read(record_path(tmp_path / "runs", cell.id)).status == FINISHED
 
 
