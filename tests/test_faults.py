@@ -141,6 +141,8 @@ def test_an_error_in_a_figure_s_code_names_its_line(
         ("machine.strategy=foo", "machine.strategy='foo': expected auto, ddp, "),
         ("machine.implementation=fast", "machine.implementation='fast': expected auto, fused, "),
         ("machine.accelerator=abacus", "machine.accelerator='abacus': expected cpu, gpu, cuda or auto"),
+        ("machine.workers=0", "machine.workers=0: expected a whole number of 1 or more"),
+        ("machine.checkpoint_every_steps=soon", "machine.checkpoint_every_steps='soon': expected"),
         ("machine.data_workers=-1", "machine.data_workers=-1: expected a whole number of 0 or more"),
         ("machine.nodes=2", "machine.nodes=2: the same command has to be started on every node"),
     ],

@@ -68,12 +68,15 @@ def test_a_command_that_imports_ends_at_once_without_a_traceback(
     command = [sys.executable, str(ROOT / "scripts" / f"{script}.py"), *words]
     environment = {**os.environ, "PAPER_REPRO_RUNS": str(tmp_path / "runs")}
     heard = {each: signal.signal(each, signal.SIG_DFL) for each in STOPPING}  # nohup, or a shell, may ignore some
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    for each, handler in heard.items():
-        signal.signal(each, handler)
-    _wait(lambda: _imports_torch(psutil.Process(process.pid)))
-    _ended(process, number)
-    out, err = process.communicate()
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        for each, handler in heard.items():
+            signal.signal(each, handler)
+        try:
+            _wait(lambda: _imports_torch(psutil.Process(process.pid)))
+            _ended(process, number)
+        finally:
+            process.terminate()
+        out, err = process.communicate()
     assert (out, err.decode()) == (b"", f"{STOPPED}\n")
     assert "Traceback" not in "".join(path.read_text() for path in tmp_path.glob("runs/logs/*"))
 
@@ -119,3 +122,30 @@ def test_a_signal_saves_stops_and_the_next_call_goes_on(tmp_path: Path, number: 
     again = sweeps.start(papers, runs, log)
     assert again.wait(60) == 0
     assert set(sweeps.steps_by_cell(log).values()) == {60}, "an interrupted cell repeats no step"
+
+
+ENDING = """
+import os, sys, time
+from paper_repro.base.errors import run_main
+class Ending:
+    def __del__(self):  # while the interpreter ends, after it has restored the default handlers
+        os.write(1, b"ending\\n")
+        time.sleep(0.3)
+ending = Ending()
+def main(_):
+    print("ready", flush=True)
+    time.sleep(60)
+sys.exit(run_main(main))
+"""
+
+
+def test_a_signal_while_a_stopped_command_ends_changes_no_exit_code() -> None:
+    heard = {each: signal.signal(each, signal.SIG_DFL) for each in STOPPING}
+    process = subprocess.Popen([sys.executable, "-c", ENDING], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    for each, handler in heard.items():
+        signal.signal(each, handler)
+    assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout.readline() == b"ending\n"
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(10) == 130

@@ -343,12 +343,15 @@ def run_main(main: Callable[[Sequence[str]], int], arguments: Sequence[str] | No
             code = main(sys.argv[1:] if arguments is None else arguments)
         except SystemExit as end:
             code = int(end.code or 0)
+        if code == INTERRUPTED:
+            _ignore_signals()
         sys.stdout.flush()
         return code
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return MISUSE
     except KeyboardInterrupt:
+        _ignore_signals()
         print(STOPPED, file=sys.stderr)
         return INTERRUPTED
     except OSError as error:
@@ -423,6 +426,12 @@ def _output_failed(error: OSError) -> bool:
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return True
+
+
+def _ignore_signals() -> None:
+    """Ignore further signals, which would end the process once the interpreter has restored the default handlers."""
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

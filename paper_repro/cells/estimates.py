@@ -96,15 +96,7 @@ def estimate(
         UsageError: a config that cannot be built.
     """
     shapes = {cell.id: shape(cell) for cell in cells}
-    of_shapes: dict[str, PlannedCell] = {}
-    others, checked = list[PlannedCell](), set()
-    for cell in cells:
-        if shapes[cell.id] not in of_shapes:
-            of_shapes[shapes[cell.id]] = cell
-        elif cell.key not in checked:
-            others.append(cell)
-        checked.add(cell.key)
-    costs = dict(zip(of_shapes, _counted(list(of_shapes.values()), others, count, kept), strict=True))
+    costs = _costs(cells, shapes, count, kept)
     found = _records(cells, roots)
     seconds: dict[str, list[float]] = {}
     rates = []
@@ -162,29 +154,31 @@ def _work(cost: Cost | None) -> float:
     return float(cost.step_flops * cost.steps) if cost is not None else 0.0
 
 
-def _counted(
-    cells: Sequence[PlannedCell], others: Sequence[PlannedCell], count: Count, kept: Path | None
-) -> list[Cost | None]:
-    """Return what the cells cost, those of known cost from the file that is kept."""
-    if kept is None:
-        return _called(count, cells, others)
-    path, stamp = kept / "cache" / "costs.json", _stamp()
-    costs, checked = dict[str, dict[str, int] | None](), set[str]()
+def _costs(
+    cells: Sequence[PlannedCell], shapes: Mapping[str, str], count: Count, kept: Path | None
+) -> dict[str, Cost | None]:
+    """Return the cost of each shape; what is in the file that is kept is neither counted nor checked again."""
+    path, stamp = (kept or Path()) / "cache" / "costs.json", _stamp() if kept else ""
+    known = dict[str, dict[str, int] | None]()
     with contextlib.suppress(OSError, CorruptFileError, ValueError):
-        content = json.loads(read_with_digest(path))
-        if content["stamp"] == stamp:
-            costs, checked = content["costs"], set(content["checked"])
-    new = [cell for cell in cells if not (_key(cell, whole=False) in costs and _key(cell) in checked)]
-    unchecked = [cell for cell in others if _key(cell) not in checked]
-    for cell, cost in zip(new, _called(count, new, unchecked), strict=True):
-        costs[_key(cell, whole=False)] = None if cost is None else asdict(cost)
-    if new or unchecked:
-        checked.update(map(_key, (*new, *unchecked)))
-        content = {"stamp": stamp, "costs": costs, "checked": sorted(checked)}
+        content = json.loads(read_with_digest(path)) if kept else {}
+        known = content["costs"] if content.get("stamp") == stamp else {}
+    points = {(cell.key, shapes[cell.id]): cell for cell in reversed(cells)}  # one of all seeds
+    keys = {_key(cell): cell for cell in reversed(points.values())}
+    costs = {shapes[cell.id]: known[key] for key, cell in keys.items() if key in known}
+    new, others = dict[str, PlannedCell](), list[PlannedCell]()
+    for cell in (cell for key, cell in keys.items() if key not in known):
+        if shapes[cell.id] in costs or shapes[cell.id] in new:
+            others.append(cell)
+        else:
+            new[shapes[cell.id]] = cell
+    counted = _called(count, [*new.values()], others)
+    costs |= {name: None if cost is None else asdict(cost) for name, cost in zip(new, counted, strict=True)}
+    if kept and (new or others):
+        known |= {key: costs[shapes[cell.id]] for key, cell in keys.items()}
         with contextlib.suppress(OSError):  # where the disk refuses, it is counted again another time
-            write_with_digest(path, json.dumps(content).encode())
-    found = [costs[_key(cell, whole=False)] for cell in cells]
-    return [None if cost is None else Cost(**cost) for cost in found]
+            write_with_digest(path, json.dumps({"stamp": stamp, "costs": known}).encode())
+    return {name: None if cost is None else Cost(**cost) for name, cost in costs.items()}
 
 
 def _called(count: Count, cells: Sequence[PlannedCell], others: Sequence[PlannedCell]) -> list[Cost | None]:
@@ -212,21 +206,15 @@ def shape(cell: PlannedCell) -> str:
     """Return what cells that cost the same have in common: all but the machine, every seed, and what may vary within a
     stack.
     """
-    return identity.fingerprint(_without_machine(cell, whole=False))
-
-
-def _key(cell: PlannedCell, whole: bool = True) -> str:
-    """Return what a check of a cell's config is kept under, whatever the seed; or, not ``whole``, its shape's cost."""
-    machine: Mapping[str, Any] = cell.config.get(MACHINE) or {}
-    read = {key: value for key, value in machine.items() if key not in PLACES}
-    config = _without_machine(cell, whole)
-    return identity.fingerprint({"config": config, "machine": read, "files": file_hashes(cell.config)})
-
-
-def _without_machine(cell: PlannedCell, whole: bool) -> Any:
     stack: Mapping[str, Any] = (cell.config.get(MACHINE) or {}).get("stack") or {}
-    varying = [] if whole else stack.get("over", ())
-    return without_seeds(configs.without(cell.config, [MACHINE, *varying]))
+    return identity.fingerprint(without_seeds(configs.without(cell.config, [MACHINE, *stack.get("over", ())])))
+
+
+def _key(cell: PlannedCell) -> str:
+    """Return what the cost of a cell's config is kept under, whatever the seed."""
+    read = {key: value for key, value in (cell.config.get(MACHINE) or {}).items() if key not in PLACES}
+    config = without_seeds(configs.without(cell.config, [MACHINE]))
+    return identity.fingerprint({"config": config, "machine": read, "files": file_hashes(cell.config)})
 
 
 def _stamp() -> str:

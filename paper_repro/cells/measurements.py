@@ -15,8 +15,8 @@ from typing import Any
 from paper_repro.base import identity
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import CorruptFileError, write_atomically
-from paper_repro.cells import records
-from paper_repro.cells.leases import LeasedError, Leases
+from paper_repro.cells import leases, records
+from paper_repro.cells.leases import LeasedError
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import Record, record_path
 from paper_repro.cells.tasks import FINISHED, NOT_FINITE, Cell
@@ -312,10 +312,9 @@ def set_aside(root: Path, cells: Iterable[str]) -> None:
     """Move what lies in the folders of cells to the folder ``replaced``, so that they are run again; what an earlier
     call left there is removed.  A cell that another runner is running, or has run anew meanwhile, stays as it is.
     """
-    leases = Leases(root)
     for cell in cells:
         home, target = record_path(root, cell).parent, root / ASIDE / cell
-        with contextlib.suppress(LeasedError), leases.hold([cell]):
+        with contextlib.suppress(LeasedError), leases.hold(root, [cell]):
             record = records.find(root, cell)
             if record is None or not changed_files(root, whole(root, record)):
                 continue

@@ -14,7 +14,7 @@ import platform
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import metadata
@@ -315,8 +315,8 @@ def disk_message(error: OSError, runs: Path) -> str:
     return f"{runs}: {error}"
 
 
-def open_runs_folder(runs: Path) -> None:
-    """Make sure that records can be written below ``runs``.
+def open_runs_folder(runs: Path) -> int:
+    """Make sure that records can be written below ``runs``; return the time of its file system, in nanoseconds.
 
     Raises:
         UsageError: it is read-only, full, or no folder.
@@ -325,6 +325,7 @@ def open_runs_folder(runs: Path) -> None:
         runs.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=runs, buffering=0) as probe:
             probe.write(b"x" * LIMIT_BYTES)
+            return os.fstat(probe.fileno()).st_mtime_ns
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UsageError(f"{runs}: no space left; free some, or say runs=DIR for another folder") from error
@@ -420,11 +421,11 @@ def check_fields(content: Mapping[str, Any], of_measurement: bool = False) -> No
     for name in content:
         if name not in fields:
             raise UsageError(f"unknown field {str(name)[:100]!r}{nearest(str(name)[:100], fields)}")
-    for name, (fits, expected) in fields.items():
+    for name, form in fields.items():
         if name not in content and name not in _ADDED_LATER:
             raise UsageError(f"the field {name!r} is absent")
-        if name in content and not fits(content[name]):
-            raise UsageError(f"the field {name!r} is not {expected}")
+        if name in content and not _fits(content[name], form):
+            raise UsageError(f"the field {name!r} has a value of another kind or size")
     if (count := _keys(content, MOST_NESTING)) > MOST_KEYS:
         raise UsageError(f"{count} keys, at most {MOST_KEYS} are accepted")
     attachments = content.get("attachments") or ()
@@ -446,15 +447,27 @@ def _keys(value: Any, levels: int) -> int:
     return count + sum(_keys(part, levels - 1) for part in parts if isinstance(part, dict | list | tuple))
 
 
-Fits = Callable[[Any], bool]
-
-
-def _text(most: int) -> Fits:
-    return lambda value: isinstance(value, str) and len(value) <= most
-
-
-def _like(pattern: str) -> Fits:
-    return lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None
+def _fits(value: Any, form: Any) -> bool:
+    """Return whether a value has a form: the longest length of a text, a pattern, a type, several forms of which one
+    fits, ``[form]`` for a list, a dict of forms for known keys, ``{...: form}`` for any keys, or a predicate.
+    """
+    match form:
+        case int():
+            return isinstance(value, str) and len(value) <= form
+        case re.Pattern():
+            return isinstance(value, str) and form.fullmatch(value) is not None
+        case type() | None:
+            return value is None if form is None else isinstance(value, form)
+        case tuple():
+            return any(_fits(value, one) for one in form)
+        case [item]:
+            return isinstance(value, list | tuple) and all(_fits(one, item) for one in value)
+        case dict():
+            known = isinstance(value, Mapping) and (... in form or {*value} <= {*form})
+            return known and all(
+                isinstance(key, str) and _fits(item, form[... if ... in form else key]) for key, item in value.items()
+            )
+    return bool(form(value))
 
 
 def _number(value: Any) -> bool:
@@ -469,83 +482,56 @@ def _count(value: Any) -> bool:
     return type(value) is int and 0 <= value <= _LARGEST
 
 
-def _or_null(fits: Fits) -> Fits:
-    return lambda value: value is None or fits(value)
-
-
-def _list(fits: Fits) -> Fits:
-    return lambda value: isinstance(value, list | tuple) and all(map(fits, value))
-
-
-def _each(fits: Fits) -> Fits:
-    """Return whether a value is a section, each of whose items fits."""
-    return lambda value: (
-        isinstance(value, Mapping) and all(isinstance(key, str) and fits(item) for key, item in value.items())
-    )
-
-
-def _section(known: Mapping[str, Fits], needed: Collection[str] = ()) -> Fits:
-    """Return whether a value is a section of known keys, ``needed`` among them."""
-    return lambda value: (
-        isinstance(value, Mapping)
-        and {*needed} <= {*value} <= {*known}
-        and all(known[key](item) for key, item in value.items())
-    )
-
-
 def _curve(value: Any) -> bool:
-    points = {"step": _list(_number), "value": _list(_number)}
-    return _section(points, needed=points)(value) and len(value["step"]) == len(value["value"])
+    whole = _fits(value, {"step": [_number], "value": [_number]}) and value.keys() == {"step", "value"}
+    return whole and len(value["step"]) == len(value["value"])
 
 
 def _file_state(value: Any) -> bool:
     """Return whether a value is size, time of change and SHA-256 of a file, or of the files of a folder."""
     if not isinstance(value, list | tuple) or len(value) != 3:
         return False
-    return _count(value[0]) and _count(value[1]) and _text(64)(value[2])
+    return _count(value[0]) and _count(value[1]) and _fits(value[2], 64)
 
 
-_CODE: dict[str, Fits] = {
-    "commit": _or_null(_like("[0-9a-f]{40}|[0-9a-f]{64}")),
-    "dirty": lambda value: value is None or isinstance(value, bool),
-    "code": _like("[0-9a-f]{16}"),
+_CODE: dict[str, Any] = {
+    "commit": (None, re.compile("[0-9a-f]{40}|[0-9a-f]{64}")),
+    "dirty": (None, bool),
+    "code": re.compile("[0-9a-f]{16}"),
 }
-_PROVENANCE: dict[str, Fits] = {
+_PROVENANCE: dict[str, Any] = {
     **_CODE,
-    "versions": _each(_text(200)),
-    "device": _text(500),
-    "files": _each(_file_state),
-    "data": _each(_text(200)),
-    "compiled": _text(500),
-    "probes": _each(_section(_CODE, needed=("commit", "dirty"))),
+    "versions": {...: 200},
+    "device": 500,
+    "files": {...: _file_state},
+    "data": {...: 200},
+    "compiled": 500,
+    "probes": {...: lambda value: _fits(value, _CODE) and {"commit", "dirty"} <= {*value}},
 }
-_FIELDS: dict[str, tuple[Fits, str]] = {
-    "cell": (_like(FILE_NAME.pattern), "a cell's id"),
-    "status": (lambda value: value in STATUSES, f"one of {', '.join(STATUSES)}"),
-    "seed": (_count, "a whole number of 0 or more"),
-    "config": (lambda value: isinstance(value, Mapping), "a section"),
-    "metrics": (_each(_number), "a section of finite numbers"),
-    "curves": (_each(_curve), "a section of curves, each with as many steps as values"),
-    "parameters": (_or_null(_count), "a whole number of 0 or more, or null"),
-    "multiply_adds": (_or_null(_count), "a whole number of 0 or more, or null"),
-    "seconds": (_not_negative, "a number of 0 or more"),
-    "peak_memory_mib": (_or_null(_not_negative), "a number of 0 or more, or null"),
-    "note": (_text(1_000), "a text"),
-    "provenance": (
-        _section(_PROVENANCE),
-        "commit, dirty flag, versions, device, data, files, whether compiled, code of later probes",
-    ),
-    "attachments": (_each(_like("[0-9a-f]{64}")), "a section of file names and their SHA-256"),
-    "unavailable": (_each(_text(1_000)), "a section of metrics and what each lacks"),
-    "measured": (_each(_list(_text(200))), "a section of probes and the names of what each gave"),
-    "renamed": (_each(_text(1_000)), "a section of texts"),
+_FIELDS: dict[str, Any] = {
+    "cell": FILE_NAME,
+    "status": re.compile("|".join(STATUSES)),
+    "seed": _count,
+    "config": Mapping,
+    "metrics": {...: _number},
+    "curves": {...: _curve},
+    "parameters": (None, _count),
+    "multiply_adds": (None, _count),
+    "seconds": _not_negative,
+    "peak_memory_mib": (None, _not_negative),
+    "note": 1_000,
+    "provenance": _PROVENANCE,
+    "attachments": {...: re.compile("[0-9a-f]{64}")},
+    "unavailable": {...: 1_000},
+    "measured": {...: [200]},
+    "renamed": {...: 1_000},
 }
-"""Which values fit each field, and what is expected."""
+"""The form of each field (``_fits``)."""
 _OF_MEASUREMENT = {
     **{name: _FIELDS[name] for name in ("cell", "config", "metrics", "unavailable", "attachments")},
     **{name: _FIELDS[name] for name in ("seconds", "provenance")},
-    "probe": _FIELDS["cell"],
-    "name": (_text(200), "a text"),
+    "probe": FILE_NAME,
+    "name": 200,
 }
 _ADDED_LATER = ("provenance", "attachments", "unavailable", "measured", "renamed")
 """Fields that the oldest records lack."""

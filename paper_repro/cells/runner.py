@@ -1,7 +1,7 @@
 """Runs the cells of a plan that have no result yet: in jobs where that is possible, each cell exactly once."""
 
 import contextlib
-import math
+import itertools
 import shutil
 import sys
 import time
@@ -17,31 +17,24 @@ from paper_repro.base import identity
 from paper_repro.base.errors import INTERRUPTED, check_started
 from paper_repro.base.files import disk_refuses, read_code_state
 from paper_repro.base.identity import MACHINE
-from paper_repro.cells import measurements, records
+from paper_repro.cells import leases, measurements, records
 from paper_repro.cells.estimates import Estimate, estimate, processor_flags, slow_products
-from paper_repro.cells.fork_server import ServerProcess, Servers, uninterrupted
-from paper_repro.cells.leases import LeasedError, Leases, freed, lease_path
+from paper_repro.cells.fork_server import ForkServer, WorkerProcess, uninterrupted
+from paper_repro.cells.leases import LeasedError, is_free, lease_path
 from paper_repro.cells.measurements import is_done, is_to_fill
 from paper_repro.cells.planned import Job, PlannedCell, cards, check_loggers, jobs, on_gpu
-from paper_repro.cells.progress import Display, RunningJob, Sweep
+from paper_repro.cells.progress import Display, RunningJob
 from paper_repro.cells.records import disk_message, open_runs_folder, record_path, work_folder
 from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, NODE_LOST, Outcome
 
 POLL_SECONDS = 0.25
-ELSEWHERE_POLL_SECONDS = 1.0
-ELSEWHERE_JOBS = 4
-"""How many jobs that others hold are looked at in each poll: more where a round would take too long."""
-ROUND_SECONDS = 30.0
-"""The longest between two looks at a job that another runner holds."""
+ELSEWHERE_POLL_SECONDS = 2.0
 ATTEMPTS = 2
 """How often a job is given to a worker before its cells count as failed (a worker may be killed from outside)."""
-_END_OF_NODES = ("its process ended", "a node was lost, see above")
 _CODE_CHANGED = (
     "the code has changed since this run began: results from now on count as uncommitted, and --publish refuses them; "
     "interrupt this run and begin it again"
 )
-_ABSENT = -1
-"""The time of the record of a cell that has none."""
 
 
 @dataclass(frozen=True)
@@ -110,21 +103,21 @@ def run_cells(
     todo = [cell for cell in able if cell.id not in done]
     check_loggers(cell.config for cell in todo)
     for cell in todo:
-        check_started((cell.config.get(MACHINE) or {}).get("nodes", 1))
+        check_started(_machine(cell).get("nodes", 1))
     if todo and (slow := slow_products(todo[0].config, processor_flags())):
         print(slow, file=sys.stderr)
-    with Servers(runs) as servers:
-        estimates = estimate(todo, roots, partial(servers.count, devices=todo[0].config), runs) if todo else {}
+    with ForkServer(runs) as server:
+        estimates = estimate(todo, roots, partial(server.count, devices=todo[0].config), runs) if todo else {}
         measurements.set_aside(runs, changed)
-        return run(cells, runs, estimates=estimates, servers=servers, fill=fill, share=share, known=done)
+        return run(cells, runs, estimates=estimates, server=server, fill=fill, share=share, known=done)
 
 
 def run(
     cells: Sequence[PlannedCell],
     runs: Path,
-    display_stream: Any = None,
+    stream: Any = None,
     estimates: Mapping[str, Estimate] | None = None,
-    servers: Servers | None = None,
+    server: ForkServer | None = None,
     fill: bool = False,
     share: Share = WHOLE,
     known: Collection[str] = (),
@@ -134,16 +127,17 @@ def run(
     Of several runners each counts its own share of the cells in what it returns.
 
     Args:
-        fill: probes, and tasks of cells without probes, measure again where a metric was not available.
+        stream: where the progress is shown; None: the standard error.
         estimates: what a cell is expected to cost, by id; the largest jobs go first and the ETA is weighed by it.
-        servers: those that may be running already; they are not ended.
+        server: one that may be running already; it is not ended.
+        fill: probes, and tasks of cells without probes, measure again where a metric was not available.
         share: with which cells to begin, where several runners begin at once.
         known: cells that were found to have results a moment ago; their records are not read again.
 
     Raises:
         UsageError: ``runs`` cannot be written to.
     """
-    open_runs_folder(runs)
+    now = open_runs_folder(runs)
     missing = sorted({cell.missing for cell in cells if cell.missing})
     able = [cell for cell in cells if not cell.missing]
     done = {*known} | _done(runs, [cell for cell in able if cell.id not in known])
@@ -151,7 +145,7 @@ def run(
         done -= {cell.id for cell in able if cell.id in done and is_to_fill(runs, cell)}
     for cell in share.of(able):
         if cell.id in done:
-            freed(lease_path(runs, cell.id))  # a worker may be killed right after its last record
+            is_free(lease_path(runs, cell.id))  # a worker may be killed right after its last record
     expected = {cell.id: (estimates or {}).get(cell.id, Estimate(None, 1.0)) for cell in able}
     todo = []
     for number, job in enumerate(jobs(able)):
@@ -160,21 +154,15 @@ def run(
         elif len(job.cells) > 1 and number % share.count == share.index:
             shutil.rmtree(work_folder(runs, [cell.id for cell in job.cells]), ignore_errors=True)
     todo.sort(key=lambda job: -sum(expected[cell.id].seconds for cell in job.cells))
-    todo = share.first(todo)
     interrupted, fatal = False, ""
     if todo:
-        sweep = Sweep(total=len(able), done=len(done))
-        sweep.work_total = sum(expected[cell.id].seconds for job in todo for cell in job.cells if cell.id not in done)
-        count = int(todo[0].cells[0].config.get(MACHINE, {}).get("workers", 1))
+        work = sum(expected[cell.id].seconds for job in todo for cell in job.cells if cell.id not in done)
         with (
-            contextlib.nullcontext(servers) if servers else Servers(runs) as own,
-            Display(sweep, display_stream) as display,
+            contextlib.nullcontext(server) if server else ForkServer(runs) as own,
+            Display(len(able), done=len(done), work=work, stream=stream) as display,
         ):
-            for timed, most in ((False, count), (True, 1)):  # what measures time runs alone, after all others
-                part = [job for job in todo if identity.is_timed(job.cells[0].config) == timed]
-                if part and not interrupted and not fatal:
-                    pool = Pool(runs, own, part, expected, sweep, display, min(most, len(part)), fill, share)
-                    interrupted, fatal = pool.drain()
+            dispatcher = Dispatcher(runs, own, display, expected, fill, share.patience, share.since or now)
+            interrupted, fatal = dispatcher.run(share.first(todo))
     return Result(count_by_status(share.of(able), runs), missing, interrupted, fatal)
 
 
@@ -183,130 +171,147 @@ def _done(runs: Path, cells: Sequence[PlannedCell]) -> set[str]:
     return {cell.id for cell in cells if cell.id in there and is_done(runs, cell)}
 
 
+def _machine(cell: PlannedCell) -> Mapping[str, Any]:
+    return cell.config.get(MACHINE) or {}
+
+
 def count_by_status(cells: Sequence[PlannedCell], runs: Path) -> dict[str, int]:
     """Return how many cells have results of each status, are not run, or not measured."""
-    found: dict[str, int] = {}
+    found = Counter[str]()
     for cell in cells:
         result = measurements.find(runs, cell)
-        status = "not run" if result is None else "not measured" if result.lacking else result.record.status
-        found[status] = found.get(status, 0) + 1
-    return found
+        found["not run" if result is None else "not measured" if result.lacking else result.record.status] += 1
+    return dict(found)
 
 
-@dataclass(eq=False)
+@dataclass
 class _Running:
     """A job that a worker has."""
 
     job: Job
+    worker: WorkerProcess
+    shown: RunningJob
     cards: list[str]
     """The GPUs that the worker sees; empty: all, or none."""
     over: bool = False
     """Whether the worker has told what became of the job."""
 
 
-class Pool:
-    """Jobs on their way: given to ``count`` workers, heard of, and given again where a worker died.
+class Dispatcher:
+    """Gives jobs to workers, and again after a worker crash.
 
     Args:
-        share: how long it waits, with nothing to do, for cells that others run, and which records are new.
+        patience: how many seconds it waits, with nothing to do, for cells that others run; None: until they are done.
+        since: cells that were recorded after this time of the file system, in nanoseconds, are not run again.
     """
 
     def __init__(
         self,
         runs: Path,
-        servers: Servers,
-        todo: Sequence[Job],
-        estimates: Mapping[str, Estimate],
-        sweep: Sweep,
+        server: ForkServer,
         display: Display,
-        count: int,
+        estimates: Mapping[str, Estimate],
         fill: bool,
-        share: Share,
+        patience: float | None,
+        since: int,
     ) -> None:
-        self._runs, self._servers, self._fill, self._share = runs, servers, fill, share
-        self._todo, self._estimates = list(todo), estimates
-        self._names = {cell.id: cell.name for job in todo for cell in job.cells}
-        self._sweep, self._display, self._count = sweep, display, count
-        self._running: dict[int, _Running] = {}
-        """By the worker's number."""
+        self._runs, self._server, self._display, self._estimates = runs, server, display, estimates
+        self._fill, self._patience, self._since = fill, patience, since
+        self._todo: list[Job] = []
+        self._running: list[_Running] = []
         self._elsewhere: list[Job] = []
-        self._attempts: dict[Job, int] = {}
-        self._fatal = ""
-        self._stopping = False
+        self._attempts = Counter[Job]()
+        self._names: dict[str, str] = {}
+        self._fatal, self._stopping, self._said_change = "", False, False
         self._looked, self._busy = 0.0, time.monotonic()
-        there = records.begun(runs)
-        self._recorded = {
-            cell.id: self._time(cell) if cell.id in there else _ABSENT for job in todo for cell in job.cells
-        }
 
-    def drain(self) -> tuple[bool, str]:
-        """Run until nothing is left or the user stops it; whether it was stopped, and what made it give up."""
-        interrupted = False
+    def run(self, todo: Sequence[Job]) -> tuple[bool, str]:
+        """Run jobs until none is left or the user stops it; whether it was stopped, and what made it give up.
+
+        Jobs that measure time run alone, after all others; each number of threads has a fork server of its own.
+        """
+        self._names = {cell.id: cell.name for job in todo for cell in job.cells}
+        count = int(_machine(todo[0].cells[0]).get("workers", 1))
+
+        def kind(job: Job) -> tuple[bool, int]:
+            return identity.is_timed(job.cells[0].config), _machine(job.cells[0]).get("threads", 1) or 0
+
+        for (timed, _), part in itertools.groupby(sorted(todo, key=kind), kind):
+            interrupted = self._drain([*part], 1 if timed else count)
+            if interrupted or self._fatal:
+                return interrupted, self._fatal
+        return False, ""
+
+    def _drain(self, todo: list[Job], count: int) -> bool:
+        configs = [job.cells[0].config for job in todo]
+        self._todo, interrupted = todo, False
         while True:
             try:
+                self._server.prepare(configs)
                 while self._running or (not (self._stopping or self._fatal) and (self._todo or self._elsewhere)):
-                    self._turn()
-                return interrupted, self._fatal
+                    self._turn(count)
+                return interrupted
             except OSError as error:
                 if not disk_refuses(error):
                     raise
                 if self._fatal:
-                    self._servers.kill()
-                    return interrupted, self._fatal
+                    self._kill()
+                    return interrupted
                 self._give_up(disk_message(error, self._runs))
             except KeyboardInterrupt:
                 if interrupted:
-                    self._servers.kill()
-                    return interrupted, self._fatal
+                    self._kill()
+                    return interrupted
                 interrupted = True
                 self._stop("stopping: saving what is running; Ctrl-C again to stop at once")
 
-    def _turn(self) -> None:
-        while self._todo and not self._stopping and len(self._running) < self._count:
+    def _kill(self) -> None:
+        for running in self._running:
+            running.worker.kill()
+
+    def _turn(self, count: int) -> None:
+        while self._todo and not self._stopping and len(self._running) < count:
             self._begin(self._todo.pop(0))
         self._look_elsewhere()
-        ready = wait([server.connection for server in self._servers.started], POLL_SECONDS)
-        for server in [each for each in self._servers.started if each.connection in ready]:
+        waits = [each for running in self._running for each in running.worker.waits]
+        wait(waits, POLL_SECONDS) if waits else time.sleep(POLL_SECONDS)
+        for running in [*self._running]:
             with uninterrupted():
-                self._hear(server)
+                self._hear(running)
         self._display.update()
 
     def _begin(self, job: Job) -> None:
         """Give a job to a worker, unless another runner has done it or is about to."""
         open_cells = [cell for cell in job.cells if self._is_open(cell)]
-        if not all(freed(lease_path(self._runs, cell.id)) for cell in open_cells):
+        if not all(is_free(lease_path(self._runs, cell.id)) for cell in open_cells):
             self._elsewhere.append(job)
         elif open_cells:
             self._give(job)
 
     def _is_open(self, cell: PlannedCell) -> bool:
-        """Return whether a cell has no result, or is to be filled, and no other runner has recorded it since this one
-        began.
-        """
-        recorded = self._time(cell)
-        if recorded != self._recorded[cell.id] or recorded > (self._share.since or math.inf):
-            return False
-        return recorded == _ABSENT or self._fill or not is_done(self._runs, cell)
-
-    def _time(self, cell: PlannedCell) -> int:
-        """Return when a cell was recorded."""
+        """Return whether a cell has no result, or is to be filled, and was not recorded since this run began."""
         try:
-            return record_path(self._runs, cell.id).stat().st_mtime_ns
+            recorded = record_path(self._runs, cell.id).stat().st_mtime_ns
         except OSError:
-            return _ABSENT
+            return True
+        return recorded <= self._since and (self._fill or not is_done(self._runs, cell))
 
     def _give(self, job: Job) -> None:
-        server = self._servers.of(job.cells[0].config)
         open_cells = [cell for cell in job.cells if not is_done(self._runs, cell)]
         work = sum(self._estimates[cell.id].seconds for cell in open_cells)
         cells = [{"id": cell.id, "config": cell.config} for cell in job.cells]
-        costs = (self._estimates[cell.id].cost for cell in job.cells)
-        cost = next(filter(None, costs), None)  # that of one is that of all
-        chosen = self._free_cards(job.cells[0].config.get(MACHINE) or {})
+        cost = next(
+            filter(None, (self._estimates[cell.id].cost for cell in job.cells)), None
+        )  # that of one is that of all
+        chosen = self._free_cards(_machine(job.cells[0]))
         with uninterrupted():
-            worker = server.fork(cells=cells, fill=self._fill, cost=cost, cards=chosen)
-            self._running[worker] = _Running(job, chosen)
-            self._sweep.running[worker] = RunningJob(job.label, len(open_cells), work)
+            try:
+                worker = self._server.start(cells=cells, fill=self._fill, cost=cost, cards=chosen)
+            except (OSError, EOFError) as error:  # no memory, or too many processes
+                self._try_again(job, f"it did not start: {type(error).__name__}: {error}")
+                return
+            self._running.append(_Running(job, worker, RunningJob(job.label, len(open_cells), work), chosen))
+            self._display.running.append(self._running[-1].shown)
 
     def _free_cards(self, machine: Mapping[str, Any]) -> list[str]:
         """Return the GPUs for a job that asks for a number of them: those with the fewest workers."""
@@ -314,18 +319,16 @@ class Pool:
         if not on_gpu(machine) or not isinstance(devices, int):
             return []
         loads = Counter(dict.fromkeys(cards(), 0))
-        loads.update(card for running in self._running.values() for card in running.cards)
+        loads.update(card for running in self._running for card in running.cards)
         return sorted(loads, key=loads.__getitem__)[:devices] if len(loads) > devices else []
 
-    def _hear(self, server: ServerProcess) -> None:
-        for event in server.hear():
-            worker, kind = event["worker"], event["event"]
-            if worker is None:
-                self._display.say(_CODE_CHANGED)
-                continue
-            running, shown = self._running[worker], self._sweep.running[worker]
+    def _hear(self, running: _Running) -> None:
+        events, code = running.worker.hear()
+        shown = running.shown
+        for event in events:
+            kind = event["event"]
             if kind == "progress":
-                shown.reach(event["step"], event["steps"], event["loss"])
+                shown.step, shown.steps, shown.loss = event["step"], event["steps"], event["loss"]
             elif kind == "done":
                 shown.cells = max(0, shown.cells - 1)
                 self._note_done(event["cell"], event["status"], event["note"])
@@ -334,40 +337,42 @@ class Pool:
                 self._elsewhere.append(running.job)
             elif kind == "end":
                 running.over = True
-                self._sweep.work_done += shown.work
+                self._display.work_done += shown.work
             elif kind == "fatal":
                 self._give_up(event["message"])
-            elif kind == "ended":
-                del self._running[worker], self._sweep.running[worker]
-                for cell in running.job.cells:
-                    freed(lease_path(self._runs, cell.id))  # a process that was killed leaves the file
-                if not running.over and not self._stopping:
-                    self._bury(running.job, event["code"], event["cause"])
-        if server.ended:
-            self._servers.forget(server)
+            elif kind == "code changed" and not self._said_change:
+                self._said_change = True
+                self._display.say(_CODE_CHANGED)
+        if code is not None:
+            self._running.remove(running)
+            self._display.running.remove(shown)
+            for cell in running.job.cells:
+                is_free(lease_path(self._runs, cell.id))  # a process that was killed leaves the file
+            if not running.over and not self._stopping:
+                self._bury(running.job, code, running.worker.cause)
 
     def _note_done(self, cell: str, status: str, note: str) -> None:
         if status == FINISHED:
-            self._sweep.done += 1
+            self._display.done += 1
             return
-        self._sweep.failed += 1
+        self._display.failed += 1
         self._display.say(f"{self._names[cell]} (cell {cell}) {'diverged' if status == DIVERGED else status}: {note}")
 
-    def _bury(self, job: Job, code: int | None, cause: str) -> None:
+    def _bury(self, job: Job, code: int, cause: str) -> None:
         """Give a job again whose worker died, or record that its cells have failed."""
-        if code is None:
-            self._todo.insert(0, job)
-            return
-        if int(job.cells[0].config.get(MACHINE, {}).get("nodes") or 1) > 1:  # the other nodes end with it
-            end = _END_OF_NODES[code == NODE_LOST]
+        if int(_machine(job.cells[0]).get("nodes") or 1) > 1:  # the other nodes end with it
+            end = "a node was lost, see above" if code == NODE_LOST else "its process ended"
             self._give_up(f"{job.label}: {end}; start all nodes again, it goes on")
-            return
-        self._attempts[job] = self._attempts.get(job, 0) + 1
+        else:
+            self._try_again(job, f"its process ended ({cause})")
+
+    def _try_again(self, job: Job, why: str) -> None:
+        self._attempts[job] += 1
         if self._attempts[job] < ATTEMPTS:
-            self._display.say(f"{job.label}: its process ended ({cause}); going on from its last checkpoint")
+            self._display.say(f"{job.label}: {why}; going on from its last checkpoint")
             self._todo.insert(0, job)
             return
-        note = f"its process ended twice ({cause}); see {self._runs / 'logs'}"
+        note = f"{why} for the second time; see {self._runs / 'logs'}"
         origin = records.provenance(records.device(job.cells[0].config), read_code_state())
         for cell in job.cells:
             if not is_done(self._runs, cell) and self._record_death(cell, note, origin):
@@ -380,7 +385,7 @@ class Pool:
             Whether no other runner has taken the cell meanwhile.
         """
         try:
-            with Leases(self._runs).hold([cell.id]):
+            with leases.hold(self._runs, [cell.id]):
                 found = records.find(self._runs, cell.id)
                 if found is None or not found.done:
                     record = records.from_outcome(cell.id, cell.config, Outcome(FAILED, note=note), origin)
@@ -390,26 +395,22 @@ class Pool:
             return False
 
     def _look_elsewhere(self) -> None:
-        """Look at some of the jobs that other runners hold: they may be done by now, or free again.
-
-        Each of many runners may wait for what all others hold, so each looks at a few in turn.
-        """
+        """Look at the jobs that other runners hold: they may be done by now, or free again."""
         now = time.monotonic()
         if now - self._looked < ELSEWHERE_POLL_SECONDS:
             return
         self._looked = now
-        count = max(ELSEWHERE_JOBS, math.ceil(len(self._elsewhere) * ELSEWHERE_POLL_SECONDS / ROUND_SECONDS))
-        looked, self._elsewhere = self._elsewhere[:count], self._elsewhere[count:]
+        looked, self._elsewhere = self._elsewhere, []
         for job in looked:
-            if not all(freed(lease_path(self._runs, cell.id)) for cell in job.cells):
+            if not all(is_free(lease_path(self._runs, cell.id)) for cell in job.cells):
                 self._elsewhere.append(job)
             elif not all(is_done(self._runs, cell) for cell in job.cells):
                 self._todo.append(job)
         if self._running or self._todo:
             self._busy = now
-        if self._stopping or (self._share.patience is not None and now - self._busy > self._share.patience):
+        if self._stopping or (self._patience is not None and now - self._busy > self._patience):
             self._elsewhere.clear()
-        self._sweep.elsewhere = sum(len(job.cells) for job in self._elsewhere)
+        self._display.elsewhere = sum(len(job.cells) for job in self._elsewhere)
 
     def _give_up(self, why: str) -> None:
         self._fatal = why
@@ -420,4 +421,5 @@ class Pool:
         self._stopping = True
         self._todo.clear()
         self._elsewhere.clear()
-        self._servers.stop()
+        for running in self._running:
+            running.worker.stop()

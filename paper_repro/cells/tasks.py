@@ -138,9 +138,6 @@ class Report(Protocol):
     def progress(self, step: int, steps: int, loss: float) -> None:
         """Say that ``step`` of ``steps`` are done; ``loss`` is the latest (mean over the cells of a job)."""
 
-    def check_lease(self) -> None:
-        """Raise LeaseLostError if another runner has taken the cells over: a task calls this before it saves."""
-
     @property
     def stop_requested(self) -> bool:
         """True once the user has pressed Ctrl-C, or the runner has died: save and raise StopRequestedError."""

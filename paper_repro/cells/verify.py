@@ -88,9 +88,6 @@ class _FirstSteps:
     def progress(self, step: int, steps: int, loss: float) -> None:
         self.losses.append(loss)
 
-    def check_lease(self) -> None:
-        """There is none."""
-
     @property
     def stop_requested(self) -> bool:
         return self.steps is not None and len(self.losses) >= self.steps

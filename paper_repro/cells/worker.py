@@ -1,12 +1,12 @@
-"""A process that runs one job, or counts what cells cost: a fork server starts it, and it tells the runner of events.
+"""A process that runs one job, or counts what cells cost, and tells the runner of events.
 
-A job stops when the fork server passes that wish on: it saves what it needs to go on, or ends at once if it has
-computed nothing that it could save.  It ends at once, too, when the fork server has ended.
+A job that is asked to stop saves what it needs to go on; it ends at once if it has computed nothing that it could save.
 """
 
 import contextlib
 import json
 import math
+import multiprocessing
 import os
 import shutil
 import signal
@@ -16,16 +16,17 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from paper_repro.base import identity
 from paper_repro.base.errors import INTERRUPTED, STOPPING, UsageError
-from paper_repro.base.files import CodeState, disk_refuses, sha256_of_bytes, write_atomically
+from paper_repro.base.files import CodeState, disk_refuses, read_code_state, sha256_of_bytes, write_atomically
 from paper_repro.base.identity import MACHINE
-from paper_repro.cells import measurements, records
+from paper_repro.cells import leases, measurements, preload, records
 from paper_repro.cells.estimates import CannotBuildError, count_here
-from paper_repro.cells.leases import LeasedError, LeaseLostError, Leases
+from paper_repro.cells.leases import LeasedError
 from paper_repro.cells.records import MEMBERS, STACKS, disk_message, record_path, work_folder
 from paper_repro.cells.tasks import (
     CHECKPOINTS,
@@ -49,15 +50,12 @@ class Channel:
 
     Args:
         tell: sends an event to the runner.
-        leases: those of the job.
+        signals: those by which this process is asked to stop.
     """
 
-    def __init__(self, tell: Callable[[dict[str, Any]], None], leases: Leases) -> None:
-        self._tell, self.leases = tell, leases
-        self.saves = False
-        """Whether a request to stop waits until the job has saved; else there is nothing to save, and it ends at once:
-        before the first step, while a trained model is measured, and in tasks that cannot go on."""
-        self._stop = threading.Event()
+    def __init__(self, tell: Callable[[dict[str, Any]], None], signals: Sequence[signal.Signals] = ()) -> None:
+        self._tell, self._signals = tell, signals
+        self._saves = self._stop = False
 
     def emit(self, event: str, **content: Any) -> None:
         with contextlib.suppress(BrokenPipeError):
@@ -67,19 +65,26 @@ class Channel:
         self.saves = step < steps
         self.emit("progress", step=step, steps=steps, loss=loss if math.isfinite(loss) else None)
 
-    def check_lease(self) -> None:
-        self.leases.check()
+    @property
+    def saves(self) -> bool:
+        """Whether a signal to stop is a request that waits until the job has saved; else it ends the process at once:
+        before the first step, while a trained model is measured, and in tasks that cannot go on.
+        """
+        return self._saves
+
+    @saves.setter
+    def saves(self, value: bool) -> None:
+        if value != self._saves:
+            self._saves = value
+            for name in self._signals:
+                signal.signal(name, self._request_stop if value else signal.SIG_DFL)
 
     @property
     def stop_requested(self) -> bool:
-        return self._stop.is_set()
+        return self._stop
 
-    def request_stop(self) -> None:
-        """Ask the running job to stop; where it does not save, end this process."""
-        self._stop.set()
-        if not self.saves:
-            self.leases.give_up()
-            os._exit(INTERRUPTED)
+    def _request_stop(self, *_: object) -> None:
+        self._stop = True
 
 
 @dataclass
@@ -100,11 +105,11 @@ class Worker:
         """
         cells = [Cell(item["id"], item["config"]) for item in job["cells"]]
         try:
-            with self.channel.leases.hold([cell.id for cell in cells]):
+            with leases.hold(self.runs, [cell.id for cell in cells]):
                 open_cells = [cell for cell in cells if not self._measured(cell, job["fill"])]
                 if open_cells:
                     self._run_held(cells, open_cells, job["cost"])
-        except (LeasedError, LeaseLostError) as error:
+        except LeasedError as error:
             print(error, file=sys.stderr)
             self.channel.emit("busy")
             return
@@ -158,7 +163,6 @@ class Worker:
             seconds=round(seconds, 3),
             provenance={**origin, measurements.LISTED: identity.keep_code(self.runs, code)},
         )
-        self.channel.check_lease()
         measurements.write(self.runs, measurement, findings.attachments)
 
     def _run_held(self, cells: Sequence[Cell], open_cells: Sequence[Cell], cost: Cost | None) -> None:
@@ -174,7 +178,6 @@ class Worker:
         origin = records.provenance(records.device(batch[0].config), self.code)
         for cell, outcome in zip(batch, outcomes, strict=True):
             if cell in open_cells:
-                self.channel.check_lease()
                 self._keep_files(cell.id, folder)
                 kept = self._record(cell, outcome, origin | made_from[cell.id])
                 self.channel.emit("done", cell=cell.id, status=kept.status, note=kept.note)
@@ -225,7 +228,7 @@ class Worker:
             # Other nodes hear of a request to stop at a step.
             self.channel.saves = int(local[0].config[MACHINE].get("nodes") or 1) > 1
             outcomes = task.run(local, folder, self.channel)
-        except (StopRequestedError, LeaseLostError):
+        except StopRequestedError:
             raise
         except MemoryError as error:
             what = f"out of memory ({error})" if str(error) else "out of memory"
@@ -270,24 +273,29 @@ class Worker:
             shutil.copyfile(log, home / log.name)
 
 
-def be_worker(message: Mapping[str, Any], runs: Path, tell: Callable[[dict[str, Any]], None], code: CodeState) -> None:
+def be_worker(message: Mapping[str, Any], runs: Path, events: Connection) -> None:
     """Do in this process, which ends with it, what a message asks for, and tell the runner.
 
     Args:
-        message: a job (see ``Worker.run``), or what is to be counted (see ``_count``).
-        tell: sends an event to the runner.
-        code: which code this process runs, read before it was imported.
+        message: a job (see ``Worker.run``), with the GPUs that the process may see as ``cards``; or what to count (see
+            ``_count``).
+        events: the connection to the runner.
     """
-    channel = Channel(tell, Leases(runs))
-    is_job = "cells" in message
-    if is_job:
-        _on_signals(channel.request_stop)
-    for name in STOPPING:  # counting has nothing to save
-        signal.signal(name, (lambda *_: None) if is_job else signal.SIG_DFL)
+    os.setpgid(0, 0)  # the runner kills the group to end also what this process has called
+    for name in STOPPING:
+        signal.signal(name, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-    if not is_job:
+    threading.Thread(target=_stop_with_runner, daemon=True).start()
+    channel = Channel(events.send, STOPPING)
+    if "count" in message:
         channel.emit("counted", found=_count(message))
         return
+    if message["cards"]:  # before the first call of CUDA
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(message["cards"])
+    code = preload.CODE
+    if read_code_state() != code:  # what is imported from now on may be of other code
+        code = code._replace(dirty=True)
+        channel.emit("code changed")
     try:
         Worker(runs, channel, code).run(message)
     except StopRequestedError:
@@ -301,19 +309,12 @@ def be_worker(message: Mapping[str, Any], runs: Path, tell: Callable[[dict[str, 
         sys.exit(1)
 
 
-def _on_signals(call: Callable[[], None]) -> None:
-    """Have a thread call ``call`` at each signal to stop: the main one may be in a compiler for minutes."""
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # its signals are not this process's
-
-    def listen() -> None:
-        while True:
-            if set(os.read(reading, 4096)) & set(STOPPING):
-                call()
-
-    threading.Thread(target=listen, daemon=True).start()
+def _stop_with_runner() -> None:
+    """Stop this process when the runner has ended."""
+    runner = multiprocessing.parent_process()
+    if runner is not None:
+        runner.join()
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _count(message: Mapping[str, Any]) -> list[Cost | None] | UsageError | str:

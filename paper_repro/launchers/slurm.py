@@ -17,7 +17,7 @@ from typing import TextIO
 from paper_repro.base.errors import UsageError, Words
 from paper_repro.base.files import locked, sha256_of_bytes, write_atomically
 from paper_repro.base.identity import MACHINE
-from paper_repro.cells.leases import lease_path
+from paper_repro.cells.leases import holder, lease_path
 from paper_repro.cells.measurements import is_done, is_to_fill
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import begun, open_runs_folder
@@ -51,14 +51,14 @@ class Sweep:
 
     @property
     def folder(self) -> Path:
-        """The folder of logs, of what submitit writes, and of the numbers of the last arrays."""
+        """The folder of logs and of what submitit writes."""
         return self.runs / "slurm" / f"{self.order.artifact.replace('/', '-')}-{self.order.scale}"
 
     @property
-    def words(self) -> str:
-        """What the command says beside artifact and scale: with other words the array has other cells."""
-        seeds = [] if self.order.seeds is None else [f"seeds={','.join(map(str, self.order.seeds))}"]
-        return " ".join([*seeds, *self.order.overrides, *(["--fill"] if self.order.fill else [])])
+    def job(self) -> Path:
+        """The file with the number of the last array of these cells: those of other seeds and overrides have others."""
+        words = [self.order.seeds, self.order.overrides, self.order.fill]
+        return self.folder / f"job-{sha256_of_bytes(json.dumps(words).encode())[:8]}"
 
     @property
     def able(self) -> list[PlannedCell]:
@@ -100,18 +100,16 @@ def run(sweep: Sweep, slurm: Slurm, stream: TextIO = sys.stderr) -> Result:
     Ctrl-C ends the watching alone; the same command goes on with it.
 
     Raises:
-        UsageError: there is no SLURM, no submitit or no such partition, a cell needs several nodes, or SLURM refuses
-            the jobs.
+        UsageError: there is no SLURM, no submitit, a cell needs several nodes, or SLURM refuses the jobs.
     """
-    for nodes in (int((cell.config.get(MACHINE) or {}).get("nodes", 1)) for cell in sweep.cells):
-        if nodes > 1:
-            raise UsageError(
-                f"machine.nodes={nodes} does not go with launcher=slurm, whose jobs are one task on one node each: "
-                f"give machine.nodes=1, or leave launcher out and start the command with srun --nodes={nodes} "
-                "--ntasks-per-node=DEVICES"
-            )
+    nodes = max(int((cell.config.get(MACHINE) or {}).get("nodes", 1)) for cell in sweep.cells)
+    if nodes > 1:
+        raise UsageError(
+            f"machine.nodes={nodes} does not go with launcher=slurm, whose jobs are one task on one node each: give "
+            f"machine.nodes=1, or leave launcher out and start the command with srun --nodes={nodes} "
+            "--ntasks-per-node=DEVICES"
+        )
     _check_commands()
-    _check_partition(slurm.partition)
     open_runs_folder(sweep.runs)
     sweep.folder.mkdir(parents=True, exist_ok=True)
     missing = sorted({cell.missing for cell in sweep.cells if cell.missing})
@@ -141,10 +139,8 @@ def cancel(sweep: Sweep, stream: TextIO = sys.stderr) -> int:
     _check_commands()
     number = _last(sweep)
     if not number:
-        there = map(_read_state, sorted(sweep.folder.glob("job-*.json")))
-        others = "".join(f"; job {other} is there for {words or 'no other words'}" for other, words in there if other)
         named = f"{sweep.order.artifact} {sweep.order.scale}"
-        print(f"nothing to cancel: no job of {named} is there for these words{others}", file=stream)
+        print(f"nothing to cancel: no job of {named} is there for these words", file=stream)
         return 0
     _ask("scancel", number)
     until = time.monotonic() + UNHEARD_SECONDS
@@ -161,21 +157,11 @@ def cancel(sweep: Sweep, stream: TextIO = sys.stderr) -> int:
 
 
 def _check_commands() -> None:
-    for command in ("sbatch", "srun", "squeue", "scancel", "sinfo"):
+    for command in ("sbatch", "srun", "squeue", "scancel"):
         if shutil.which(command) is None:
             raise UsageError(f"launcher=slurm: there is no {command} on {socket.gethostname()}: {_ELSEWHERE}")
     if find_spec("submitit") is None:
         raise UsageError("launcher=slurm needs submitit: pip install submitit (or pip install -e '.[slurm]')")
-
-
-def _check_partition(wanted: str | None) -> None:
-    """Ask SLURM whether it has the partition, or the several with commas between them, as sbatch takes them."""
-    silent = f"; no controller of SLURM answers on {socket.gethostname()}: {_ELSEWHERE}"
-    partitions = _ask("sinfo", "--noheader", "--format=%R", hint=silent).split()
-    for name in wanted.split(",") if wanted is not None else ():
-        if name not in partitions:
-            there = ", ".join(sorted(set(partitions))) or "none"
-            raise UsageError(f"launcher.partition={wanted}: there is no partition '{name}'; there are {there}")
 
 
 def _submit(sweep: Sweep, slurm: Slurm) -> str:
@@ -200,37 +186,24 @@ def _submit(sweep: Sweep, slurm: Slurm) -> str:
         **{key: value for key, value in wanted.items() if value is not None},
     )
     save = max(1.0, slurm.grace - 30.0) if slurm.grace > 60 else slurm.grace / 2
-    now = sweep.folder / "now"  # the time of this file system: clocks of computers differ
-    now.touch()
-    since = now.stat().st_mtime_ns
-    now.unlink()
+    since = open_runs_folder(sweep.runs)
     orders = [replace(sweep.order, index=index, count=slurm.jobs, since=since) for index in range(slurm.jobs)]
     try:
         jobs = executor.submit_array([Drain(order, save) for order in orders])
     except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
         raise UsageError(f"SLURM refuses the jobs: {' '.join(str(error).split())}") from error
     number: str = jobs[0].job_id.partition("_")[0]
-    write_atomically(_state_path(sweep), json.dumps({"job": number, "words": sweep.words}).encode() + b"\n")
+    write_atomically(sweep.job, number.encode())
     return number
 
 
 def _last(sweep: Sweep) -> str:
-    """Return the number of the array that was submitted last with the same words; nothing if there is none."""
-    return _read_state(_state_path(sweep))[0]
-
-
-def _read_state(path: Path) -> tuple[str, str]:
-    """Return the number and the words of an array that is there; nothing if it has ended or the file is not whole."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        content = json.loads(path.read_text())
-        number, words = str(content["job"]), str(content["words"])
+    """Return the number of the array that was submitted last for these cells; nothing if it has ended."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        number = sweep.job.read_text()
         if number.isdigit() and _states(number):
-            return number, words
-    return "", ""
-
-
-def _state_path(sweep: Sweep) -> Path:
-    return sweep.folder / f"job-{sha256_of_bytes(sweep.words.encode())[:8]}.json"
+            return number
+    return ""
 
 
 # Watching.
@@ -257,9 +230,8 @@ def _watch(sweep: Sweep, number: str, stream: TextIO) -> str:
 def _line(sweep: Sweep, left: Sequence[PlannedCell], states: Counter[str]) -> str:
     holders, there = Counter[str](), begun(sweep.runs)
     for cell in left:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            if cell.id in there:
-                holders[str(json.loads(lease_path(sweep.runs, cell.id).read_text())["host"])] += 1
+        if cell.id in there and (found := holder(lease_path(sweep.runs, cell.id))) is not None:
+            holders[found.rpartition(" on ")[2]] += 1
     total = len(sweep.able)
     where = f" on {', '.join(sorted(holders))}" if holders else ""
     jobs = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
@@ -300,11 +272,10 @@ def _states(number: str) -> Counter[str]:
         time.sleep(LOOK_SECONDS)
 
 
-def _ask(*command: str, hint: str = "") -> str:
+def _ask(*command: str) -> None:
     found = _call(*command)
     if found.returncode:
-        raise UsageError(f"launcher=slurm: {command[0]} failed: {_first_line(found.stderr)}{hint}")
-    return found.stdout
+        raise UsageError(f"launcher=slurm: {command[0]} failed: {_first_line(found.stderr)}")
 
 
 def _call(*command: str) -> "subprocess.CompletedProcess[str]":

@@ -189,7 +189,6 @@ def _outcome(
     else:
         if log.end < log.steps:
             outcome.note = f"a callback ended the training after step {log.end} of {log.steps}"
-        watch.report.check_lease()
         checkpoints.save_weights(folder / built.cell.id / checkpoints.WEIGHTS, built.module, built.cell.id)
         _measure(built, folder / built.cell.id, outcome)
     return outcome

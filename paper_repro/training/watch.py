@@ -201,7 +201,6 @@ class Watch:
 
     def _save(self, step: int) -> None:
         if self._saved_step != step:
-            self.report.check_lease()
             if self.journal is not None:
                 self.journal.flush()
             started = time.monotonic()

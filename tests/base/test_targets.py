@@ -36,7 +36,7 @@ def test_a_plan_runs_no_function_that_a_target_names(tmp_path: Path) -> None:
 
 def test_a_plan_imports_nothing_of_the_working_folder(tmp_path: Path) -> None:
     (tmp_path / "planted.py").write_text(PLANTED)
-    task = "{_target_:paper_repro.cells.fork_server.serve,code:null}"
+    task = "{_target_:paper_repro.cells.preload.preload,log:x}"
     assert "task: _target_" in refused(tmp_path, "ebt/tableD1", f"task={task}")
     for target in ("planted", "planted.Task", "paper_repro.planted.Task"):
         assert "is refused" in refused(tmp_path, "ebt/tableD1", f"task._target_={target}")

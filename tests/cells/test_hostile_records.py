@@ -19,9 +19,8 @@ from paper_repro.base.errors import ROOT, UsageError
 from paper_repro.base.files import CodeState, CorruptFileError, read_code_state, sha256_of_bytes
 from paper_repro.base.identity import canonical_json
 from paper_repro.cells import records, runner
-from paper_repro.cells.fork_server import START
 from paper_repro.cells.records import Record, find, record_path
-from paper_repro.cells.runner import Pool
+from paper_repro.cells.runner import Dispatcher
 from paper_repro.cells.tasks import FAILED, FINISHED, Outcome
 from paper_repro.tables.plan import Plan
 from paper_repro.tables.publish import publish, render
@@ -193,14 +192,6 @@ def test_what_is_no_file_or_no_record_counts_as_not_run_in_one_line(
     assert len(caplog.records) == 1 and "\n" not in caplog.records[0].getMessage()
 
 
-def test_a_damaged_record_is_run_again(tmp_path: Path) -> None:
-    cells = sweeps.cells(1, steps=1)
-    path = record_path(tmp_path, cells[0].id)
-    path.parent.mkdir(parents=True)
-    _circle(path)
-    assert runner.run(cells, tmp_path).by_status == {FINISHED: 1}
-
-
 def test_seeded_damage_of_a_sealed_record_is_refused_or_read(tmp_path: Path, content: dict[str, Any]) -> None:
     noise, values = random.Random(0), [None, True, -1, 1e300, "x", "\0", [], {}, [[]], {"a": {"b": []}}, 10**25]
 
@@ -330,19 +321,6 @@ def test_a_job_that_begins_after_the_code_has_changed_is_called_uncommitted(
     assert capsys.readouterr().err.count("the code has changed since this run began") == 1
 
 
-def test_the_state_of_the_code_is_read_before_the_code_is_imported() -> None:
-    program = (
-        "import sys, paper_repro.base.files as state\n"
-        "def read():\n"
-        "    print(sorted(name for name in sys.modules if name.startswith('paper_repro.')))\n"
-        "    raise SystemExit(0)\n"
-        "state.read_code_state = read\n"
-        f"exec({START!r})\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "['paper_repro.base', 'paper_repro.base.files']\n"
-
-
 def test_an_outcome_that_no_record_can_hold_fails_its_cell_alone(tmp_path: Path) -> None:
     from paper_repro.cells.tasks import Cell
     from paper_repro.cells.worker import Worker
@@ -399,6 +377,6 @@ def test_a_disk_that_the_runner_itself_cannot_write_to_stops_the_run(
     def full(pool: Any) -> None:
         _full()
 
-    monkeypatch.setattr(Pool, "_look_elsewhere", full)
+    monkeypatch.setattr(Dispatcher, "_look_elsewhere", full)
     result = runner.run(sweeps.cells(2, steps=2), tmp_path)
     assert "no space left" in result.fatal and result.exit_code == 1

@@ -94,7 +94,7 @@ def test_the_commands_refuse_before_anything_is_trained(
     words: tuple[str, ...], installed: set[str], tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed.clear()
-    monkeypatch.setattr(runner, "Servers", lambda *_: pytest.fail("processes were started"))
+    monkeypatch.setattr(runner, "ForkServer", lambda *_: pytest.fail("processes were started"))
     name, *rest = words
     given = [*rest, f"runs={tmp_path}", "machine.logger=tensorboard"]
     assert run_main(main_of(name), given) == 2

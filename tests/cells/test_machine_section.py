@@ -1,16 +1,12 @@
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from paper_repro.base.configs import CONF, compose
-from paper_repro.base.errors import ROOT, UsageError
-from paper_repro.cells import planned, runner
+from paper_repro.base.errors import UsageError
+from paper_repro.cells import planned
 from paper_repro.cells.planned import check_machine
 from paper_repro.kernels import preferences
-from paper_repro.tests.support import sweeps
 
 NUMBERS = ("workers", "threads", "devices", "checkpoint_every_steps", "stack.most")
 WRONG: list[tuple[str, Any]] = [
@@ -60,29 +56,3 @@ def test_what_is_shipped_is_accepted_and_null_where_it_has_a_meaning(choice: str
     }.items():
         check_machine({"machine": {**config["machine"], key: value}})
     check_machine({})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "override", ["machine.workers=0", "machine.workers=-1", "machine.threads=0", "machine.checkpoint_every_steps=soon"]
-)
-@pytest.mark.parametrize("words", [["train.py", "cem/gaussian_process"], ["reproduce.py", "cem/table3", "--plan"]])
-def test_the_commands_refuse_it_in_one_line_and_at_once(words: list[str], override: str, tmp_path: Path) -> None:
-    program = (
-        "import runpy, sys\n"
-        "try: runpy.run_path(sys.argv[0], run_name='__main__')\n"
-        "finally: print('torch' in sys.modules)"
-    )
-    script = str(ROOT / "scripts" / words[0])
-    command = [sys.executable, "-c", f"import sys; sys.argv = sys.argv[1:]\n{program}", script, *words[1:], override]
-    command.append(f"runs={tmp_path / 'runs'}")
-    found = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, cwd=tmp_path)
-    assert found.returncode == 2, found.stdout + found.stderr
-    assert found.stderr.startswith(f"error: {override.partition('=')[0]}") and len(found.stderr.splitlines()) == 1
-    assert found.stdout == "False\n" and not list(tmp_path.iterdir())
-
-
-def test_a_worker_is_not_told_of_threads_that_nobody_asked_for(tmp_path: Path) -> None:
-    cells = sweeps.cells(1, steps=1)
-    cells[0].config["machine"]["threads"] = None
-    assert runner.run(cells, tmp_path).exit_code == 0

@@ -15,10 +15,9 @@ import pytest
 
 from paper_repro.base.files import read_code_state
 from paper_repro.cells import leases, records, runner
-from paper_repro.cells.leases import Leases
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import record_path, work_folder
-from paper_repro.cells.runner import Pool
+from paper_repro.cells.runner import Dispatcher
 from paper_repro.cells.tasks import FAILED, FINISHED, Outcome
 from paper_repro.cells.worker import MEMBERS, Channel, Worker
 from paper_repro.launchers.drain import Drain, Order
@@ -30,7 +29,7 @@ def work(runs: Path, cells: list[PlannedCell], fill: bool = False) -> list[dict[
     """Run a job of ``cells`` in this process; returns what it told of their ends."""
     told: list[dict[str, Any]] = []
     job = {"cells": [{"id": cell.id, "config": cell.config} for cell in cells], "fill": fill, "cost": None}
-    Worker(runs, Channel(told.append, Leases(runs)), read_code_state()).run(job)
+    Worker(runs, Channel(told.append), read_code_state()).run(job)
     return [event for event in told if event["event"] == "done"]
 
 
@@ -62,11 +61,11 @@ def test_a_result_that_is_filled_stays_where_the_new_run_fails(tmp_path: Path, m
 @pytest.mark.parametrize("held", [False, True])
 def test_a_death_is_not_recorded_over_what_another_runner_has(tmp_path: Path, held: bool) -> None:
     (cell,) = sweeps.cells(1)
-    pool, origin = Pool.__new__(Pool), records.provenance("a device", read_code_state())
+    pool, origin = Dispatcher.__new__(Dispatcher), records.provenance("a device", read_code_state())
     pool._runs = tmp_path
     if held:
-        holder = "import sys, time; from pathlib import Path; from paper_repro.cells.leases import Leases\n"
-        holder += f"with Leases(Path({str(tmp_path)!r})).hold([{cell.id!r}]): print('held', flush=True); time.sleep(60)"
+        holder = "import sys, time; from pathlib import Path; from paper_repro.cells.leases import hold\n"
+        holder += f"with hold(Path({str(tmp_path)!r}), [{cell.id!r}]): print('held', flush=True); time.sleep(60)"
         with subprocess.Popen([sys.executable, "-c", holder], stdout=subprocess.PIPE) as other:
             assert other.stdout is not None and other.stdout.readline() == b"held\n"
             assert not pool._record_death(cell, "it died", origin)

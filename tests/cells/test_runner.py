@@ -1,11 +1,13 @@
 import errno
 import io
 import json
+import multiprocessing
 import os
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +16,12 @@ import pytest
 
 from paper_repro.base import identity
 from paper_repro.base.errors import UsageError
-from paper_repro.base.files import read_code_state
 from paper_repro.cells import leases, records, runner
-from paper_repro.cells.leases import lease_path
-from paper_repro.cells.planned import PlannedCell, jobs
+from paper_repro.cells.planned import jobs
 from paper_repro.cells.records import record_path
-from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, OUT_OF_MEMORY, WEIGHTS, Cell, Outcome, Report
-from paper_repro.cells.worker import Channel, Worker
+from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, OUT_OF_MEMORY
 from paper_repro.tests.support import sweeps
-from paper_repro.tests.support.slow_task import LOG_VARIABLE, SlowTask
+from paper_repro.tests.support.slow_task import LOG_VARIABLE
 
 
 @pytest.fixture
@@ -123,21 +122,16 @@ def test_a_worker_killed_once_goes_on_from_its_checkpoint(tmp_path: Path, log: P
     assert sweeps.steps_by_cell(log) == {cell.id: 7}
 
 
-def test_a_killed_fork_server_takes_its_worker_along_and_another_goes_on(tmp_path: Path, log: Path) -> None:
-    runs = tmp_path / "runs"
-    (cell,) = sweeps.cells(1, steps=40, delay=0.05)
-    threading.Thread(target=_kill_the_parent_of_the_first_step, args=(log,), daemon=True).start()
-    assert runner.run([cell], runs, io.StringIO()).exit_code == 0
-    lines = [line.split() for line in log.read_text().splitlines() if line.startswith("step")]
-    pids = list(dict.fromkeys(pid for _, _, pid in lines))
-    assert len(pids) == 2 and [pid for _, _, pid in lines] == sorted((pid for _, _, pid in lines), key=pids.index)
-    assert 40 <= len(lines) <= 43, "at most what the first had done when it was killed is done again"
+def test_workers_outlive_their_fork_server_and_another_starts_the_next(tmp_path: Path, log: Path) -> None:
+    def kill() -> None:
+        while not log.is_file() or log.read_text().count("step") < 3:
+            time.sleep(0.01)
+        psutil.Process(int(log.read_text().split()[2])).parent().kill()
 
-
-def _kill_the_parent_of_the_first_step(log: Path) -> None:
-    while not log.is_file() or log.read_text().count("step") < 3:
-        time.sleep(0.01)
-    psutil.Process(int(log.read_text().split()[2])).parent().kill()
+    threading.Thread(target=kill, daemon=True).start()
+    cells = sweeps.cells(3, workers=1, steps=20, delay=0.05)
+    assert runner.run(cells, tmp_path / "runs", io.StringIO()).by_status == {FINISHED: 3}
+    assert set(sweeps.steps_by_cell(log).values()) == {20}
 
 
 def test_a_full_disk_stops_the_sweep_and_loses_nothing_finished(tmp_path: Path, log: Path) -> None:
@@ -200,21 +194,12 @@ def test_damaged_records_and_checkpoints_are_run_again(tmp_path: Path, log: Path
 
 
 @pytest.mark.slow
-def test_two_runners_on_one_folder_run_each_cell_once(tmp_path: Path, log: Path) -> None:
-    runs = tmp_path / "runs"
-    cells = sweeps.cells(10, steps=4, delay=0.02)
-    results: list[runner.Result] = []
-
-    def work() -> None:
-        results.append(runner.run(cells, runs, io.StringIO()))
-
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [result.by_status for result in results] == [{FINISHED: 10}] * 2
-    assert sweeps.steps_by_cell(log) == {cell.id: 4 for cell in cells}
+def test_two_runners_on_one_folder_run_each_cell_once(tmp_path: Path) -> None:
+    papers, runs, log = tmp_path / "papers", tmp_path / "runs", tmp_path / "task.log"
+    sweeps.write_artifact(papers, steps=4, delay=0.02)
+    started = [sweeps.start(papers, runs, log) for _ in range(2)]
+    assert [process.wait(120) for process in started] == [0, 0]
+    assert len(sweeps.steps_by_cell(log)) == 18 and set(sweeps.steps_by_cell(log).values()) == {4}
 
 
 def _wait_for(condition: Callable[[], object], seconds: float = 30.0) -> None:
@@ -271,61 +256,6 @@ def test_what_a_finished_batch_left_behind_is_cleared(tmp_path: Path) -> None:
     assert not left.exists()
 
 
-def _work(runs: Path, cells: list[PlannedCell], told: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Run a job of ``cells`` in this process; returns what it told."""
-    channel = Channel(told.append, leases.Leases(runs))
-    job = {"cells": [{"id": cell.id, "config": cell.config} for cell in cells], "fill": False, "cost": None}
-    Worker(runs, channel, read_code_state()).run(job)
-    return told
-
-
-def _rob(lease: Path) -> None:
-    lease.unlink()
-    lease.write_text(json.dumps({"host": "robber", "pid": 1}))
-
-
-def test_a_worker_whose_cell_was_taken_over_writes_no_more(tmp_path: Path, log: Path) -> None:
-    (cell,) = sweeps.cells(1, steps=500, delay=0.01)
-    path, told = lease_path(tmp_path, cell.id), list[dict[str, Any]]()
-
-    def rob() -> None:
-        while not told or told[-1]["step"] < 3:
-            time.sleep(0.005)
-        _rob(path)
-
-    robber = threading.Thread(target=rob)
-    robber.start()
-    events = _work(tmp_path, [cell], told)
-    robber.join()
-    assert events[-1]["event"] == "busy" and 3 <= events[-2]["step"] < 500
-    assert not record_path(tmp_path, cell.id).exists()
-    assert "robber" in path.read_text()
-
-
-def test_a_worker_robbed_after_its_last_step_leaves_the_files_of_its_successor_alone(
-    tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cells = sweeps.cells(2, batch=2, steps=2)
-    home, train = record_path(tmp_path, cells[0].id).parent, SlowTask.run
-
-    def train_and_lose(task: SlowTask, own: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
-        outcomes = train(task, own, folder, report)
-        (folder / cells[0].id).mkdir()
-        (folder / cells[0].id / WEIGHTS).write_text("the robbed one's")
-        _rob(lease_path(tmp_path, cells[0].id))
-        for name in (WEIGHTS, "log.txt"):
-            (home / name).write_text("the successor's")
-        return outcomes
-
-    monkeypatch.setattr(SlowTask, "run", train_and_lose)
-    assert _work(tmp_path, cells, [])[-1] == {"event": "busy"}
-    assert {path.name: path.read_text() for path in home.iterdir() if path.name != "lease"} == {
-        WEIGHTS: "the successor's",
-        "log.txt": "the successor's",
-    }
-    assert not record_path(tmp_path, cells[1].id).exists()
-
-
 def test_progress_lines_tell_done_running_left_and_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paper_repro.cells.progress.PLAIN_EVERY_SECONDS", 0.0)
     stream = io.StringIO()
@@ -337,21 +267,17 @@ def test_progress_lines_tell_done_running_left_and_time(tmp_path: Path, monkeypa
 def test_a_cell_that_failed_in_another_runner_is_not_run_again_by_this_one(tmp_path: Path, log: Path) -> None:
     """Two runners of ten cells that all fail: each cell is tried once."""
     runs, cells = tmp_path / "runs", sweeps.cells(10, workers=1, steps=6, delay=0.05, mishap="raise", at=5)
-    found: list[int] = []
-    shares = [runner.Share(index, 2, 120.0) for index in range(2)]
-    threads = [
-        threading.Thread(target=lambda share=share: found.append(_exit_code(cells, runs, share))) for share in shares
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [1, 1]
+
+    def work(index: int) -> None:
+        sys.exit(runner.run(cells, runs, io.StringIO(), share=runner.Share(index, 2, 120.0)).exit_code)
+
+    runners = [multiprocessing.get_context("fork").Process(target=work, args=(index,)) for index in range(2)]
+    for one in runners:
+        one.start()
+    for one in runners:
+        one.join()
+    assert [one.exitcode for one in runners] == [1, 1]
     assert sorted(sweeps.steps_by_cell(log).values()) == [5] * 10
-
-
-def _exit_code(cells: list[PlannedCell], runs: Path, share: runner.Share) -> int:
-    return runner.run(cells, runs, io.StringIO(), share=share).exit_code
 
 
 def test_shares_begin_at_different_jobs_and_leave_none_out() -> None:
@@ -363,8 +289,7 @@ def test_shares_begin_at_different_jobs_and_leave_none_out() -> None:
 
 def test_a_runner_without_patience_leaves_what_others_run(tmp_path: Path, log: Path) -> None:
     (cell,) = sweeps.cells(1, steps=2)
-    own = leases.Leases(tmp_path)
-    with own.hold([cell.id]):
+    with leases.hold(tmp_path, [cell.id]):
         began = time.monotonic()
         result = runner.run([cell], tmp_path, io.StringIO(), share=runner.Share(patience=1.0))
         assert result.by_status == {"not run": 1} and time.monotonic() - began < 30

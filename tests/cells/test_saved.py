@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.cells.leases import Leases
+from paper_repro.cells import leases
 from paper_repro.scripts import reproduce
 
 
@@ -24,7 +24,7 @@ def test_cells_that_were_begun_say_how_far_they_are(tmp_path: Path, capsys: pyte
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     (tmp_path / "stacks" / "a" / "members.json").write_text(json.dumps([first, second]))
-    with Leases(tmp_path).hold([running, begun]):
+    with leases.hold(tmp_path, [running, begun]):
         found = statuses()
     assert [found[cell] for cell in (alone, first, second, running, begun)] == [
         "begun: step 1,200 of 3,000",

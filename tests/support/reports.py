@@ -13,9 +13,6 @@ class Recorder:
     def progress(self, step: int, steps: int, loss: float) -> None:
         self.seen.append((step, steps, loss))
 
-    def check_lease(self) -> None:
-        """There is none."""
-
     @property
     def stop_requested(self) -> bool:
         self.asked += 1

@@ -55,7 +55,6 @@ class SlowTask(Task):
             step += 1
             if step == self.at and self.mishap and self.only_seed in (-1, cells[0].config["seed"]):
                 self._go_wrong(folder)
-            report.check_lease()
             write_with_digest(state, json.dumps([step, sums]).encode())
             report.progress(step, self.steps, sums[0])
             if report.stop_requested:
