@@ -40,15 +40,10 @@ Context = Callable[[], AbstractContextManager[Any]]
 
 
 class LossLog:
-    """Mean losses over each hundredth of the run and the first non-finite loss, for S models at once.
+    """Mean losses over each hundredth of a run of ``steps`` steps and the first non-finite loss, for S models at once.
 
-    Everything stays on the device: adding a step does not wait for it.
-
-    Args:
-        models: S.
-        steps: length of the run; a run of fewer than 100 steps has a point per step.
-
-    ``end`` is the last step, an earlier one where a callback has ended the run.
+    Everything stays on the device: adding a step does not wait for it.  ``end`` is the last step, an earlier one where
+    a callback has ended the run.
     """
 
     def __init__(self, models: int, steps: int, device: torch.device) -> None:
@@ -96,15 +91,13 @@ class LossLog:
 class Watch:
     """Keeps the loss log, reports, has checkpoints saved when they are due, and ends a run that has to end.
 
-    Every checkpoint holds all that a resume needs, the carries with the weights.  A carry of many gigabytes makes it
-    slow to write, so the seconds between two checkpoints are at least 20 times those that the last one took to save.
-
-    What rank 0 decides by its clock and its user, it tells the other ranks; after every step they do what it says.
+    A carry of many gigabytes makes a checkpoint slow to write, so the seconds between two are at least 20 times those
+    that the last one took.  After every step, rank 0 tells the other ranks what it decides by its clock and its user.
 
     Args:
         report: of rank 0.
         save: writes a checkpoint after so many steps; ``state_dict`` of this watch is part of it.
-        journal: is told every step, and writes it to the disk before the checkpoint; None: there is no journal.
+        journal: of rank 0; it is written to the disk before a checkpoint.
     """
 
     def __init__(
@@ -132,10 +125,7 @@ class Watch:
     def after_step(self, step: int) -> bool:
         """Account for step ``step`` (the number of steps done, its losses already in the log).
 
-        Returns whether training should go on: False once every model has diverged.
-
-        Raises:
-            StopRequestedError: after a checkpoint was saved.
+        Returns False once every model has diverged; raises StopRequestedError after a checkpoint was saved.
         """
         if self.rank.index:
             return self._obey(step)
@@ -209,38 +199,27 @@ class Watch:
 
 
 class Evaluations:
-    """Evaluates S models every so many steps and at the end, and keeps for each the weights of its best evaluation.
+    """Evaluates the models of S cells during training and at its end, and keeps the weights of the best evaluation.
 
     Args:
-        every: optimiser steps between evaluations; None: only the last one.
-        keep: the metric whose lowest value decides which weights are kept, for example "val_loss"; None: the last ones.
         context: what a forward pass is computed under (autocast).
-        batches: of each split, that the evaluations of the curves take; None: all.  The metrics at the end are whole.
-        journal: is told every point of the curves; None: there is no journal.
+        journal: is told every point of the curves.
 
     Raises:
-        UsageError: ``keep`` is not a metric of a module.
+        UsageError: ``training.keep`` is not a metric of a module.
     """
 
-    def __init__(
-        self,
-        modules: Sequence[PaperModule],
-        data: Sequence[CounterBasedDataModule],
-        every: int | None,
-        keep: str | None,
-        context: Context,
-        batches: int | None = None,
-        journal: "Journal | None" = None,
-    ) -> None:
-        self.modules, self.data, self.journal = [*modules], data, journal
-        self.every, self.keep, self.context, self.batches = every, keep, context, batches
-        for module, one in zip(modules, data, strict=True):
-            known = _metrics_of(module, one)
-            if keep is not None and keep not in known:
-                raise UsageError(f"training.keep={keep!r}: not a metric of this module{nearest(keep, known)}")
-        self._curves: list[dict[str, list[list[float]]]] = [{} for _ in modules]
-        self._best: list[dict[str, float]] = [{} for _ in modules]
-        self._weights: list[dict[str, Tensor]] = [{} for _ in modules]
+    def __init__(self, built: Sequence[BuiltCell], context: Context, journal: "Journal | None" = None) -> None:
+        self.modules, self.data = [one.module for one in built], [one.data for one in built]
+        self.context, self.journal, training = context, journal, built[0].training
+        self.every, self.keep, self.batches = training.evaluate_every, training.keep, training.evaluation_batches
+        for module, data in zip(self.modules, self.data, strict=True):
+            known = _metrics_of(module, data)
+            if self.keep is not None and self.keep not in known:
+                raise UsageError(f"training.keep={self.keep!r}: not a metric of this module{nearest(self.keep, known)}")
+        self._curves: list[dict[str, list[list[float]]]] = [{} for _ in built]
+        self._best: list[dict[str, float]] = [{} for _ in built]
+        self._weights: list[dict[str, Tensor]] = [{} for _ in built]
 
     def due(self, step: int, steps: int) -> bool:
         """Return whether to evaluate after ``step`` of ``steps``; the last step is evaluated by ``finish``."""
@@ -256,8 +235,8 @@ class Evaluations:
     def finish(self, index: int, step: int) -> dict[str, float]:
         """Evaluate one model on all batches after the last step, and put the weights that are kept into its module.
 
-        Returns every metric, with ``best_<name>`` for each of them and ``best_step`` where weights are kept by one.
-        A metric that was never finite keeps the last weights.
+        Where weights are kept by a metric, ``best_<name>`` of each and ``best_step`` are returned, too; a metric that
+        was never finite keeps the last weights.
         """
         metrics = self._evaluated(index, None)
         # A curve's points are comparable: the last one, too, is of the batches of those before.
@@ -265,7 +244,9 @@ class Evaluations:
         self._account(index, step, self._evaluated(index, self.batches) if shorter else metrics)
         if not self._best[index]:
             return metrics
-        self._load(index)
+        with torch.no_grad():
+            for name, tensor in self.modules[index].state_dict().items():
+                tensor.copy_(whole(self._weights[index][name]))
         best = dict(self._best[index])
         return {**metrics, "best_step": best.pop("step"), **{f"best_{name}": value for name, value in best.items()}}
 
@@ -300,11 +281,6 @@ class Evaluations:
             self._best[index] = {"step": float(step), **metrics}
             state = self.modules[index].state_dict()
             self._weights[index] = {name: tensor.detach().clone() for name, tensor in state.items()}
-
-    def _load(self, index: int) -> None:
-        with torch.no_grad():
-            for name, tensor in self.modules[index].state_dict().items():
-                tensor.copy_(whole(self._weights[index][name]))
 
 
 def _metrics_of(module: PaperModule, data: CounterBasedDataModule) -> list[str]:
