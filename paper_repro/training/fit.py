@@ -42,8 +42,6 @@ class Fit(Task):
     """
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
-        if not cells:
-            return []
         _check_alike(cells)
         machine = Machine.of(cells[0].config.get("machine") or {})
         device = machine.device

@@ -103,13 +103,8 @@ class Machine:
         Raises:
             UsageError: an accelerator or a GPU that this machine or this build of torch lacks.
         """
-        name = "gpu" if self.accelerator == "cuda" else self.accelerator
-        if name == "auto":
-            name = "gpu" if torch.cuda.is_available() else "cpu"
-        if name == "cpu":
+        if self.accelerator == "cpu" or (self.accelerator == "auto" and not torch.cuda.is_available()):
             return torch.device("cpu")
-        if name != "gpu":
-            raise UsageError(f"machine.accelerator={self.accelerator!r}: expected cpu, gpu or auto")
         if not torch.cuda.is_available():
             raise UsageError(
                 f"machine.accelerator={self.accelerator!r}, but torch {torch.__version__} sees no GPU here: "

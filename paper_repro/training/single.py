@@ -211,7 +211,7 @@ def _falling_back(wanted: object) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
     import torch._dynamo.config  # a second
 
-    return torch._dynamo.config.patch(suppress_errors=True)  # type: ignore[no-any-return]
+    return torch._dynamo.config.patch(suppress_errors=True)
 
 
 def _rebuilt(built: BuiltCell) -> PaperModule:

@@ -16,6 +16,14 @@ from paper_repro.models.common import project_rows_
 from paper_repro.training.schedules import Exponential
 
 DOUBLES_NAME = __name__
+KEEP = {
+    "schedule": {"_target_": "paper_repro.training.schedules.Constant"},
+    "training__evaluate_every": 3,
+    "training__keep": "test_rmse",
+    "lr": 0.2,
+    "steps": 24,
+}
+"""So large a rate that the test error is lowest before the end, which the tests check."""
 NOISY = {"model": {"_target_": f"{DOUBLES_NAME}.Small", "dropout": 0.3}}
 
 

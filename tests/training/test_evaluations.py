@@ -5,20 +5,12 @@ import pytest
 import torch
 
 from paper_repro.base.errors import UsageError
-from paper_repro.tests.training.doubles import NOISY, assert_same_runs, assert_same_weights, weights
+from paper_repro.tests.training.doubles import KEEP, NOISY, assert_same_runs, assert_same_weights, weights
 from paper_repro.training import checkpoints
 from paper_repro.training.build import build
 from paper_repro.training.watch import Evaluations
 
-EVERY, STEPS = 3, 24
-KEEP = {
-    "schedule": {"_target_": "paper_repro.training.schedules.Constant"},
-    "training__evaluate_every": EVERY,
-    "training__keep": "test_rmse",
-    "lr": 0.2,
-    "steps": STEPS,
-}
-"""So large a rate that the test error is lowest before the end, which the tests check."""
+EVERY, STEPS = KEEP["training__evaluate_every"], KEEP["steps"]
 
 
 def cells_of(cell, kind, **changes):
