@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from paper_repro.kernels.preferences import prefer
-from paper_repro.training import step_cost
+from paper_repro.training import step_time
 from paper_repro.training.counting import count_flops
 from paper_repro.training.machine import peak_memory_mib
 from paper_repro.training.step_time import Stepper, wait
@@ -164,7 +164,7 @@ class Pair:
 
     def memory(self, case: str, goal: float | None = None) -> Comparison:
         with prefer("auto"):
-            ours, theirs = ([step_cost.added_memory(own, self.device) / MIB] for own in (self.ours, self.theirs))
+            ours, theirs = ([step_time.added_memory(own, self.device) / MIB] for own in (self.ours, self.theirs))
         return Comparison(case, "MiB that a step adds", ours, theirs, self.other, goal=goal)
 
     def products(self, case: str) -> Comparison:

@@ -23,19 +23,17 @@ from paper_repro.training.machine import Machine
 from paper_repro.training.module import PaperModule
 from paper_repro.training.schedules import Schedule
 
-NARROW = {"16-true": torch.float16, "bf16-true": torch.bfloat16}
-"""What weights, and with them an optimiser's arithmetic, are kept in."""
 SECTIONS = ("module", "model", "data", "optimizer", "schedule", "training", "seed")
 
 
 @runtime_checkable
 class Probe(Protocol):
-    """What is measured on a trained model beyond its losses; a config lists its probes under ``probes``.
+    """A measurement of a trained model beyond its losses; a config lists its probes under ``probes``.
 
     The module is in evaluation mode, on its device, and has the weights that are kept; gradients are off.  A probe
     draws its random numbers from generators that it seeds with ``mix(seed, ...)``, and leaves module and data as it
-    found them.  A probe may have ``check(module, data)``, called before training, with a module that may lie on the
-    meta device: it raises UsageError where these could not be measured.
+    found them.  It may have ``check(module, data)``, called before training with a module that may be on the meta
+    device, which raises UsageError where these could not be measured.
     """
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
@@ -44,8 +42,6 @@ class Probe(Protocol):
 
 @dataclass
 class BuiltCell:
-    """One cell, built."""
-
     cell: Cell
     module: PaperModule
     data: CounterBasedDataModule
@@ -55,7 +51,7 @@ class BuiltCell:
 
 
 def build(cell: Cell) -> BuiltCell:
-    """Build a cell's model (initialised under ``mix(seed, "init")``), module and data.
+    """Build a cell's module, data and probes.
 
     Raises:
         UsageError: a section is missing, a key is unknown, a value is refused, the devices cannot share the batches, or
@@ -68,7 +64,6 @@ def build(cell: Cell) -> BuiltCell:
     _check_targets(config)
     training, machine = read_training(config["training"]), Machine.of(config.get("machine") or {})
     machine.batches_each(training.accumulate)
-    _check_eps(config["optimizer"], training.precision)
     module = build_module(config)
     data = data_of(config)
     data.workers = machine.data_workers
@@ -116,27 +111,10 @@ def build_module(config: Mapping[str, Any]) -> PaperModule:
 
 
 def optimizer_of(config: Mapping[str, Any], machine: Machine) -> Any:
-    """Return what the ``optimizer`` section builds, ``fused`` as the machine section has it, where it can be.
-
-    Raises:
-        UsageError: the section cannot be built.
-    """
+    """Return what the ``optimizer`` section builds, ``fused`` as the machine section has it, where it can be."""
     found, takes = instantiate(config["optimizer"]), inspect.signature(locate(config["optimizer"][TARGET])).parameters
     chosen = machine.fused_optimizer is not None and "fused" in takes
     return functools.partial(found, fused=machine.fused_optimizer) if chosen else found
-
-
-def _check_eps(section: Mapping[str, Any], precision: str) -> None:
-    """Refuse an optimiser that would divide by 0 where a squared gradient underflows, as 1e-8 is 0 in float16."""
-    parameter = inspect.signature(locate(section["_target_"])).parameters.get("eps")
-    if precision not in NARROW or parameter is None:
-        return
-    eps = section.get("eps", parameter.default)
-    if isinstance(eps, int | float) and not float(torch.tensor(eps, dtype=NARROW[precision], device="cpu")):
-        raise UsageError(
-            f"training.precision={precision}: optimizer.eps={eps:g} is 0 in {NARROW[precision]}, so that updates are "
-            "not finite: set optimizer.eps=1e-4, or training.precision=bf16-mixed"
-        )
 
 
 def check_window(built: BuiltCell) -> None:

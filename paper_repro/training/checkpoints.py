@@ -21,8 +21,6 @@ _SHOWN = 5
 
 
 class Found(NamedTuple):
-    """A checkpoint that is whole and belongs to the cells that asked."""
-
     step: int
     path: Path
 
@@ -46,7 +44,12 @@ def save(path: Path, content: dict[str, Any], identity: Sequence[str]) -> None:
         check_digest(path)
     except (OSError, CorruptFileError):  # otherwise the whole file is there
         _save(path, {"identity": list(identity), "content": content})
-    _prune(path.parent)
+    kept = {checkpoint_path(path.parent, step).name for step in _steps(path.parent)[:KEEP]}
+    for other in path.parent.iterdir():
+        ours = other.name.startswith("step-") and other.name.endswith((".ckpt", ".ckpt.sha256"))
+        unfinished = other.name.startswith(".step-") and other.name.endswith(PART_SUFFIX)  # of a kill
+        if unfinished or (ours and other.name.removesuffix(".sha256") not in kept):
+            other.unlink(missing_ok=True)
 
 
 def _save(path: Path, content: dict[str, Any]) -> None:
@@ -65,7 +68,7 @@ def newest(folder: Path, identity: Sequence[str]) -> Found | None:
     for step in steps:
         path = checkpoint_path(folder, step)
         try:
-            _read(path, identity, mmap=True)
+            load(path, identity, mmap=True)
             return Found(step, path)
         except CorruptFileError as error:
             aside = path.replace(path.with_name(f"{path.name}.damaged"))
@@ -76,7 +79,7 @@ def newest(folder: Path, identity: Sequence[str]) -> Found | None:
     return None
 
 
-def load(path: Path, identity: Sequence[str]) -> dict[str, Any]:
+def load(path: Path, identity: Sequence[str], mmap: bool = False) -> dict[str, Any]:
     """Return the content of one checkpoint, its tensors on the CPU.
 
     Raises:
@@ -84,7 +87,19 @@ def load(path: Path, identity: Sequence[str]) -> dict[str, Any]:
         CorruptFileError: it is damaged.
         UsageError: it belongs to other cells.
     """
-    content: dict[str, Any] = _read(path, identity, mmap=False)["content"]
+    check_digest(path)
+    try:
+        wrapped = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+        found, content = wrapped["identity"], dict(wrapped["content"])
+    except MemoryError:
+        raise
+    except Exception as error:  # forged bytes with a fitting digest: torch's unpickler raises whatever they lead it to
+        raise CorruptFileError(f"{path}: not a checkpoint of this project ({first_line(error)})") from error
+    if found != list(identity):
+        raise UsageError(
+            f"{path}: this checkpoint belongs to cell {_listed(found)}, expected {_listed(identity)}: "
+            f"use another folder, or delete {path.parent} to start anew"
+        )
     return content
 
 
@@ -182,14 +197,10 @@ def load_weights(path: Path, module: nn.Module, cell_id: str | None = None) -> N
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Copy weights into ``module``; nothing is copied unless everything fits.
-
-    Args:
-        tensors: those of ``distinct``, by name.
-        path: where they come from, for the error.
+    """Copy weights, those of ``distinct`` by name, into ``module``; nothing is copied unless everything fits.
 
     Raises:
-        UsageError: they are those of another model.
+        UsageError: they are those of another model; ``path`` is where they come from.
     """
     expected = distinct(module)
     kinds = {
@@ -225,25 +236,6 @@ def distinct(module: nn.Module) -> dict[str, Tensor]:
     return result
 
 
-def _read(path: Path, identity: Sequence[str], mmap: bool) -> dict[str, Any]:
-    check_digest(path)
-    try:
-        wrapped = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
-    except MemoryError:
-        raise
-    except Exception as error:  # forged bytes with a fitting digest: torch's unpickler raises whatever they lead it to
-        raise CorruptFileError(f"{path}: not a checkpoint of this project ({first_line(error)})") from error
-    found = wrapped.get("identity") if isinstance(wrapped, dict) else None
-    if not isinstance(found, list) or not isinstance(wrapped.get("content"), dict):
-        raise CorruptFileError(f"{path}: not a checkpoint of this project")
-    if found != list(identity):
-        raise UsageError(
-            f"{path}: this checkpoint belongs to cell {_listed(found)}, expected {_listed(identity)}: "
-            f"use another folder, or delete {path.parent} to start anew"
-        )
-    return wrapped
-
-
 def _listed(items: Sequence[object]) -> str:
     more = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
     return ", ".join(map(str, items[:_SHOWN])) + more
@@ -254,17 +246,6 @@ def _steps(folder: Path) -> list[int]:
     matches = [tasks.CHECKPOINT.fullmatch(path.name) for path in folder.glob("step-*.ckpt")]
     steps = {int(match[1]) for match in matches if match and match[0] == checkpoint_path(folder, int(match[1])).name}
     return sorted(steps, reverse=True)
-
-
-def _prune(folder: Path) -> None:
-    """Remove all checkpoints but the last, and what a kill has left of unfinished ones."""
-    kept = [checkpoint_path(folder, step) for step in _steps(folder)[:KEEP]]
-    names = {name for path in kept for name in (path.name, digest_path(path).name)}
-    for path in folder.iterdir():
-        ours = path.name.startswith("step-") and path.name.endswith((".ckpt", ".ckpt.sha256"))
-        unfinished = path.name.startswith(".step-") and path.name.endswith(PART_SUFFIX)
-        if unfinished or (ours and path.name not in names):
-            path.unlink(missing_ok=True)
 
 
 def _local(path: Any) -> Path:

@@ -1,7 +1,6 @@
-"""The one place that counts: a model's parameters, the FLOPs of a computation, and the memory that its tensors take.
+"""Counts a model's parameters, the FLOPs of a computation, and the memory of its tensors, on the meta device.
 
-Count on the meta device: nothing is computed there, and no tensor takes any memory.  So ``measure`` tells what the
-training of a cell costs before it is run.
+So ``measure`` tells what the training of a cell costs before it is run.
 """
 
 import contextlib
@@ -42,11 +41,9 @@ LEFT_OUT = (ATEN.mv, ATEN.dot, ATEN.vdot, ATEN.addmm_, ATEN.baddbmm_, ATEN.addmv
 
 
 def num_parameters(model: nn.Module, leave_out: Collection[str] = (), frozen: bool = False) -> int:
-    """Return the model's number of trainable parameters; a tensor that two places share counts once.
+    """Return the model's number of trainable parameters (``frozen``: of all), without the children in ``leave_out``.
 
-    Args:
-        leave_out: names of the model's children whose parameters do not count.
-        frozen: whether those count, too, that are not trained.
+    A tensor that two places share counts once.
     """
     named = ((name.partition(".")[0], parameter) for name, parameter in model.named_parameters())
     counted = (parameter for child, parameter in named if child not in leave_out)
@@ -56,11 +53,8 @@ def num_parameters(model: nn.Module, leave_out: Collection[str] = (), frozen: bo
 def count_flops(work: Callable[[], object], layer_norm: int = 0) -> int:
     """Return the FLOPs of the matrix products and convolutions that ``work()`` dispatches, two for each multiply-add.
 
-    The counter sees each operation that torch dispatches: those inside a custom autograd function, those of a backward
-    pass, and those of a derivative of a derivative.  Element-wise operations count nothing.
-
-    Args:
-        layer_norm: FLOPs for each element of a LayerNorm's input in the forward pass.
+    Those inside custom autograd functions and backward passes of any order count, too; element-wise operations do not.
+    ``layer_norm`` is the FLOPs for each element of a LayerNorm's input in the forward pass.
     """
     return sum(flops_by_operation(work, layer_norm).values())
 
@@ -85,7 +79,7 @@ class _NoModules(contextlib.AbstractContextManager[None]):
 
 
 def peak_bytes(work: Callable[[], object]) -> int:
-    """Return the bytes of the tensors that ``work()`` makes and that live at once, at the moment when they are most."""
+    """Return the most bytes of tensors that ``work()`` makes and that live at once."""
     with _Peak() as peak:
         work()
     return peak.bytes
@@ -122,10 +116,9 @@ class _Peak(TorchDispatchMode):
 
 
 def measure(config: Mapping[str, Any]) -> Cost:
-    """Build the cell's module on the meta device, and count one forward pass and one training step of it.
+    """Count one forward pass and one training step of a cell's module, computed as its machine section says.
 
-    They are counted as the machine section wants them computed, but for CUDA graphs.  Configs that differ in seed,
-    optimiser, schedule, probes or number of steps alone are counted once a process.
+    Configs that differ in seed, optimiser, schedule, probes or number of steps alone are counted once a process.
 
     Raises:
         UsageError: as ``check``.

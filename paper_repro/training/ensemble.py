@@ -1,7 +1,6 @@
-"""Many same-shape small models trained at once, each exactly as if it were alone.
+"""Many same-shape small models trained at once, each exactly as if it were alone: they share each kernel launch.
 
-The models differ in seed, data and learning rate.  A small model leaves a processor idle between its kernels; the
-models of a stack share each kernel launch.  Their parameters are the rows of one matrix.  Legend: S models, P columns.
+The models differ in seed, data and learning rate.  Their parameters are the rows of one matrix, (S models, P columns).
 """
 
 import contextlib
@@ -33,12 +32,8 @@ CLIP_EPSILON = 1e-6
 """As in torch.nn.utils.clip_grad_norm_."""
 ALIGNMENT = 16
 """Columns per parameter are rounded up to this many, so that every view starts on a 64-byte boundary (float32)."""
-
 ELEMENT_WISE = ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD")
-"""Optimisers of torch.optim for which a whole row of parameters is the same as the parameters one by one.
-
-So it is for UnitAdamW, and for none of them where rows are kept at unit norm.
-"""
+"""Optimisers of torch.optim that, as UnitAdamW, update a whole row of parameters as they update them one by one."""
 
 
 class Ensemble:
@@ -66,7 +61,12 @@ class Ensemble:
     ) -> None:
         if precision not in PRECISIONS:
             raise UsageError(f"training.precision={precision!r}: models trained together take {', '.join(PRECISIONS)}")
-        _check_one_dtype(modules)
+        found = sorted({str(parameter.dtype) for module in modules for parameter in module.parameters()})
+        if len(found) > 1:
+            raise UsageError(
+                f"the parameters are kept in {' and '.join(found)}, and models trained together in one dtype: "
+                "train these cells one by one, with machine.stack=null"
+            )
         self.device, self.steps, self.clip_norm = torch.device(device), steps, clip_norm
         self.dtype, self._autocast = PRECISIONS[precision], precision == "bf16-mixed"
         self.modules = [module.to(self.device, self.dtype) for module in modules]
@@ -77,7 +77,9 @@ class Ensemble:
         self._gradients = torch.zeros_like(self.values)
         views = [self.layout.view(self.values, index) for index in range(len(self.layout.names))]
         self._parameters = dict(zip(self.layout.names, views, strict=True))
-        self._constants = _stacked_constants(self.modules)
+        each = [_tensors(module) for module in self.modules]
+        frozen = [name for name, tensor in each[0].items() if not tensor.requires_grad]
+        self._constants = {name: torch.stack([own[name].detach() for own in each]) for name in frozen}
         with torch.no_grad():
             for row, module in enumerate(self.modules):
                 for name, view in self._parameters.items():
@@ -90,18 +92,23 @@ class Ensemble:
             if (spare := self.layout.starts[index + 1] - self.layout.starts[index] - shape.numel())
         }
         self._ones = torch.ones(len(self.modules), dtype=torch.float32, device=self.device)
-        self._template = LossOf(self.modules[0].train())
-        self._losses = torch.func.vmap(self._loss_of_one, randomness="error")
+        self._template = _Loss(self.modules[0].train())
+        self._losses = torch.func.vmap(
+            lambda tensors, *arguments: functional_call(self._template, tensors, arguments), randomness="error"
+        )
         self._carry: Any = None
 
     def advance(self) -> Tensor:
         """Take one optimiser step of every model; returns their losses before it, (S,), and waits for no device."""
         each = [data.train_batch(self.step) for data in self.data]
         batch = place(stack(each), self.device, self.dtype)
-        draws, carry = self._draws(each), self._initial_carry(each) if self._carry is None else self._carry
+        pairs = [*zip(self.modules, each, strict=True)]
+        draws = stack([module.draws_of(own, self.step, 0, self.device) for module, own in pairs])
+        if self._carry is None:
+            self._carry = stack([module.initial_carry(place(own, self.device, self.dtype)) for module, own in pairs])
         with self.forward_context(), _refusals_explained():
             tensors = {f"module.{name}": tensor for name, tensor in (self._parameters | self._constants).items()}
-            losses, carry = self._losses(tensors, batch, draws, carry)
+            losses, carry = self._losses(tensors, batch, draws, self._carry)
         self._carry = map_tensors(Tensor.detach, carry)
         gradients = torch.autograd.grad(losses, self._leaves, self._ones.to(losses.dtype), allow_unused=True)
         self._gather(gradients)
@@ -136,11 +143,7 @@ class Ensemble:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``, bit for bit on a CPU.
-
-        Raises:
-            UsageError: the state is of models of another shape or number.
-        """
+        """Go on from ``state``, bit for bit on a CPU; UsageError: it is of models of another shape or number."""
         found, expected = state["layout"], self.layout.state_dict()
         rows = len(state["values"])
         if found != expected or rows != len(self.modules) or state["constants"].keys() != self._constants.keys():
@@ -157,21 +160,6 @@ class Ensemble:
         self._carry = map_tensors(lambda tensor: tensor.to(self.device, copy=True), state["carry"])
         self.step = int(state["step"])
 
-    def _loss_of_one(self, tensors: dict[str, Tensor], batch: Any, draws: Any, carry: Any) -> tuple[Tensor, Any]:
-        loss, carry = functional_call(self._template, tensors, (batch, draws, carry))
-        assert isinstance(loss, Tensor)
-        return loss, carry
-
-    def _draws(self, each: Sequence[Any]) -> Any:
-        """Return the random tensors of this step, (S, ...) each; a stack computes one batch a step, that of slot 0."""
-        pairs = zip(self.modules, each, strict=True)
-        return stack([module.draws_of(batch, self.step, 0, self.device) for module, batch in pairs])
-
-    def _initial_carry(self, each: Sequence[Any]) -> Any:
-        placed = [place(batch, self.device, self.dtype) for batch in each]
-        pairs = zip(self.modules, placed, strict=True)
-        return stack([module.initial_carry(batch) for module, batch in pairs])
-
     def _gather(self, gradients: Sequence[Tensor | None]) -> None:
         columns = []
         for index, gradient in enumerate(gradients):
@@ -186,23 +174,8 @@ class Ensemble:
         torch.cat(columns, dim=1, out=self._gradients)
 
 
-def _check_one_dtype(modules: Sequence[PaperModule]) -> None:
-    found = sorted({str(parameter.dtype) for module in modules for parameter in module.parameters()})
-    if len(found) > 1:
-        raise UsageError(
-            f"the parameters are kept in {' and '.join(found)}, and models trained together in one dtype: "
-            "train these cells one by one, with machine.stack=null"
-        )
-
-
 def _tensors(module: PaperModule) -> dict[str, Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
-
-
-def _stacked_constants(modules: Sequence[PaperModule]) -> dict[str, Tensor]:
-    """Stack buffers and frozen parameters, (S, ...) each."""
-    names = [name for name, tensor in _tensors(modules[0]).items() if not tensor.requires_grad]
-    return {name: torch.stack([_tensors(module)[name].detach() for module in modules]) for name in names}
 
 
 @contextlib.contextmanager
@@ -248,8 +221,7 @@ def layout_of(modules: Sequence[PaperModule]) -> Layout:
     """Return the layout that all of ``modules`` share.
 
     Raises:
-        UsageError: they differ in type, in the names, shapes or types of parameters and buffers, or in their groups; or
-            a parameter that is trained stands in no group.
+        UsageError: they differ in type, parameters, buffers or groups, or a trained parameter is in no group.
     """
     expected = _description(modules[0])
     for index, module in enumerate(modules):
@@ -277,7 +249,6 @@ def layout_of(modules: Sequence[PaperModule]) -> Layout:
 
 
 def _group_names(module: PaperModule) -> list[list[str]]:
-    """Return the names of the parameters in each of the module's groups."""
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     return [[names[id(parameter)] for parameter in group["params"]] for group in module.parameter_groups()]
 
@@ -285,8 +256,8 @@ def _group_names(module: PaperModule) -> list[list[str]]:
 class StackedOptimizer:
     """The config's own optimiser over the rows of ``values``, each model with its options and its schedule.
 
-    Models with equal options and schedule share a parameter group of the optimiser, which costs less time and changes
-    nothing: no optimiser lets one parameter see another.  Fused kernels are used where the optimiser has them.
+    Models with equal options and schedule share a parameter group of the optimiser, which costs less time.  Fused
+    kernels are used where the optimiser has them.
 
     Args:
         values, gradients: (S, P); the optimiser reads the second and writes the first.
@@ -361,7 +332,7 @@ def _description(module: PaperModule) -> list[str]:
     ]
 
 
-class LossOf(nn.Module):
+class _Loss(nn.Module):
     """A module whose forward is ``loss_and_carry``, for ``functional_call``; names begin with ``module.``."""
 
     def __init__(self, module: PaperModule) -> None:

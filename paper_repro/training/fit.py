@@ -38,19 +38,10 @@ SHARED_SECTIONS = ("task", "module", "model", "training", "probes")
 class Fit(Task):
     """Train, evaluate, and leave the final weights in ``folder / <cell id> / weights.safetensors``.
 
-    Checkpoints go to ``folder / checkpoints``.  Called again with the same cells and folder, it goes on from there, and
-    the losses, weights and metrics are those of an uninterrupted run (bit for bit on a CPU).
+    Checkpoints go to ``folder / checkpoints``.  A second call goes on from there, bit for bit on a CPU.
     """
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
-        """Return one outcome per cell, in order: finished, diverged, or oom.
-
-        Raises:
-            StopRequestedError: after a checkpoint was saved.
-            UsageError: a config, a checkpoint or a batch of cells that cannot be run.
-        """
-        if not cells:
-            return []
         _check_alike(cells)
         machine = Machine.of(cells[0].config.get("machine") or {})
         device = machine.device
@@ -87,15 +78,9 @@ class Fit(Task):
         counting.check_devices(config)
 
     def has_weights(self, folder: Path) -> bool:
-        """Return whether a cell's folder still has the weights that a probe could measure."""
         return (folder / checkpoints.WEIGHTS).is_file()
 
     def measure(self, cell: Cell, folder: Path, name: str) -> Findings:
-        """Return what the probe of that name finds on the weights in ``folder``; nothing is trained.
-
-        Raises:
-            UsageError: there are no weights, they are damaged or another model's, or the config cannot be built.
-        """
         with settings(Machine.of(cell.config.get("machine") or {})):
             built = rebuild(folder, cell, [name])
             built.data.prepare_data()
@@ -127,8 +112,7 @@ def _fit_stack(built: list[BuiltCell], folder: Path, report: Report, journal: Jo
         one.data.setup("fit")
     modules, data = [one.module for one in built], [one.data for one in built]
     ensemble = Ensemble(modules, data, training.steps, training.clip_norm, training.precision, device)
-    context, batches = ensemble.forward_context, training.evaluation_batches
-    evaluations = Evaluations(modules, data, training.evaluate_every, training.keep, context, batches, journal)
+    evaluations = Evaluations(built, ensemble.forward_context, journal)
     log = LossLog(len(built), training.steps, device)
 
     def save(step: int) -> None:

@@ -1,14 +1,11 @@
 """Brings together the processes that train one cell on several devices, and ends them.
 
-Rank 0 is the process that was given the cell; it alone speaks, writes and measures.
+Rank 0 is the process that was given the cell; it alone speaks, writes and measures.  On one computer it starts a
+process per further device, which ends when rank 0 is gone.  If one of them dies, rank 0 ends itself and the rest.
 
-On one computer it starts a process per further device, which ends when rank 0 is gone.  If one of them dies, rank 0
-ends itself and the rest, and whoever gave it the cell may start it again from its last checkpoint.
-
-On several nodes torchrun or srun has started the processes.  Rank 0 runs the command as a computer alone would; the
-worker that it gives a cell to posts it in the group's store, and all other ranks, which wait there, train it with that
-worker.  While they do, each rank's heartbeat stands in the store.  Rank 0 takes a rank for lost whose heartbeat has
-stopped, and says so there; a rank that reads that, or cannot reach the store, ends.
+On several nodes torchrun or srun has started the processes.  Rank 0 posts its cell in the group's store, and the other
+ranks, which wait there, train it, too.  Meanwhile each rank writes its heartbeat to the store.  If one stops, rank 0
+says so there; a rank that reads that, or cannot reach the store, ends.
 """
 
 import contextlib
@@ -56,9 +53,6 @@ _LEFT = "left"
 def launched(cell: Cell, folder: Path, machine: Machine) -> Iterator[Rank]:
     """This process as rank 0 of ``machine.count``, the others training the same cell until the block ends.
 
-    Args:
-        folder: of the checkpoints.
-
     Raises:
         UsageError: the machine section asks for other processes than were started.
     """
@@ -97,7 +91,7 @@ def _train_with_rank_0(cell: Cell, folder: Path, meet: Callable[[Machine], Rank]
 
 
 def _leave_signals_to_rank_0() -> None:
-    """Ignore what stops a command: rank 0 hears it, and stops all after the same step."""
+    """Ignore the signals that stop a command: rank 0 hears them, and stops all after the same step."""
     for name in STOPPING:
         signal.signal(name, signal.SIG_IGN)
 
@@ -151,7 +145,6 @@ class _Others:
 
 
 def _be_rank(cell: Cell, folder: Path, index: int, port: int) -> None:
-    """Be one of the ranks 1, 2, ... of this computer."""
     _leave_signals_to_rank_0()
     end_with_parent()
 
@@ -187,12 +180,13 @@ class Group:
             wait_for_workers=False,
             timeout=timedelta(seconds=SILENT_SECONDS),
         )
-        return _part(store, f"paper_repro/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}")
+        restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        return dist.PrefixStore(f"paper_repro/{restart}", store)  # type: ignore[attr-defined]
 
     def join(self, store: Any, number: int, machine: Machine) -> Rank:
         """Meet the other ranks for the group's job of that number."""
         own, local, node = self.place, self.environment.local_rank(), self.environment.node_rank()
-        met = _part(store, f"job/{number}/group")
+        met = dist.PrefixStore(f"job/{number}/group", store)  # type: ignore[attr-defined]
         return join(own.rank, own.count, met, machine.device_of(local), local, node)
 
     def end_process(self, why: str) -> NoReturn:
@@ -205,12 +199,8 @@ class Group:
 
     @contextlib.contextmanager
     def answered(self) -> Iterator[None]:
-        """End this process if the store has not answered what is asked of it in the block after a while.
-
-        A node that loses its power or its network closes no connection, so a rank that waits for it waits on.
-        """
-        why = f"no answer for {SILENT_SECONDS:.0f} s"
-        timer = threading.Timer(SILENT_SECONDS, self.end_without_store, [why])
+        """End this process if the store does not answer: a node without power or network closes no connection."""
+        timer = threading.Timer(SILENT_SECONDS, self.end_without_store, [f"no answer for {SILENT_SECONDS:.0f} s"])
         timer.daemon = True
         timer.start()
         try:
@@ -219,17 +209,8 @@ class Group:
             timer.cancel()
 
 
-def _part(store: Any, name: str) -> Any:
-    """Return the part of a store whose keys begin with a name."""
-    return dist.PrefixStore(name, store)  # type: ignore[attr-defined]
-
-
 def group(place: Place) -> Group:
-    """Return Lightning's view of a place.
-
-    Raises:
-        UsageError: Lightning refuses the way in which srun was called.
-    """
+    """Return Lightning's view of a place; UsageError: it refuses the way in which srun was called."""
     if place.by == BY_TORCHRUN:
         return Group(place, TorchElasticEnvironment())
     try:
@@ -294,7 +275,7 @@ def _follow(own: Group, store: Any) -> int:
 def _heartbeat(own: Group, number: int) -> Iterator[None]:
     """Say in the block that this rank lives, and end the process where another does not.
 
-    An error may be but the lost connection to a rank that was killed: that one is given the time to be found dead.
+    An error may be only the lost connection to a killed rank, which is given the time to be found dead.
     """
     over = threading.Event()
 
@@ -349,7 +330,7 @@ def _patiently(own: Group) -> Any:
 
 
 def _next(own: Group, store: Any, number: int) -> bytes:
-    """Wait for the group's job of that number; where the store is gone, rank 0 is."""
+    """Wait for the group's job of that number."""
     key = f"job/{number}"
     while True:
         with own.answered():
@@ -360,10 +341,7 @@ def _next(own: Group, store: Any, number: int) -> bytes:
 
 
 def end(own: Group, store: Any) -> None:
-    """Tell the other ranks that there is no more to train, and keep the store until they ask it no more.
-
-    The store of srun ends with rank 0's process.  Ranks that have died never answer, so the wait has an end.
-    """
+    """Tell the other ranks that there is no more to train, and keep the store, for a while, until they have left."""
     store.set(f"job/{int(store.add('jobs', 1))}", _END)
     until = time.monotonic() + SILENT_SECONDS
     while int(store.add(_LEFT, 0)) < own.place.count - 1 and time.monotonic() < until:

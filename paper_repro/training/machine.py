@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from paper_repro.base.errors import UsageError, first_line
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells.planned import check_machine, count_devices, share_batches
 from paper_repro.kernels.preferences import prefer
-from paper_repro.training.tensors import map_tensors, tensors_of
+from paper_repro.training.tensors import map_tensors
 
 PATIENCE = timedelta(days=7)
 """How long a process waits for another: rank 0 may be preparing data; that one has died is seen elsewhere."""
@@ -45,40 +44,29 @@ _FALLBACK_BYTES = 32 << 20
 class Machine:
     """The keys of ``machine`` that training reads; none of them changes a result but for rounding.
 
+    ``conf/machine/cpu.yaml`` describes each.
+
     Raises:
         UsageError: a value that ``check_machine`` refuses.
     """
 
     accelerator: str = "cpu"
     devices: int | list[int] = 1
-    """Devices of this computer that share a cell's batches: a number, or the indices of GPUs."""
     nodes: int = 1
-    """Computers with so many devices each, on all of which torchrun or srun has started the command."""
     strategy: str = "auto"
-    """How several devices hold the model: each all of it ("auto", "ddp") or, at rest, its share of it ("fsdp")."""
     threads: int | None = None
     data_workers: int = 0
-    """Processes that compute the batches of one device ahead of training; 0: the training process does it."""
     compile: bool | str = False
-    """Run the training loss through ``torch.compile``; it draws the random numbers that it draws without.  "auto":
-    where the run is long enough to gain, see ``single.compile_loss``."""
     tf32: bool = False
-    """On a GPU, round the factors of float32 matrix products to TF32's 10 bits."""
     implementation: str = "auto"
-    """What ops take that have it, see ``kernels.preferences``; "auto" is the fastest that can compute."""
     recompute: bool = False
-    """Compute inner steps again in the backward pass, in models that can: less memory, more time."""
     cuda_graph: bool = False
-    """Replay inner steps as one CUDA graph, in models that can."""
     fused_optimizer: bool | None = None
-    """What torch's optimisers get as ``fused``; None is their own choice, and fused where cells are stacked."""
     checkpoint_every_seconds: float | None = 20
     checkpoint_every_steps: int | None = None
     progress_every_seconds: float = 0.5
     logger: str | None = None
-    """Where losses go while a cell trains, beside log.txt: "csv", "tensorboard" or "wandb"; None: nowhere."""
     log_every_steps: int = 10
-    """Optimiser steps between two points of the logger."""
     log_folder: str | None = None
     """The folder of the cell, in which the logger's files lie; the worker knows it."""
 
@@ -101,16 +89,12 @@ class Machine:
         return count_devices(self.devices)
 
     def batches_each(self, accumulate: int) -> int:
-        """Return how many of an optimiser step's ``accumulate`` batches each device computes.
-
-        Raises:
-            UsageError: the devices cannot share them evenly.
-        """
+        """Return how many of an optimiser step's ``accumulate`` batches each device computes."""
         return share_batches(accumulate, self.devices, self.nodes)
 
     @property
     def device(self) -> torch.device:
-        """Where the models lie; with several devices, the first."""
+        """The device of the models; with several devices, the first."""
         return self.device_of(0)
 
     def device_of(self, local: int) -> torch.device:
@@ -119,13 +103,8 @@ class Machine:
         Raises:
             UsageError: an accelerator or a GPU that this machine or this build of torch lacks.
         """
-        name = "gpu" if self.accelerator == "cuda" else self.accelerator
-        if name == "auto":
-            name = "gpu" if torch.cuda.is_available() else "cpu"
-        if name == "cpu":
+        if self.accelerator == "cpu" or (self.accelerator == "auto" and not torch.cuda.is_available()):
             return torch.device("cpu")
-        if name != "gpu":
-            raise UsageError(f"machine.accelerator={self.accelerator!r}: expected cpu, gpu or auto")
         if not torch.cuda.is_available():
             raise UsageError(
                 f"machine.accelerator={self.accelerator!r}, but torch {torch.__version__} sees no GPU here: "
@@ -148,11 +127,8 @@ def check_precision(precision: str, device: torch.device) -> None:
 
 @contextlib.contextmanager
 def settings(machine: Machine) -> Iterator[None]:
-    """Threads, TF32 and what ops and models prefer as asked, denormal numbers flushed to zero, freed memory kept.
-
-    Only the last is not undone.
-    """
-    keep_freed_memory()
+    """Set threads, TF32 and preferences of ops, flush denormal numbers to zero, and keep freed memory for good."""
+    _keep_freed_memory()
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     torch.set_num_threads(machine.threads or threads)
     torch.set_flush_denormal(True)
@@ -167,17 +143,15 @@ def settings(machine: Machine) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def keep_freed_memory() -> bool:
+def _keep_freed_memory() -> None:
     """Ask glibc not to return freed blocks to the system, which costs a page fault per 4 kB at every training step.
 
-    Another libc has no such setting; where ``MALLOC_*`` in the environment decides, nothing is done.  The process keeps
-    at most its own peak.  Returns whether glibc agreed.
+    Where ``MALLOC_*`` in the environment decides, nothing is done.
     """
-    if platform.libc_ver()[0] != "glibc" or any(name.startswith("MALLOC_") for name in os.environ):
-        return False
-    mallopt = ctypes.CDLL(None).mallopt
-    mapped = mallopt(_M_MMAP_THRESHOLD, _KEEP_BYTES) or mallopt(_M_MMAP_THRESHOLD, _FALLBACK_BYTES)
-    return bool(mapped and mallopt(_M_TRIM_THRESHOLD, _KEEP_BYTES))
+    if platform.libc_ver()[0] == "glibc" and not any(name.startswith("MALLOC_") for name in os.environ):
+        mallopt = ctypes.CDLL(None).mallopt
+        if mallopt(_M_MMAP_THRESHOLD, _KEEP_BYTES) or mallopt(_M_MMAP_THRESHOLD, _FALLBACK_BYTES):
+            mallopt(_M_TRIM_THRESHOLD, _KEEP_BYTES)
 
 
 def forget_peak_memory(device: torch.device) -> None:
@@ -235,35 +209,16 @@ class Rank:
         return {slot: tree for slot, tree in of_slots.items() if slot % self.count == self.index}
 
     def collect(self, own: Mapping[int, Any]) -> dict[int, Any]:
-        """Rank 0 receives the trees of all slots, on the CPU; the other ranks keep their own.
-
-        Every rank has to call this, with trees of the same shapes.
-        """
-        found = dict(own)
+        """Rank 0 receives the trees of all slots, on the CPU; every rank has to call this."""
         if self.count == 1:
-            return found
-        if self.index:
-            for tensor in tensors_of([own[slot] for slot in sorted(own)]):
-                dist.send(_bytes_of(tensor.cpu()), 0, group=self.words)
-        else:
-            for other in range(1, self.count):
-                for slot in sorted(own):
-                    found[slot + other] = map_tensors(partial(self._received, other), own[slot])
-        return found
-
-    def _received(self, other: int, like: Tensor) -> Tensor:
-        tensor = torch.empty(like.shape, dtype=like.dtype)
-        dist.recv(_bytes_of(tensor), other, group=self.words)
-        return tensor
-
-
-def _bytes_of(tensor: Tensor) -> Tensor:
-    """Return the memory of a tensor; gloo does not send every type."""
-    return tensor.contiguous().view(-1).view(torch.uint8)
+            return dict(own)
+        boxes: list[Any] | None = None if self.index else [None] * self.count
+        dist.gather_object(map_tensors(Tensor.cpu, dict(own)), boxes, group=self.words)
+        return {slot: tree for box in boxes or [own] for slot, tree in box.items()}
 
 
 def meeting_place(count: int, port: int | None = None) -> Any:
-    """Return where ``count`` processes of this computer find one another: opened at a free port, or that of rank 0."""
+    """Return the store of ``count`` processes of this computer: opened at a free port, or that of rank 0."""
     opened = port is None
     return dist.TCPStore(  # type: ignore[attr-defined]
         "127.0.0.1", port or 0, count, is_master=opened, wait_for_workers=not opened, timeout=PATIENCE
@@ -271,10 +226,7 @@ def meeting_place(count: int, port: int | None = None) -> Any:
 
 
 def join(index: int, count: int, store: Any, device: torch.device, local: int | None = None, node: int = 0) -> Rank:
-    """Meet the other processes in a store; ``dist.destroy_process_group`` takes leave of them.
-
-    ``local`` is the number of the process on its node; None: there is one node.
-    """
+    """Meet the other processes in a store; ``local`` is the number of the process on its node, None: there is one."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
@@ -306,22 +258,18 @@ class Ranks(LightningEnvironment):
 
 
 class Sharded(ModelParallelStrategy):
-    """The strategy machine.strategy=fsdp: torch's ``fully_shard`` of the whole module, checkpoints as of one device.
+    """machine.strategy=fsdp: torch's ``fully_shard`` of the whole module as one group, checkpoints as of one device.
 
     Each of the W devices of a node keeps 1/W of every parameter, gradient and optimiser state (ZeRO, arXiv
-    1910.02054, stage 3); several nodes keep the same and average their gradients (HSDP).
+    1910.02054, stage 3); several nodes keep the same and average their gradients (HSDP).  With AdamW in float32, N
+    parameters take 16 N / W bytes per device between steps and 4 N more within one, where DDP takes 20 N.
 
-    The module's parameters are one group of ``fully_shard``: they are gathered at once before a training step and freed
-    after its last backward pass.  With AdamW in float32, N parameters take 16 N / W bytes per device between steps and
-    4 N more within one, where DDP takes 20 N; the largest gradients for a moment, and activations, come on top of
-    either.  Shards are made along the first dimension.
+    Lightning's strategy numbers the optimiser's states in its checkpoints by the order of the module's parameters, not
+    of its groups.  Here checkpoints are those of one device, through ``CheckpointIO``.
 
-    Deviation: Lightning's strategy writes and reads its checkpoints itself, and numbers the optimiser's states by the
-    order of the module's parameters, not of its groups.  Here they are those of one device, through ``CheckpointIO``.
-
-    ``fully_shard`` refuses parameters without dimensions.  Left to ``ignored_params``, they would be plain tensors in
-    an optimiser of DTensors, and torch's clipping and its optimisers take no mixture.  So the optimiser is given, for
-    each, a replicated DTensor of the same memory, and their gradients are averaged here.
+    ``fully_shard`` refuses parameters without dimensions, and torch's clipping and optimisers take no mixture of plain
+    tensors and DTensors.  So the optimiser is given a replicated DTensor of the same memory for each, and their
+    gradients are averaged here.
     """
 
     lightning_restore_optimizer = True
@@ -451,11 +399,5 @@ class Sharded(ModelParallelStrategy):
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return the whole of a tensor that may be shared out; every rank has to ask for it."""
+    """Return the whole of a tensor that may be shared out; every rank calls this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def whole_state(module: nn.Module) -> dict[str, Tensor]:
-    """Return a module's state dict with whole tensors; every rank has to ask for it."""
-    with torch.no_grad():
-        return {name: whole(tensor) for name, tensor in module.state_dict().items()}

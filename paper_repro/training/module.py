@@ -89,10 +89,9 @@ def _over_devices(trainer: L.Trainer, count: Tensor, operation: Any) -> Tensor:
 class PaperModule(L.LightningModule):
     """A model, how its loss is computed, and what is measured on each split.
 
-    A subclass writes ``new_metrics``, ``update_metrics`` and one of two: ``loss``, or, if its training step needs
-    random tensors or tensors that live between steps, ``loss_and_carry`` with ``random_tensors`` and
-    ``initial_carry``.  Both must be free of side effects (no logging, no state of the module), because the stacked
-    trainer calls them for many models at once under ``vmap``.
+    A subclass writes ``new_metrics``, ``update_metrics`` and ``loss``, or, if its training step needs random tensors or
+    tensors that live between steps, ``loss_and_carry`` with ``random_tensors`` and ``initial_carry``.  The loss has no
+    side effects (no logging, no state of the module): a stack computes it for many models at once under ``vmap``.
 
     Args:
         model: the nn.Module that computes.
@@ -129,11 +128,7 @@ class PaperModule(L.LightningModule):
         self._compiled: LossAndCarry | None = None
 
     def loss(self, batch: Batch) -> Tensor:
-        """Return the scalar that is minimised, of one batch.
-
-        Raises:
-            UsageError: the module computes its loss from draws and a carry.
-        """
+        """Return the scalar that is minimised, of one batch."""
         raise UsageError(f"{type(self).__name__} has no loss of a batch alone: call loss_and_carry")
 
     def random_tensors(self, batch: Batch) -> dict[str, Distribution]:
@@ -174,17 +169,11 @@ class PaperModule(L.LightningModule):
         return self.draws_of(batch, 0, 0, tensors_of(batch)[0].device)
 
     def counted(self, batch: Batch) -> Tensor:
-        """Return the forward pass whose multiply-adds are counted, on the meta device and without gradients: the loss.
-
-        A module whose work lies elsewhere says here what is counted.
-        """
+        """Compute the forward pass whose multiply-adds are counted, on the meta device and without gradients."""
         return self._example_loss(batch)
 
     def counted_step(self, batch: Batch) -> None:
-        """Run what is counted of a training step for each batch, on the meta device: the loss and its gradients.
-
-        A module that is trained without a backward pass says here what is counted.
-        """
+        """Compute what is counted of a training step for each batch, on the meta device: the loss and its gradients."""
         self._example_loss(batch).backward()
 
     @abstractmethod
@@ -280,9 +269,8 @@ class PaperModule(L.LightningModule):
         self.carries = {}
 
     def evaluate(self, data: CounterBasedDataModule, batches: int | None = None) -> dict[str, float]:
-        """Return every metric of every split, by ``<split>_<name>``; the only evaluation there is.
+        """Return every metric of every split, by ``<split>_<name>``, of the first ``batches`` of each (None: all).
 
-        ``batches`` is how many of each split are taken, from the first on; None: all.
         Every process that calls this evaluates everything.  The random numbers of each batch follow from ``seed``,
         split and batch; torch's global generator is reseeded.
         """
@@ -302,42 +290,33 @@ class PaperModule(L.LightningModule):
 
     @torch.no_grad()
     def batch_losses(self, data: CounterBasedDataModule, split: str) -> list[float]:
-        """Return the metric ``loss`` of each evaluation batch of a split."""
-        training, found = self.training, []
-        self.eval()
+        """Return the metric ``loss`` of each evaluation batch of a split; the module is in evaluation mode."""
+        found = []
         for index, batch in enumerate(data.evaluation_batches(split)):
             metrics = self._fresh_metrics()
             self._evaluate_batch(metrics, batch, split, index)
             found.append(float(metrics["loss"].compute()))
-        self.train(training)
         return found
 
     def on_validation_epoch_start(self) -> None:
         with torch.inference_mode(False):
             self._metrics = {name: metric.to(self.device) for name, metric in self.new_metrics().items()}
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self._lightning_step(batch, "val", batch_idx)
-
-    def on_validation_epoch_end(self) -> None:
-        self._log_metrics("val")
-
-    def on_test_epoch_start(self) -> None:
-        self.on_validation_epoch_start()
-
-    def test_step(self, batch: Batch, batch_idx: int) -> None:
-        self._lightning_step(batch, "test", batch_idx)
-
-    def on_test_epoch_end(self) -> None:
-        self._log_metrics("test")
-
-    def _lightning_step(self, batch: Batch, split: str, index: int) -> None:
+    def validation_step(self, batch: Batch, batch_idx: int, split: str = "val") -> None:
         # Energy models differentiate in their forward pass, which inference mode and its tensors forbid.
         with torch.inference_mode(False), torch.no_grad():
-            self._evaluate_batch(self._metrics, map_tensors(Tensor.clone, batch), split, index)
+            self._evaluate_batch(self._metrics, map_tensors(Tensor.clone, batch), split, batch_idx)
 
-    def _log_metrics(self, split: str) -> None:
+    def on_validation_epoch_end(self, split: str = "val") -> None:
         self.log_dict({f"{split}_{name}": metric.compute() for name, metric in self._metrics.items()}, prog_bar=True)
+
+    on_test_epoch_start = on_validation_epoch_start
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        self.validation_step(batch, batch_idx, "test")
+
+    def on_test_epoch_end(self) -> None:
+        self.on_validation_epoch_end("test")
 
     def _evaluate_batch(self, metrics: dict[str, Metric], batch: Batch, split: str, index: int) -> None:
         targets = self.num_targets(batch)

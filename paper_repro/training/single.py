@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import lightning as L
+import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.loggers import Logger
@@ -24,14 +25,13 @@ from paper_repro.cells.tasks import Report
 from paper_repro.training import checkpoints
 from paper_repro.training.build import BuiltCell, build
 from paper_repro.training.counting import measure
-from paper_repro.training.machine import Rank, Ranks, Sharded, whole_state
+from paper_repro.training.machine import Rank, Ranks, Sharded, whole
 from paper_repro.training.module import PaperModule
 from paper_repro.training.watch import Evaluations, Journal, LossLog, Watch
 
 AUTO_FLOPS = 2e12
-"""``machine.compile=auto`` compiles a training of so many FLOPs of matrix products: about a minute of one processor
-core.  A compiled pass on a CPU takes 0.45 to 0.85 of the time of an uncompiled one.  The first process of a kind of
-cells compiles for 15 to 60 s; later ones find torch's code and start in 3 to 14 s."""
+"""``machine.compile=auto`` compiles a training of so many FLOPs of matrix products, about a minute of one processor
+core: compiling takes 15 to 60 s, and a compiled pass on a CPU 0.45 to 0.85 of the time of an uncompiled one."""
 FEWEST_PASSES = 100
 """``auto`` compiles no shorter run."""
 UNHEARD = (
@@ -96,15 +96,12 @@ class Watching(L.Callback):
 
 
 class Trained(NamedTuple):
-    """What ``train`` leaves."""
-
     watch: Watch
-    """Losses, seconds, divergence."""
     evaluations: Evaluations
     metrics: dict[str, float]
     """Empty if the run diverged."""
     compiled: str
-    """What the record says of compiled code; nothing where none was asked for."""
+    """``Outcome.compiled``."""
 
 
 def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, journal: Journal | None = None) -> Trained:
@@ -133,8 +130,7 @@ def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, jou
         with whole, trainer.precision_plugin.forward_context():
             yield
 
-    every, keep, batches = training.evaluate_every, training.keep, training.evaluation_batches
-    evaluations = Evaluations([built.module], [built.data], every, keep, context, batches, journal)
+    evaluations = Evaluations([built], context, journal)
     if training.precision == "64-true":  # Lightning loads a checkpoint before it converts the module
         built.module.double()
     compiled = compile_loss(built)
@@ -174,14 +170,9 @@ def compile_loss(built: BuiltCell) -> str:
     What ``auto`` does follows from the config and this machine alone, so a resumed run does the same.
 
     Raises:
-        UsageError: machine.compile=true, and there is no C++ compiler or no loss that could be compiled.
+        UsageError: machine.compile=true, and there is no loss that could be compiled.
     """
-    asked, compiler = built.machine.compile, _missing_compiler()
-    if asked is True and compiler:
-        raise UsageError(
-            f"machine.compile=true needs the C++ compiler {compiler}, which is not on PATH: install it (apt-get "
-            "install g++, or conda install cxx-compiler), name another in $CXX, or set machine.compile=auto"
-        )
+    asked = built.machine.compile
     against = _reason_against(built) if asked == AUTO else ""
     if not asked or against:
         return f"no: {against}" if against else ""
@@ -214,14 +205,13 @@ def _missing_compiler() -> str:
     return "" if shutil.which(name) else name
 
 
-@contextlib.contextmanager
-def _falling_back(wanted: object) -> Iterator[None]:
+def _falling_back(wanted: object) -> contextlib.AbstractContextManager[Any]:
     """If wanted, have torch run what it cannot compile as it is, with a warning."""
-    if wanted:
-        import torch._dynamo.config  # a second
+    if not wanted:
+        return contextlib.nullcontext()
+    import torch._dynamo.config  # a second
 
-    with torch._dynamo.config.patch(suppress_errors=True) if wanted else contextlib.nullcontext():
-        yield
+    return torch._dynamo.config.patch(suppress_errors=True)
 
 
 def _rebuilt(built: BuiltCell) -> PaperModule:
@@ -229,7 +219,8 @@ def _rebuilt(built: BuiltCell) -> PaperModule:
     module = build(built.cell).module
     if built.training.precision == "64-true":
         module.double()
-    module.load_state_dict(whole_state(built.module))
+    with torch.no_grad():
+        module.load_state_dict({name: whole(tensor) for name, tensor in built.module.state_dict().items()})
     return module
 
 
@@ -319,15 +310,9 @@ def _errors_in_one_line() -> Iterator[None]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Silence Lightning's banners and its advice on loaders, which are not for those who rerun a table."""
-    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            for message in UNHEARD:
-                warnings.filterwarnings("ignore", message=f".*{message}.*")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    with warnings.catch_warnings():
+        for message in UNHEARD:
+            warnings.filterwarnings("ignore", message=f".*{message}.*")
+        yield

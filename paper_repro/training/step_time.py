@@ -1,17 +1,20 @@
-"""Time of a training step of several models beside each other (nGPT, appendix A.4): a task that trains none to its end.
+"""Tasks that measure a training step of several models and train none to its end: its time (nGPT, appendix A.4), its
+memory and its first step (EBT, table D.5), and its FLOPs (EBT, table D.2).
 
-Nothing else should run meanwhile: a record made on a loaded machine says nothing, however many rounds it has.  Within a
-cell the models take turns, so that what slows the machine for long slows all of them.
+Nothing else should run while times are taken: a record made on a loaded machine says nothing, however many rounds it
+has.  Within a cell the models take turns, so that what slows the machine for long slows all of them.
 """
 
+import functools
+import json
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +23,15 @@ from paper_repro.base.configs import TARGET
 from paper_repro.base.errors import UsageError, at_least, one_of, positive
 from paper_repro.base.identity import mix
 from paper_repro.cells.tasks import FINISHED, OUT_OF_MEMORY, Cell, Cost, Outcome, Report, StopRequestedError, Task
+from paper_repro.kernels.preferences import prefer
 from paper_repro.training.build import build_module
 from paper_repro.training.counting import (
+    ATEN,
     BYTES_PER_PARAMETER,
     LAYER_NORM_PER_ELEMENT,
     check_devices,
     count_flops,
+    flops_by_operation,
     num_parameters,
     peak_bytes,
 )
@@ -36,6 +42,10 @@ PRECISIONS = ("32-true", "bf16-mixed")
 CONSTANT = "paper_repro.training.schedules.Constant"
 BATCHES = 8
 """Different ones that the steps read in turn."""
+PAIRWISE = (ATEN.bmm, ATEN.baddbmm)
+"""Products of two activations, those of attention: a product with a weight has no batch of matrices."""
+DIGITS = 3
+"""How many digits of a total a framework's summary shows."""
 
 
 @dataclass(frozen=True)
@@ -67,26 +77,31 @@ class StepSettings:
 
 
 class StepTime(Task):
-    """Times the steps of a config's ``models``, the first of which is the baseline.
+    """Times the steps of a config's ``models``, the first of which is the baseline, on random token ids.
 
     A model is trained by ``module``, or, where ``modules`` names it, by a module of its own.  A step is ``accumulate``
-    times forward and backward, then clipping, the optimiser's step and, for the groups that ask for it, the projection
-    to unit rows: what training does, on random token ids.
+    times forward and backward, then clipping, the optimiser's step and the projection to unit rows.
 
     Metrics: ``seconds_<model>``, the median over rounds, and for all but the first ``ratio_<model>``, the median of the
     ratio to the baseline within a round, and ``spread_<model>``, the range of that ratio over rounds relative to it.
     """
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
-        """Return one outcome per cell; a cell that was interrupted is measured anew.
-
-        Raises:
-            StopRequestedError: between two rounds.
-            UsageError: a config that cannot be run.
-        """
         machine = Machine.of(cells[0].config.get("machine") or {})
         with settings(machine):
-            return [_measure(cell.config, machine.device, report) for cell in cells]
+            return [self.measured(cell.config, machine.device, report) for cell in cells]
+
+    def measured(self, config: Mapping[str, Any], device: torch.device, report: Report) -> Outcome:
+        """Return the outcome of one cell."""
+        step, start = _settings(config), time.perf_counter()
+        forget_peak_memory(device)
+        try:
+            found = metrics(_times(config, step, device, report))
+        except torch.OutOfMemoryError:
+            note = f"out of memory on {device}: lower step.batch_size and raise step.accumulate as much"
+            return Outcome(OUT_OF_MEMORY, peak_memory_mib=peak_memory_mib(device), note=note)
+        seconds = time.perf_counter() - start
+        return Outcome(FINISHED, metrics=found, seconds=seconds, peak_memory_mib=peak_memory_mib(device))
 
     def cost(self, config: Mapping[str, Any]) -> Cost:
         """Return what a round costs, in which each model makes one step: the numbers are sums over the models."""
@@ -111,7 +126,7 @@ class StepTime(Task):
 
 
 def each_model(config: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Return each model's node and the config that it is built from, with its own module."""
+    """Return each model's node, and the config with its own module."""
     modules = config.get("modules") or {}
     return {
         name: (node, {**config, "module": modules.get(name) or config["module"]})
@@ -126,21 +141,8 @@ def _settings(config: Mapping[str, Any]) -> StepSettings:
         raise UsageError(f"step: {error}") from error
 
 
-def _measure(config: Mapping[str, Any], device: torch.device, report: Report) -> Outcome:
-    step = _settings(config)
-    forget_peak_memory(device)
-    start = time.perf_counter()
-    try:
-        times = _times(config, step, device, report)
-    except torch.OutOfMemoryError:
-        note = f"out of memory on {device}: lower step.batch_size and raise step.accumulate as much"
-        return Outcome(OUT_OF_MEMORY, peak_memory_mib=peak_memory_mib(device), note=note)
-    seconds, peak = time.perf_counter() - start, peak_memory_mib(device)
-    return Outcome(FINISHED, metrics=metrics(times), seconds=seconds, peak_memory_mib=peak)
-
-
 def metrics(times: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Compute the metrics of ``StepTime`` from the seconds of each model's step in each round."""
+    """Return the metrics of ``StepTime`` from the seconds of each model's step in each round."""
     found = {f"seconds_{name}": statistics.median(own) for name, own in times.items()}
     baseline = next(iter(times.values()))
     for name in list(times)[1:]:
@@ -221,11 +223,7 @@ def build_stepper(
     device: torch.device,
     batches: Iterator[Any] | None = None,
 ) -> Stepper:
-    """Build a model with its optimiser; the meta device builds it without numbers.
-
-    Args:
-        batches: what the steps read, on that device; None: random token ids.
-    """
+    """Build a model with its optimiser; ``batches`` are on that device, None: random token ids."""
     with torch.device("meta") if device.type == "meta" else nullcontext():
         module = build_module({**config, "model": node, "schedule": {TARGET: CONSTANT}}).to(device)
     if batches is None:
@@ -244,3 +242,131 @@ def wait(device: torch.device) -> None:
     """Wait until the device has done what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+class StepCost(StepTime):
+    """Times steps as ``StepTime`` does, and measures each model's first step and its memory by itself.
+
+    Further metrics: ``throughput_<model>``, steps per second; ``first_<model>``, the seconds of the first step of a new
+    model, in a process in which another one has made a step; ``memory_<model>``, the bytes by which a forward and a
+    backward pass raise what is allocated; ``first_ratio_<model>`` and ``memory_ratio_<model>``, over the first model's.
+    """
+
+    def measured(self, config: Mapping[str, Any], device: torch.device, report: Report) -> Outcome:
+        outcome = super().measured(config, device, report)
+        if outcome.status != FINISHED:
+            return outcome
+        return replace(outcome, metrics={**outcome.metrics, **_further(config, outcome.metrics, device)})
+
+
+def _further(config: Mapping[str, Any], timed: Mapping[str, float], device: torch.device) -> dict[str, float]:
+    step, models = StepSettings(**config["step"]), each_model(config)
+    found: dict[str, float] = {}
+    for name, (node, own) in models.items():
+        stepper = build_stepper(node, own, step, device)
+        wait(device)
+        start = time.perf_counter()
+        stepper.step()
+        wait(device)
+        found[f"first_{name}"] = time.perf_counter() - start
+        found[f"memory_{name}"] = added_memory(stepper, device)
+        found[f"throughput_{name}"] = 1 / timed[f"seconds_{name}"]
+    baseline, *others = models
+    for name in others:
+        for kind in ("first", "memory"):
+            found[f"{kind}_ratio_{name}"] = found[f"{kind}_{name}"] / found[f"{kind}_{baseline}"]
+    return found
+
+
+def added_memory(stepper: Stepper, device: torch.device) -> float:
+    """Return the bytes by which the passes forward and backward of a step raise what is allocated, at their peak."""
+    if device.type != "cuda":
+        return peak_bytes(stepper.gradients)
+    wait(device)
+    before = torch.cuda.memory_allocated(device)
+    forget_peak_memory(device)
+    stepper.gradients()
+    wait(device)
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+class StepFlops(Task):
+    """Counts ``model`` and a training step of it by ``module``.
+
+    * ``parameters``: without the children in ``tables`` and in ``left_out``; ``parameters_total``: all.
+    * ``parameters_rebuilt``: the total, cut to three digits, less the ``tables``.
+
+    and for each of the ``ways``, a mapping from names to keys of ``model`` and their values:
+
+    * ``flops_<way>``: FLOPs of a step for one sequence of ``data.window`` tokens; ``ratio_<way>``: over the baseline's.
+    * ``weights_<way>``: the same ratio, of the products with weights alone, at a vocabulary of one token.
+
+    FLOPs are those of the matrix products of the ops' definitions, two for each multiply-add.  ``baseline`` has a model
+    and a module.
+    """
+
+    def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
+        return [_counted(cell.config) for cell in cells]
+
+
+class Flops(NamedTuple):
+    """FLOPs of a training step on one sequence."""
+
+    whole: int
+    weights: int
+    """The part that is no product of two activations, at a vocabulary of one token."""
+
+
+def _counted(config: Mapping[str, Any]) -> Outcome:
+    found, baseline = parameters(config), count({**config, **config["baseline"]})
+    ratios: dict[str, float] = {}
+    for name, changes in config["ways"].items():
+        own = count({**config, "model": {**config["model"], **changes}})
+        ratios[f"flops_{name}"] = own.whole
+        ratios[f"ratio_{name}"] = own.whole / baseline.whole
+        ratios[f"weights_{name}"] = own.weights / baseline.weights
+    return Outcome(FINISHED, metrics={**found, **ratios}, parameters=found["parameters_total"])
+
+
+def parameters(config: Mapping[str, Any]) -> dict[str, int]:
+    """Count the parameters of ``model`` in the ways of ``StepFlops``."""
+    with torch.device("meta"):
+        model = build_module(config).model
+    total, without = num_parameters(model), num_parameters(model, leave_out=config["tables"])
+    unit = 10 ** (len(str(total)) - DIGITS)  # 44,810,880 becomes 44.8 million
+    return {
+        "parameters": num_parameters(model, leave_out=[*config["tables"], *config["left_out"]]),
+        "parameters_total": total,
+        "parameters_rebuilt": total // unit * unit - (total - without),
+    }
+
+
+def count(config: Mapping[str, Any]) -> Flops:
+    """Count a training step, forward and backward, on one sequence.
+
+    The step of one layer is counted, at the whole vocabulary and at one token, and that of two layers at one token:
+    every further layer takes what the second does.
+    """
+
+    def counted(**changes: int) -> Flops:
+        parts = {key: config[key] for key in ("module", "optimizer", "schedule")}
+        model = {**config["model"], **changes}
+        return _count(json.dumps({**parts, "model": model, "seed": 0}, sort_keys=True), config["data"]["window"])
+
+    further = config["model"]["num_layers"] - 1
+    at_vocabulary = counted(num_layers=1)
+    one, two = (counted(num_layers=layers, vocabulary_size=1) for layers in (1, 2))
+    whole = at_vocabulary.whole + further * (two.whole - one.whole)
+    return Flops(whole, one.weights + further * (two.weights - one.weights))
+
+
+@functools.cache
+def _count(text: str, window: int) -> Flops:
+    """Count the step of a config, as JSON; sizes of one width differ in their layers alone."""
+    ids = torch.zeros(1, window, dtype=torch.long, device="meta")  # (1, T)
+    with prefer("reference"):
+        with torch.device("meta"):
+            module = build_module(json.loads(text))
+        found = flops_by_operation(lambda: module.counted_step((ids, ids)))
+    between = sum(flops for operation, flops in found.items() if operation in PAIRWISE)
+    return Flops(sum(found.values()), sum(found.values()) - between)

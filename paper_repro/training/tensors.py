@@ -2,14 +2,12 @@
 
 Each is a tree: a tensor, or a tuple, list or dict of trees.
 
-Drawn ahead of the loss, random tensors can be stacked for many models under ``vmap``, where a loss cannot draw by
-itself.  Each has a generator of its own, seeded from the cell's seed, the tensor's name, the optimiser step and the
-slot (the number of the batch within the step), so a resumed run draws what an uninterrupted one draws, on any device.
+Random tensors are drawn ahead of the loss, which cannot draw by itself under ``vmap``.  Each has a generator of its
+own, seeded from the cell's seed, the tensor's name, the optimiser step and the slot (the number of the batch within the
+step), so a resumed run draws what an uninterrupted one draws.
 
-A carry is part of the checkpoints.  A replay buffer of 192 texts of 256 tokens, each with a probability for every one
-of 50,277 tokens, takes 9.9 GB in float32, and 19 MB as the 64 largest probabilities with their indices.  What a carry
-is made of works under ``torch.func.vmap`` and on the meta device.  Legend: N entries of a ring, B entries that are
-added together, K chosen ones, V classes, and ``...`` for the shape of one tensor of an entry.
+A carry is part of the checkpoints.  A ring and ``largest`` work under ``vmap`` and on the meta device.  N entries are
+those of a ring, B are added together, K are chosen; V are classes, ``...`` is the shape of one tensor of an entry.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +29,6 @@ Ring = dict[str, Any]
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
-    """Apply ``function`` to every tensor of the batch; the rest stays as it is."""
     return tree_map_only(Tensor, function, batch)
 
 
@@ -41,26 +38,24 @@ def tensors_of(batch: Any) -> list[Tensor]:
 
 
 def stack(batches: Sequence[Any]) -> Any:
-    """Return one batch whose tensors have a leading model axis, (S, ...), from S batches of the same form.
+    """Return one batch whose tensors have a leading model axis, (S, ...), from S batches of tensors of the same form.
 
     Raises:
-        UsageError: the batches differ in form or shape, or hold something that is not a tensor.
+        UsageError: the batches differ in form or shape.
     """
     first = batches[0]
-    if isinstance(first, Tensor):
-        try:
-            return torch.stack(tuple(batches))
-        except (RuntimeError, TypeError) as error:
-            shapes = sorted({str(tuple(getattr(batch, "shape", ()))) for batch in batches})
-            raise UsageError(
-                f"models that are trained together need batches of one shape, found {', '.join(shapes)}: "
-                "give their data the same batch size, or train these cells one by one"
-            ) from error
     if isinstance(first, dict):
         return {key: stack([batch[key] for batch in batches]) for key in first}
     if isinstance(first, tuple | list):
         return tuple(stack(items) for items in zip(*batches, strict=True))
-    raise UsageError(f"a batch of models that are trained together holds tensors only, found {type(first).__name__}")
+    try:
+        return torch.stack(tuple(batches))
+    except (RuntimeError, TypeError) as error:
+        shapes = sorted({str(tuple(getattr(batch, "shape", ()))) for batch in batches})
+        raise UsageError(
+            f"models that are trained together need batches of tensors of one shape, found {', '.join(shapes)}: "
+            "give their data the same batch size, or train these cells one by one"
+        ) from error
 
 
 def place(batch: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
@@ -118,8 +113,7 @@ def draw(
 ) -> dict[str, Tensor]:
     """Draw the declared tensors of batch ``slot`` of optimiser step ``step``, by name.
 
-    The numbers depend on ``seed``, name, step, slot and the type of the device (a GPU has another generator than a
-    CPU).  On the meta device the tensors have shapes and types only.
+    A GPU has another generator than a CPU; on the meta device the tensors have shapes and types only.
     """
     found = {}
     for name, distribution in declared.items():
@@ -134,10 +128,9 @@ def draw(
 
 
 def empty_ring(capacity: int, entries: Any) -> Ring:
-    """Return a ring for N = ``capacity`` entries, without any, on the device of ``entries``.
+    """Return an empty ring for N = ``capacity`` entries of the shapes and types of ``entries``, a tree of (B, ...).
 
-    Args:
-        entries: a tree of tensors (B, ...); shapes and types are taken from it, but numbers are kept in bfloat16.
+    Floating-point numbers are kept in bfloat16.
 
     Raises:
         ValueError: a capacity below 1, or more entries added together than the ring keeps.

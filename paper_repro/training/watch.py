@@ -1,9 +1,8 @@
 """What happens beside the steps of a training: the loss curve, checkpoints and stops, evaluations, and the journal.
 
-The journal is what a run tells while it trains: lines in log.txt, and points in a CSV file, TensorBoard or Weights &
-Biases.  The points go through Lightning's own loggers, one for each cell, in ``logs/`` of the cell's folder.  A run
-that is resumed after step N keeps the points up to N and writes those after it again, so that none is lost and none is
-there twice.  Nothing of this enters a result.
+The points of a journal go through Lightning's own loggers, one for each cell, in ``logs/`` of the cell's folder.  A
+run that is resumed after step N keeps the points up to N and writes those after it again.  Nothing of this enters a
+result.
 """
 
 import csv
@@ -13,9 +12,8 @@ import secrets
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,21 +35,15 @@ SHARE_OF_SAVING = 0.05
 LOG, LOSS = "log.txt", "training_loss"
 PROJECT = "paper-repro"
 """The project at Weights & Biases, where WANDB_PROJECT names no other."""
-_EVENTS = "events.out.tfevents."
 _GO, _SAVE, _END, _STOP = range(4)
 Context = Callable[[], AbstractContextManager[Any]]
 
 
 class LossLog:
-    """Mean losses over each hundredth of the run and the first non-finite loss, for S models at once.
+    """Mean losses over each hundredth of a run of ``steps`` steps and the first non-finite loss, for S models at once.
 
-    Everything stays on the device: adding a step does not wait for it.
-
-    Args:
-        models: S.
-        steps: length of the run; a run of fewer than 100 steps has a point per step.
-
-    ``end`` is the last step, an earlier one where a callback has ended the run.
+    Everything stays on the device: adding a step does not wait for it.  ``end`` is the last step, an earlier one where
+    a callback has ended the run.
     """
 
     def __init__(self, models: int, steps: int, device: torch.device) -> None:
@@ -99,15 +91,13 @@ class LossLog:
 class Watch:
     """Keeps the loss log, reports, has checkpoints saved when they are due, and ends a run that has to end.
 
-    Every checkpoint holds all that a resume needs, the carries with the weights.  A carry of many gigabytes makes it
-    slow to write, so the seconds between two checkpoints are at least 20 times those that the last one took to save.
-
-    What rank 0 decides by its clock and its user, it tells the other ranks; after every step they do what it says.
+    A carry of many gigabytes makes a checkpoint slow to write, so the seconds between two are at least 20 times those
+    that the last one took.  After every step, rank 0 tells the other ranks what it decides by its clock and its user.
 
     Args:
         report: of rank 0.
         save: writes a checkpoint after so many steps; ``state_dict`` of this watch is part of it.
-        journal: is told every step, and writes it to the disk before the checkpoint; None: there is no journal.
+        journal: of rank 0; it is written to the disk before a checkpoint.
     """
 
     def __init__(
@@ -135,10 +125,7 @@ class Watch:
     def after_step(self, step: int) -> bool:
         """Account for step ``step`` (the number of steps done, its losses already in the log).
 
-        Returns whether training should go on: False once every model has diverged.
-
-        Raises:
-            StopRequestedError: after a checkpoint was saved.
+        Returns False once every model has diverged; raises StopRequestedError after a checkpoint was saved.
         """
         if self.rank.index:
             return self._obey(step)
@@ -211,38 +198,27 @@ class Watch:
 
 
 class Evaluations:
-    """Evaluates S models every so many steps and at the end, and keeps for each the weights of its best evaluation.
+    """Evaluates the models of S cells during training and at its end, and keeps the weights of the best evaluation.
 
     Args:
-        every: optimiser steps between evaluations; None: only the last one.
-        keep: the metric whose lowest value decides which weights are kept, for example "val_loss"; None: the last ones.
         context: what a forward pass is computed under (autocast).
-        batches: of each split, that the evaluations of the curves take; None: all.  The metrics at the end are whole.
-        journal: is told every point of the curves; None: there is no journal.
+        journal: is told every point of the curves.
 
     Raises:
-        UsageError: ``keep`` is not a metric of a module.
+        UsageError: ``training.keep`` is not a metric of a module.
     """
 
-    def __init__(
-        self,
-        modules: Sequence[PaperModule],
-        data: Sequence[CounterBasedDataModule],
-        every: int | None,
-        keep: str | None,
-        context: Context,
-        batches: int | None = None,
-        journal: "Journal | None" = None,
-    ) -> None:
-        self.modules, self.data, self.journal = [*modules], data, journal
-        self.every, self.keep, self.context, self.batches = every, keep, context, batches
-        for module, one in zip(modules, data, strict=True):
-            known = _metrics_of(module, one)
-            if keep is not None and keep not in known:
-                raise UsageError(f"training.keep={keep!r}: not a metric of this module{nearest(keep, known)}")
-        self._curves: list[dict[str, list[list[float]]]] = [{} for _ in modules]
-        self._best: list[dict[str, float]] = [{} for _ in modules]
-        self._weights: list[dict[str, Tensor]] = [{} for _ in modules]
+    def __init__(self, built: Sequence[BuiltCell], context: Context, journal: "Journal | None" = None) -> None:
+        self.modules, self.data = [one.module for one in built], [one.data for one in built]
+        self.context, self.journal, training = context, journal, built[0].training
+        self.every, self.keep, self.batches = training.evaluate_every, training.keep, training.evaluation_batches
+        for module, data in zip(self.modules, self.data, strict=True):
+            known = _metrics_of(module, data)
+            if self.keep is not None and self.keep not in known:
+                raise UsageError(f"training.keep={self.keep!r}: not a metric of this module{nearest(self.keep, known)}")
+        self._curves: list[dict[str, list[list[float]]]] = [{} for _ in built]
+        self._best: list[dict[str, float]] = [{} for _ in built]
+        self._weights: list[dict[str, Tensor]] = [{} for _ in built]
 
     def due(self, step: int, steps: int) -> bool:
         """Return whether to evaluate after ``step`` of ``steps``; the last step is evaluated by ``finish``."""
@@ -258,8 +234,8 @@ class Evaluations:
     def finish(self, index: int, step: int) -> dict[str, float]:
         """Evaluate one model on all batches after the last step, and put the weights that are kept into its module.
 
-        Returns every metric, with ``best_<name>`` for each of them and ``best_step`` where weights are kept by one.
-        A metric that was never finite keeps the last weights.
+        Where weights are kept by a metric, ``best_<name>`` of each and ``best_step`` are returned, too; a metric that
+        was never finite keeps the last weights.
         """
         metrics = self._evaluated(index, None)
         # A curve's points are comparable: the last one, too, is of the batches of those before.
@@ -267,7 +243,9 @@ class Evaluations:
         self._account(index, step, self._evaluated(index, self.batches) if shorter else metrics)
         if not self._best[index]:
             return metrics
-        self._load(index)
+        with torch.no_grad():
+            for name, tensor in self.modules[index].state_dict().items():
+                tensor.copy_(whole(self._weights[index][name]))
         best = dict(self._best[index])
         return {**metrics, "best_step": best.pop("step"), **{f"best_{name}": value for name, value in best.items()}}
 
@@ -303,77 +281,69 @@ class Evaluations:
             state = self.modules[index].state_dict()
             self._weights[index] = {name: tensor.detach().clone() for name, tensor in state.items()}
 
-    def _load(self, index: int) -> None:
-        with torch.no_grad():
-            for name, tensor in self.modules[index].state_dict().items():
-                tensor.copy_(whole(self._weights[index][name]))
-
 
 def _metrics_of(module: PaperModule, data: CounterBasedDataModule) -> list[str]:
     return [f"{split}_{name}" for split in data.splits for name in module.new_metrics()]
 
 
 class Journal:
-    """The journal of a run of S cells; only rank 0 has one.
+    """What a run of S cells tells while it trains, in log.txt and a logger of each cell; only rank 0 has one.
 
     log.txt has a line for each hundredth of the run; ``machine.logger`` gets a point every
     ``machine.log_every_steps`` steps, and one of the last.  A point is the loss of that step, a mean over its batches.
 
     Args:
-        folder: of the run: log.txt lies there, and where ``machine.log_folder`` names none, the cells' own folders.
+        folder: of the run: log.txt is there, and where ``machine.log_folder`` names none, the cells' own folders.
     """
 
     def __init__(self, built: Sequence[BuiltCell], folder: Path) -> None:
         self.built, self.folder = built, folder
-        self.steps, machine = built[0].training.steps, built[0].machine
-        self.every = machine.log_every_steps if machine.logger else None
-        self._points: list[_Points] = []
-
-    @property
-    def loggers(self) -> list[Logger]:
-        return [points.logger for points in self._points]
+        self.steps, self.machine = built[0].training.steps, built[0].machine
+        self.loggers: list[Logger] = []
 
     def begin(self, step: int) -> None:
         """Say that training begins after ``step`` optimiser steps: 0, or those of the checkpoint."""
         names = " ".join(one.cell.id for one in self.built)
         self._line(f"{'from the start' if step == 0 else f'on from step {step}'}, {self.steps} steps: {names}")
-        for one in self.built if self.every else ():
+        for one in self.built if self.machine.logger else ():
             folder = Path(one.machine.log_folder or self.folder / one.cell.id) / FOLDER
             folder.mkdir(parents=True, exist_ok=True)
-            self._points.append(_OPEN[one.machine.logger](one, folder, step))
+            self.loggers.append(_OPEN[self.machine.logger](one, folder, step))
 
     def after_step(self, step: int, losses: Tensor, seconds: float) -> None:
         """Tell the losses, (S,), of the step that made the number of steps done ``step``."""
         last = step == self.steps
         line = last or loss_point(step, self.steps) != loss_point(step - 1, self.steps)
-        point = bool(self._points) and (last or step % (self.every or 1) == 0)
+        point = bool(self.loggers) and (last or step % self.machine.log_every_steps == 0)
         if not line and not point:
             return
         values = losses.tolist()  # waits for the device
         if line:
             shown = " ".join(f"{value:.6g}" for value in values)
             self._line(f"step {step} of {self.steps}, {seconds:.1f} s, {LOSS} {shown}")
-        for points, value in zip(self._points, values, strict=True) if point else ():
-            points.add(step, {LOSS: value})
+        for logger, value in zip(self.loggers, values, strict=True) if point else ():
+            logger.log_metrics({LOSS: value}, step)
 
-    def evaluated(self, index: int, step: int, metrics: Mapping[str, float]) -> None:
-        """Tell what an evaluation of one cell gave."""
+    def evaluated(self, index: int, step: int, metrics: dict[str, float]) -> None:
+        """Tell the results of an evaluation of one cell."""
         shown = " ".join(f"{name} {value:.6g}" for name, value in metrics.items())
         which = f" of {self.built[index].cell.id}" if len(self.built) > 1 else ""
         self._line(f"step {step} of {self.steps}, evaluation{which}: {shown}")
-        if self._points:
-            self._points[index].add(step, metrics)
+        if self.loggers:
+            self.loggers[index].log_metrics(metrics, step)
 
     def flush(self) -> None:
-        """Have everything on the disk that was told."""
-        for points in self._points:
-            points.logger.save()
+        """Write what was told to the disk."""
+        for logger in self.loggers:
+            logger.save()
 
     def close(self) -> None:
         """End the loggers; what was told is on the disk, or sent."""
-        while self._points:
-            self._points.pop().close()
-        if self.built[0].machine.logger == WANDB and "wandb" in sys.modules:
+        for logger in self.loggers:
+            logger.finalize("success")
+            if isinstance(logger, WandbLogger):
+                logger.experiment.finish()
+        if self.machine.logger == WANDB and "wandb" in sys.modules:
             sys.modules["wandb"].teardown()  # waits for its process, which writes on after a run has ended
 
     def _line(self, text: str) -> None:
@@ -382,82 +352,31 @@ class Journal:
             stream.write(f"{text}\n")
 
 
-@dataclass
-class _Points:
-    """One cell's points in one logger of Lightning's."""
-
-    logger: Logger
-    step: int
-    """The step of the checkpoint from which the run goes on; 0 at the start."""
-    known: frozenset[str]
-    """The names of its points that are there already: a run that ended after its last checkpoint evaluates anew."""
-    end: Callable[[], object] | None = None
-
-    def add(self, step: int, values: Mapping[str, float]) -> None:
-        new = {name: value for name, value in values.items() if step != self.step or name not in self.known}
-        if new:
-            self.logger.log_metrics(new, step)
-
-    def close(self) -> None:
-        self.logger.save()
-        if self.end is not None:
-            self.end()
-
-
-def _csv(built: BuiltCell, folder: Path, step: int) -> _Points:
-    """Open metrics.csv.  Lightning's logger begins with an empty file: the rows that are kept are written anew."""
-    table, before = folder / "metrics.csv", folder / "metrics.before.csv"
-    if not before.exists() and table.exists():
-        table.replace(before)  # a process that was killed before the new file was whole finds the old one here
-    rows = [row for row in _rows(before) if row[0] <= step] if step else []
+def _csv(built: BuiltCell, folder: Path, step: int) -> Logger:
+    """Open metrics.csv with the rows up to ``step``: Lightning's logger begins with an empty file."""
+    table = folder / "metrics.csv"
+    text = table.read_text(encoding="utf-8") if step and table.is_file() else ""
+    whole_lines = text[: text.rfind("\n") + 1].splitlines()  # a kill may have cut off the last one
+    rows: list[dict[str, Any]] = [row for row in csv.DictReader(whole_lines) if int(row["step"]) <= step]
     table.unlink(missing_ok=True)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*exists and is not empty.*")
         logger = CSVLogger(folder, name="", version="")
-        # The whole header at once: a file is rewritten, and might be lost half-way, where a column is added later.
-        logger.experiment.metrics_keys = sorted(["step", LOSS, *_metrics_of(built.module, built.data)])
-    for found, values in rows:
-        logger.log_metrics({**values}, found)
+        logger.experiment.metrics_keys = sorted(["step", LOSS, *_metrics_of(built.module, built.data)])  # the header
+    logger.experiment.metrics = rows
     logger.save()
-    before.unlink(missing_ok=True)
-    return _Points(logger, step, frozenset(name for found, row in rows if found == step for name in row))
+    return logger
 
 
-def _rows(path: Path) -> list[tuple[int, dict[str, float]]]:
-    """Return the rows of a table of points, each a step and its values; one that was cut off is left out."""
-    if not path.is_file():
-        return []
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
-    rows = [{name: text for name, text in row.items() if text} for row in csv.DictReader(lines)]
-    return [(int(row.pop("step")), {name: float(text) for name, text in row.items()}) for row in rows]
+def _tensorboard(built: BuiltCell, folder: Path, step: int) -> Logger:
+    """Open an event file.  ``purge_step`` makes readers leave out earlier points from that step on."""
+    for path in folder.glob("events.out.tfevents.*") if step == 0 else ():
+        path.unlink()
+    purge = step + 1 if step else None
+    return TensorBoardLogger(folder, name="", version="", default_hp_metric=False, purge_step=purge, flush_secs=10)
 
 
-def _tensorboard(built: BuiltCell, folder: Path, step: int) -> _Points:
-    """Open an event file.  ``purge_step`` makes readers leave out earlier points from that step on.
-
-    Event files are read in the order of their names, and a name holds the second and the pid, of which neither needs to
-    rise from one run to the next: so those that are there are numbered.
-    """
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    for number, path in enumerate(sorted(folder.glob(f"{_EVENTS}*"))):
-        head = f"{_EVENTS}{number:010d}."
-        if step == 0:
-            path.unlink()
-        elif not path.name.startswith(head):
-            path.rename(path.with_name(head + path.name.removeprefix(_EVENTS)))
-    known: frozenset[str] = frozenset()
-    if step == built.training.steps:
-        found = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
-        tags = found.Tags()["scalars"]
-        known = frozenset(tag for tag in tags if any(event.step == step for event in found.Scalars(tag)))
-    logger = TensorBoardLogger(
-        folder, name="", version="", default_hp_metric=False, purge_step=step + 1 if step else None, flush_secs=10
-    )
-    return _Points(logger, step, known, logger.experiment.close)
-
-
-def _wandb(built: BuiltCell, folder: Path, step: int) -> _Points:
+def _wandb(built: BuiltCell, folder: Path, step: int) -> Logger:
     """Open a run of Weights & Biases, that of before where training goes on.  Cells of a stack have one each."""
     import wandb
 
@@ -480,7 +399,7 @@ def _wandb(built: BuiltCell, folder: Path, step: int) -> _Points:
         raise UsageError(f"machine.logger=wandb: {first_line(error)}; {advice}") from error
     run.define_metric("trainer/global_step")
     run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
-    return _Points(WandbLogger(experiment=run), step, frozenset(), run.finish)
+    return WandbLogger(experiment=run)
 
 
-_OPEN: dict[Any, Callable[[BuiltCell, Path, int], _Points]] = {CSV: _csv, TENSORBOARD: _tensorboard, WANDB: _wandb}
+_OPEN: dict[Any, Callable[[BuiltCell, Path, int], Logger]] = {CSV: _csv, TENSORBOARD: _tensorboard, WANDB: _wandb}

@@ -6,6 +6,7 @@ from torch import nn
 
 from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
 from paper_repro.models.cem import CEMMLP, GatedMLP, GaussianProcessRegressor, PlainMLP
+from paper_repro.tests.training.doubles import by_hand
 from paper_repro.training.ensemble import Ensemble
 from paper_repro.training.schedules import Cosine
 
@@ -65,14 +66,7 @@ def test_every_model_of_table_3_trains_the_same_in_a_stack_and_alone(block):
         ensemble.advance()
     ensemble.unstack()
     for own, copy, stacked in zip(data, copies, modules, strict=True):
-        copy.double()
-        optimizer = copy.optimizer(copy.parameter_groups())
-        for step in range(5):
-            optimizer.param_groups[0]["lr"] = 0.005 * copy.schedule.factor(step, 5)
-            optimizer.zero_grad()
-            copy.loss(tuple(tensor.double() for tensor in own.batch)).backward()
-            nn.utils.clip_grad_norm_(copy.parameters(), 1.0)
-            optimizer.step()
+        by_hand(copy.double(), own, steps=5, clip_norm=1.0)
         for (name, expected), found in zip(copy.named_parameters(), stacked.parameters(), strict=True):
             # float64: only the order of sums differs, over 5 steps.
             torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11, msg=name)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from paper_repro.base.configs import compose
 from paper_repro.base.errors import UsageError
-from paper_repro.cells.tasks import DIVERGED, FINISHED, Cell, Outcome, StopRequestedError
+from paper_repro.cells.tasks import DIVERGED, FINISHED, Cell, Outcome
 from paper_repro.datamodules.image_sources import Digits
 from paper_repro.datamodules.images import MaskedImageData
 from paper_repro.lightning_modules.cet_celeba import LEARNING, CETCelebA
@@ -74,16 +74,6 @@ def test_a_run_is_the_optimiser_s_steps_on_the_method_s_gradients(method: str, t
     for name, parameter in parts.module.model.named_parameters():
         # The same operations in the same order.
         torch.testing.assert_close(found[f"model.{name}"], parameter.detach(), rtol=1e-6, atol=1e-7)
-
-
-def test_a_stopped_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    whole = run(tmp_path / "whole")
-    with pytest.raises(StopRequestedError):
-        run(tmp_path / "stopped", stop_at=2)
-    again = run(tmp_path / "stopped")
-    assert (again.metrics, again.curves) == (whole.metrics, whole.curves)
-    first, second = (load_file(tmp_path / name / "cell" / "weights.safetensors") for name in ("whole", "stopped"))
-    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_metrics_are_of_the_free_state_over_all_pixels() -> None:

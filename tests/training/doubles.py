@@ -12,9 +12,18 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import mix
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
+from paper_repro.models.common import project_rows_
 from paper_repro.training.schedules import Exponential
 
 DOUBLES_NAME = __name__
+KEEP = {
+    "schedule": {"_target_": "paper_repro.training.schedules.Constant"},
+    "training__evaluate_every": 3,
+    "training__keep": "test_rmse",
+    "lr": 0.2,
+    "steps": 24,
+}
+"""So large a rate that the test error is lowest before the end, which the tests check."""
 NOISY = {"model": {"_target_": f"{DOUBLES_NAME}.Small", "dropout": 0.3}}
 
 
@@ -187,3 +196,23 @@ class TwoSchedules(CEMGaussianProcess):
             {"params": [p for p in trained if p.ndim > 1]},
             {"params": [p for p in trained if p.ndim <= 1], "lr": 0.5, "schedule": Exponential(final_factor=0.25)},
         ]
+
+
+class Rows(nn.Module):
+    """10 -> 7 -> 1; both matrices have unit rows, neither number of rows is even."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = (nn.Parameter(project_rows_(torch.randn(shape))) for shape in ((7, 10), (1, 7)))
+        self.scale, self.shift = nn.Parameter(torch.ones(7)), nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        hidden = F.silu(self.scale * F.linear(x, self.first))
+        return (F.linear(hidden, self.last) + self.shift).squeeze(-1)
+
+
+class UnitRows(CEMGaussianProcess):
+    def parameter_groups(self):
+        matrices = [parameter for parameter in self.parameters() if parameter.ndim > 1]
+        vectors = [parameter for parameter in self.parameters() if parameter.ndim == 1]
+        return [{"params": matrices, "unit_rows": True}, {"params": vectors, "weight_decay": 0.0}]

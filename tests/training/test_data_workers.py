@@ -8,7 +8,6 @@ from paper_repro.base.errors import UsageError
 from paper_repro.tests.training.doubles import DOUBLES_NAME as DOUBLES
 from paper_repro.tests.training.doubles import NOISY, Waves, assert_same_runs
 from paper_repro.training.fit import Fit
-from paper_repro.training.machine import Machine
 
 
 class Signed(Waves):
@@ -44,9 +43,3 @@ def test_what_a_worker_refuses_is_said_in_one_line(cell, recorder, tmp_path):
     assert str(caught.value) == "batch 3 is damaged: copy the data anew"
     # The error still refers to the loader; workers that are left would keep this process from ending.
     assert not [child for child in multiprocessing.active_children() if child.is_alive()]
-
-
-def test_odd_numbers_of_workers_are_refused():
-    for odd in (-1, 0.5, True, "many"):
-        with pytest.raises(UsageError, match=r"machine\.data_workers=.*0 or more"):
-            Machine(data_workers=odd)

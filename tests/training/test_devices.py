@@ -8,9 +8,6 @@ import psutil
 import pytest
 
 from paper_repro.base.errors import ROOT, UsageError
-from paper_repro.cells import planned
-from paper_repro.cells.tasks import Cell
-from paper_repro.tests.training.doubles import assert_close_runs
 from paper_repro.training.machine import Machine
 
 TINY = [
@@ -18,26 +15,6 @@ TINY = [
     *("data.task.num_train=200", "data.task.num_test=20", "training.accumulate=2", "probes.accuracy=null"),
     *("machine.checkpoint_every_steps=2", "machine.progress_every_seconds=0"),
 ]
-# The mean over two processes and that of two batches in one round differently.
-RELATIVE = 1e-6
-
-
-def listops(cache: Path, *overrides: str) -> Cell:
-    """A small language model; unlike the doubles of these tests, other processes can import it."""
-    cell = planned.single("nrgpt/listops", [*TINY, f"machine.cache={cache}", *overrides], 0)
-    return Cell(cell.id, cell.config)
-
-
-@pytest.mark.slow
-def test_two_devices_equal_one_and_go_on_after_a_stop(run, tmp_path):
-    words, before = ("training.steps=6", "training.evaluate_every=4"), psutil.Process().children(recursive=True)
-    one, two = (listops(tmp_path / "cache", *words, f"machine.devices={count}") for count in (1, 2))
-    assert one.id == two.id
-    expected, found = run([one], tmp_path / "one")[0], run([two], tmp_path / "two", stops=(3,))[0]
-    assert_close_runs(found, expected, one, (tmp_path / "two", tmp_path / "one"), RELATIVE)
-    _, alive = psutil.wait_procs({*psutil.Process().children(recursive=True)} - {*before}, timeout=20)
-    ranks = [item for item in alive if any("spawn_main" in word for word in item.cmdline())]
-    assert ranks == [], "on a busy machine the last ones take a moment to end"
 
 
 def train(runs: Path, *overrides: str) -> subprocess.Popen[str]:
@@ -72,21 +49,6 @@ def test_a_killed_rank_ends_the_others_and_the_cell_goes_on_from_its_checkpoint(
     assert (record.parent / "weights.safetensors").is_file()
     assert not list(tmp_path.rglob("lease"))
     assert "rank 1 was killed by signal 9" in (record.parent / "log.txt").read_text()
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"devices": 0}, r"machine\.devices=0: expected 1 or more"),
-        ({"devices": "all"}, r"machine\.devices='all'"),
-        ({"devices": []}, r"machine\.devices=\[\]"),
-        ({"devices": [1, 1]}, r"machine\.devices=\[1, 1\].*different"),
-        ({"strategy": "horovod"}, r"'horovod'.*expected auto, ddp, .* or fsdp"),
-    ],
-)
-def test_what_is_not_offered_is_refused(changes, message):
-    with pytest.raises(UsageError, match=message):
-        Machine(**changes)
 
 
 def test_batches_are_shared_evenly():

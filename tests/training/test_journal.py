@@ -8,6 +8,7 @@ import pytest
 
 from paper_repro.cells.tasks import StopRequestedError
 from paper_repro.tests.support.reports import Recorder
+from paper_repro.tests.training.doubles import assert_same_runs
 from paper_repro.training.fit import Fit
 
 KINDS = ["csv", "tensorboard"]
@@ -69,6 +70,11 @@ def points(folder, kind):
     return sorted((event.step, tag, event.value) for tag in found.Tags()["scalars"] for event in found.Scalars(tag))
 
 
+def wait_for_another_name(kind):
+    """Event files are read in the order of their names, which hold the second; no process starts within one."""
+    time.sleep(1.1 * (kind == "tensorboard"))
+
+
 def forked(function):
     """Call the function in a process of its own, which may die; return how it ended.
 
@@ -93,17 +99,18 @@ def forked(function):
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_points_are_the_losses_of_the_steps_and_what_was_evaluated(count, kind, cells, run, tmp_path):
+def test_points_are_the_losses_of_the_steps_and_what_was_evaluated_and_change_no_result(
+    count, kind, cells, run, tmp_path
+):
     batch = cells(kind, count)
-    outcomes = run(batch, tmp_path)
+    outcomes, without = run(batch, tmp_path / "a"), run(cells(None, count), tmp_path / "b")
+    assert_same_runs(outcomes, without, batch, (tmp_path / "a", tmp_path / "b"))
+    assert not list((tmp_path / "b").rglob("logs"))
     for one, outcome in zip(batch, outcomes, strict=True):
-        expected = [(step, "training_loss", value) for step, value in outcome.curves["training_loss"]]
-        expected += [
-            (step, name, value) for name in ("train_rmse", "test_rmse") for step, value in outcome.curves[name]
-        ]
-        found = points(tmp_path / one.id, kind)
-        assert [point[:2] for point in found] == [point[:2] for point in sorted(expected)]
-        assert [point[2] for point in found] == pytest.approx([point[2] for point in sorted(expected)], rel=1e-6)
+        expected = sorted((step, name, value) for name, curve in outcome.curves.items() for step, value in curve)
+        found = points(tmp_path / "a" / one.id, kind)
+        assert [point[:2] for point in found] == [point[:2] for point in expected]
+        assert [point[2] for point in found] == pytest.approx([point[2] for point in expected], rel=1e-6)
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -113,34 +120,18 @@ def test_nothing_is_lost_or_there_twice_after_kills_stops_and_errors(count, kind
     folder = tmp_path / "cut"
     # Checkpoints lie after steps 5 and 10; that of the stop lies where it stopped.
     assert forked(lambda: Fit().run(batch, folder, Deadly(8))) == -signal.SIGKILL
-    with pytest.raises(ConnectionError):
-        Fit().run(batch, folder, Torn(9))
-    with pytest.raises(StopRequestedError):
-        Fit().run(batch, folder, Recorder(11))
-    with pytest.raises(StopRequestedError):
-        Fit().run(batch, folder, Recorder(12))
+    for one in batch if kind == "csv" else ():  # a kill may have cut off the last row
+        with (folder / one.id / "logs" / "metrics.csv").open("a") as stream:
+            stream.write("9,")
+    for error, report in ((ConnectionError, Torn(9)), (StopRequestedError, Recorder(12))):
+        wait_for_another_name(kind)
+        with pytest.raises(error):
+            Fit().run(batch, folder, report)
+    wait_for_another_name(kind)
     run(batch, folder)
     for one in batch:
         assert points(folder / one.id, kind) == points(tmp_path / "whole" / one.id, kind)
         assert len(points(folder / one.id, kind)) == 12 + 2 * 3
-
-
-def test_a_run_that_evaluates_once_more_tells_it_once(kind, cells, run, tmp_path, monkeypatch):
-    """The last checkpoint lies before the evaluation at the end: who is killed by a probe evaluates again."""
-    batch = cells(kind)
-    run(batch, tmp_path / "whole")
-
-    def killed(*_):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def until_the_weights_are_saved():
-        monkeypatch.setattr("paper_repro.training.checkpoints.save_weights", killed)
-        Fit().run(batch, tmp_path / "cut", Recorder())
-
-    assert forked(until_the_weights_are_saved) == -signal.SIGKILL
-    run(batch, tmp_path / "cut")
-    (one,) = batch
-    assert points(tmp_path / "cut" / one.id, kind) == points(tmp_path / "whole" / one.id, kind)
 
 
 def test_points_are_as_far_apart_as_asked_and_the_last_is_there(kind, cells, run, tmp_path):
@@ -149,32 +140,6 @@ def test_points_are_as_far_apart_as_asked_and_the_last_is_there(kind, cells, run
     found = points(tmp_path / batch[0].id, kind)
     assert [step for step, name, _ in found if name == "training_loss"] == [5, 10, 12]
     assert [step for step, name, _ in found if name == "test_rmse"] == [12]
-
-
-@pytest.mark.parametrize("count", COUNTS)
-def test_no_result_changes(count, kind, cells, run, tmp_path):
-    with_logger, without = cells(kind, count), cells(None, count)
-    first, second = run(with_logger, tmp_path / "a"), run(without, tmp_path / "b")
-    for one, two, own in zip(first, second, without, strict=True):
-        assert (one.status, one.metrics, one.curves) == (two.status, two.metrics, two.curves)
-        files = [(tmp_path / name / own.id / "weights.safetensors").read_bytes() for name in "ab"]
-        assert files[0] == files[1]
-    assert not list((tmp_path / "b").rglob("logs"))
-
-
-def test_a_row_that_was_cut_off_and_a_table_that_was_not_rewritten(cells, run, tmp_path):
-    """A process may be killed in the middle of a line, and between the old table and the new one."""
-    batch = cells("csv")
-    run(batch, tmp_path / "whole")
-    with pytest.raises(ConnectionError):
-        Fit().run(batch, tmp_path / "cut", Torn(8))
-    table = tmp_path / "cut" / batch[0].id / "logs" / "metrics.csv"
-    table.write_text(table.read_text().rstrip("\n")[:-3])
-    table.rename(table.with_name("metrics.before.csv"))
-    table.write_text("step,training_loss\n1,")
-    run(batch, tmp_path / "cut")
-    assert points(tmp_path / "cut" / batch[0].id, "csv") == points(tmp_path / "whole" / batch[0].id, "csv")
-    assert not table.with_name("metrics.before.csv").exists()
 
 
 @pytest.mark.parametrize("count", COUNTS)

@@ -77,14 +77,3 @@ def test_peak_memory_is_that_of_the_process_in_mib():
     before = peak_memory_mib(torch.device("cpu"))
     block = torch.ones(int(before / 4) * 2**20)
     assert peak_memory_mib(torch.device("cpu")) > before / 4 + block.numel() * 4 / 2**20 / 2
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc only")
-def test_freed_memory_is_kept_unless_the_environment_decides():
-    code = "from paper_repro.training.machine import keep_freed_memory as k; print(k())"
-    for environment, expected in (({}, "True"), ({"MALLOC_ARENA_MAX": "2"}, "False")):
-        found = subprocess.run(
-            [sys.executable, "-c", code], env={"PATH": "", **environment}, capture_output=True, text=True, check=True
-        )
-        assert found.stdout.strip() == expected

@@ -7,16 +7,10 @@ from safetensors.torch import load_file
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes
 from paper_repro.cells.tasks import FINISHED
+from paper_repro.tests.training.doubles import KEEP
 from paper_repro.training import checkpoints
 
 SUMMING = "paper_repro.tests.support.probes.Summing"
-KEEP = {
-    "schedule": {"_target_": "paper_repro.training.schedules.Constant"},
-    "training__evaluate_every": 3,
-    "training__keep": "test_rmse",
-    "lr": 0.2,
-    "steps": 24,
-}
 
 
 def probe(**options):

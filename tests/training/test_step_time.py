@@ -13,12 +13,20 @@ from paper_repro.base.identity import mix
 from paper_repro.cells.tasks import FINISHED, Cell, StopRequestedError
 from paper_repro.kernels.preferences import prefer
 from paper_repro.tests.support.reports import Recorder
-from paper_repro.training import step_flops, step_time
+from paper_repro.training import step_time
 from paper_repro.training.build import build_module
 from paper_repro.training.counting import ATEN, count_flops, flops_by_operation
-from paper_repro.training.step_cost import StepCost
-from paper_repro.training.step_flops import StepFlops, count
-from paper_repro.training.step_time import StepSettings, StepTime, build_stepper, each_model, metrics
+from paper_repro.training.step_time import (
+    StepCost,
+    StepFlops,
+    StepSettings,
+    StepTime,
+    build_stepper,
+    count,
+    each_model,
+    metrics,
+    parameters,
+)
 
 TINY_TIME = (
     *("size.vocabulary_size=17", "size.width=8", "size.num_heads=2", "size.num_layers=1", "step.window=6"),
@@ -201,7 +209,7 @@ def test_a_step_of_both_streams_takes_twelve_for_each_weight_on_both_halves() ->
 
 
 def test_parameters_are_counted_with_and_without_tables_and_step_size() -> None:
-    found = step_flops.parameters(sized(*DEFAULT))
+    found = parameters(sized(*DEFAULT))
     trunk = 7 * LAYERS * WIDTH**2 + (2 * LAYERS + 1) * WIDTH + WIDTH
     assert found == {
         "parameters": trunk,

@@ -1,29 +1,18 @@
-"""Rows of unit norm after every optimiser step: alone, through Lightning, stacked, and on two devices with shares.
-
-As a program (PORT FOLDER) this file is the second of the two processes.
-"""
+"""Rows of unit norm after every optimiser step: alone, through Lightning, stacked, and on two devices with shares."""
 
 import copy
 import functools
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import lightning as L
 import pytest
 import torch
-import torch.distributed as dist
+from safetensors.torch import load_file
 from torch import nn
-from torch.distributed.tensor import DTensor
-from torch.nn import functional
 
 from paper_repro.base.errors import UsageError
-from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
 from paper_repro.models.common import project_rows_
-from paper_repro.tests.training.doubles import Waves, by_hand
+from paper_repro.tests.training.doubles import DOUBLES_NAME, Rows, UnitRows, Waves, assert_close_runs, by_hand
 from paper_repro.training.ensemble import Ensemble
-from paper_repro.training.machine import Ranks, Sharded, join, meeting_place
 from paper_repro.training.optim import UnitAdamW, keep_unit_rows
 from paper_repro.training.schedules import Cosine
 
@@ -36,26 +25,6 @@ OPTIMIZERS = {
 }
 UNIT = 4 * torch.finfo(torch.float32).eps
 """How far from 1 the norm of a row may be: its numbers are rounded once."""
-
-
-class Rows(nn.Module):
-    """10 -> 7 -> 1; both matrices have unit rows, neither number of rows is even."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = (nn.Parameter(project_rows_(torch.randn(shape))) for shape in ((7, 10), (1, 7)))
-        self.scale, self.shift = nn.Parameter(torch.ones(7)), nn.Parameter(torch.zeros(1))
-
-    def forward(self, x):
-        hidden = functional.silu(self.scale * functional.linear(x, self.first))
-        return (functional.linear(hidden, self.last) + self.shift).squeeze(-1)
-
-
-class UnitRows(CEMGaussianProcess):
-    def parameter_groups(self):
-        matrices = [parameter for parameter in self.parameters() if parameter.ndim > 1]
-        vectors = [parameter for parameter in self.parameters() if parameter.ndim == 1]
-        return [{"params": matrices, "unit_rows": True}, {"params": vectors, "weight_decay": 0.0}]
 
 
 def module_of(seed=0, name="AdamW", dtype=torch.float32, **changes):
@@ -206,42 +175,14 @@ def test_a_vector_in_a_group_with_unit_rows_is_refused():
         keep_unit_rows(torch.optim.SGD([{"params": [nn.Parameter(torch.ones(3))], "unit_rows": True}], lr=0.1))
 
 
-SHARED = (("AdamW", "fsdp"), ("UnitAdamW", "fsdp"), ("AdamW", "ddp"))
-
-
-def train_shared(rank, folder):
-    """Four steps of two batches, one on each of two devices; the weights by optimiser and strategy."""
-    found = {}
-    for name, strategy in SHARED:
-        module = module_of(0, name)
-        chosen = Sharded() if strategy == "fsdp" else strategy
-        trainer = trainer_of(folder, max_steps=4, strategy=chosen, devices=2, plugins=[Ranks(rank)])
-        trainer.fit(module, datamodule=Waves(0))
-        found[name, strategy] = {
-            key: value.full_tensor() if isinstance(value, DTensor) else value for key, value in weights(module).items()
-        }
-    return found
-
-
 @pytest.mark.slow
-def test_two_devices_project_whole_rows(tmp_path):
-    store = meeting_place(2)
-    command = [sys.executable, str(Path(__file__).resolve()), str(store.port), str(tmp_path)]
-    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True)
-    try:
-        found = train_shared(join(0, 2, store, torch.device("cpu")), tmp_path)
-        _, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        dist.destroy_process_group()
-    assert process.returncode == 0, errors
-    for (name, strategy), tensors in found.items():
-        assert are_unit(tensors), strategy
-        # Gradients averaged over two processes, four steps in float32.
-        assert_same(tensors, projected(name, 4, 2)[-1], 1e-5)
-
-
-if __name__ == "__main__":
-    port, folder = sys.argv[1:]
-    train_shared(join(1, 2, meeting_place(2, int(port)), torch.device("cpu")), Path(folder))
-    dist.destroy_process_group()
+@pytest.mark.parametrize(("name", "strategy"), [("AdamW", "fsdp"), ("UnitAdamW", "fsdp"), ("AdamW", "ddp")])
+def test_two_devices_project_whole_rows(name, strategy, cell, run, tmp_path):
+    own = {"module": {"_target_": f"{DOUBLES_NAME}.UnitRows"}, "model": {"_target_": f"{DOUBLES_NAME}.Rows"}}
+    target = {"AdamW": "torch.optim.AdamW", "UnitAdamW": "paper_repro.training.optim.UnitAdamW"}[name]
+    own |= {"optimizer": {"_target_": target, "_partial_": True, **ADAM}, "steps": 4, "training__accumulate": 2}
+    one, two = (cell(**own, machine__devices=count, machine__strategy=strategy) for count in (1, 2))
+    expected, found = run([one], tmp_path / "one")[0], run([two], tmp_path / "two")[0]
+    # Gradients averaged over two processes, four steps in float32.
+    assert_close_runs(found, expected, one, (tmp_path / "two", tmp_path / "one"), 1e-5)
+    assert are_unit(load_file(tmp_path / "two" / two.id / "weights.safetensors"))

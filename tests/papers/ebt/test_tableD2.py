@@ -11,7 +11,7 @@ from paper_repro.tables import spec
 from paper_repro.tables.table import table_of
 from paper_repro.tests.support import made_up
 from paper_repro.tests.support.made_up import Made, Place
-from paper_repro.training.step_flops import parameters
+from paper_repro.training.step_time import parameters
 
 PLAN = plans.make(spec.load("ebt/tableD2"), "exact")
 TRANSFORMER = {
