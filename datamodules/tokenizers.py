@@ -208,8 +208,8 @@ class BytePairTokenizer:
 
 
 def end_of_text(tokenizer: BytePairTokenizer) -> int:
-    """Return the id that is written after each document; UsageError: the tokenizer has none, or more ids than uint16
-    holds.
+    """Return the id that is written after each document; UsageError: the tokenizer has none, more ids than uint16
+    holds, or numbers that no id has below its largest.
     """
     if tokenizer.end_of_text is None:
         raise UsageError(
@@ -219,6 +219,10 @@ def end_of_text(tokenizer: BytePairTokenizer) -> int:
     if tokenizer.vocabulary_size > MOST_IDS:
         raise UsageError(
             f"the tokenizer has {tokenizer.vocabulary_size} ids, uint16 holds {MOST_IDS}: give a smaller one"
+        )
+    if (largest := max(tokenizer.library.get_vocab().values())) >= tokenizer.vocabulary_size:
+        raise UsageError(
+            f"the tokenizer has {tokenizer.vocabulary_size} ids and one of them is {largest}: give one without gaps"
         )
     return tokenizer.end_of_text
 

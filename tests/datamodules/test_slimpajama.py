@@ -16,7 +16,7 @@ import pytest
 
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import text_sources
-from paper_repro.datamodules.slimpajama import SlimPajamaData
+from paper_repro.datamodules.text import SlimPajamaData
 from paper_repro.datamodules.token_shards import Part, Rank, TokenManifest, write_streams
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.scripts import prepare_data
@@ -253,7 +253,7 @@ def test_a_shard_made_again_by_another_number_of_ranks_is_the_one_that_counts(tm
 KILLED = """
 import sys, time
 from pathlib import Path
-from paper_repro.datamodules.slimpajama import SlimPajamaData
+from paper_repro.datamodules.text import SlimPajamaData
 from paper_repro.datamodules.token_shards import Part, write_streams
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 def read(first):
