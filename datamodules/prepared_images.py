@@ -1,7 +1,7 @@
 """Images that ``scripts/prepare_data.py`` decoded, in shards of uint8 pixels, with labels beside them or without."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
@@ -11,7 +11,6 @@ import numpy as np
 from paper_repro.base.errors import UsageError, at_least
 from paper_repro.datamodules.array_shards import Array, DataFiles, Manifest, StoredArrays
 from paper_repro.datamodules.image_sources import TEST, TRAIN, VAL, ImageSource
-from paper_repro.datamodules.images import MaskedImageData
 from paper_repro.datamodules.pixels import CELEBA_SIDE, Pixels, interval, random_resized_crop, resized
 
 IMAGES, LABELS, GREY = "images", "labels", "grey"
@@ -198,19 +197,3 @@ class CelebAImages(PreparedFiles):
 
     def augmented(self, index: int, draws: Sequence[Sequence[float]]) -> Pixels:
         return random_resized_crop(self.stored.image(TRAIN, index), self.size, self.scale, self.ratio, draws)
-
-
-@dataclass(eq=False, repr=False)
-class CelebAData(MaskedImageData):
-    """CelebA's images with cells blanked; the arguments are those of ``CelebAImages`` and ``MaskedImageData``."""
-
-    source: ImageSource = field(init=False)
-    files: Mapping[str, str] = field(kw_only=True)
-    size: int = 120
-    scale: Sequence[float] = (0.9, 1.0)
-    ratio: Sequence[float] = (3 / 4, 4 / 3)
-    prepare: str = PREPARE_CELEBA
-
-    def __post_init__(self) -> None:
-        self.source = CelebAImages(self.files, self.size, self.scale, self.ratio, self.prepare)
-        super().__post_init__()

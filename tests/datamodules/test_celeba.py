@@ -11,7 +11,7 @@ from PIL import Image
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import media_preparation
 from paper_repro.datamodules.image_sources import Photographs
-from paper_repro.datamodules.prepared_images import CelebAData
+from paper_repro.datamodules.images import CelebAData
 from paper_repro.scripts import prepare_data
 from paper_repro.tests.support.prepared import content
 

@@ -11,9 +11,8 @@ from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.documents import DocumentData
 from paper_repro.datamodules.gaussian_process import GaussianProcessData
 from paper_repro.datamodules.image_sources import Digits, Photographs
-from paper_repro.datamodules.images import ImageData, MaskedImageData
+from paper_repro.datamodules.images import CelebAData, ImageData, MaskedImageData
 from paper_repro.datamodules.listops import ListOps, ListOpsData
-from paper_repro.datamodules.prepared_images import CelebAData
 from paper_repro.datamodules.sudoku import GeneratedSudoku, SATNetAndRRN
 from paper_repro.datamodules.text import CharacterData, TokenData
 from paper_repro.datamodules.token_shards import write_shards

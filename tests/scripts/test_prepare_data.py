@@ -109,7 +109,6 @@ PREPARE = """
 import resource, sys, time
 from pathlib import Path
 from paper_repro.datamodules import token_shards
-from paper_repro.datamodules import preparations
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 class Slow(list):
     def __getitem__(self, places):
