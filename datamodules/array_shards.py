@@ -1,4 +1,4 @@
-"""Arrays of any type in memory-mapped files, with a manifest that says what the files must be: read, checked, written.
+"""Arrays in memory-mapped files, the format of all prepared data: read, checked and written.
 
 A folder holds ``manifest.json`` and the files (shards) of each split, in order.  A shard holds one or more arrays with
 equally many items: all items of the first array, then all items of the second.  So an image and its label are always in
@@ -11,6 +11,7 @@ import io
 import json
 from abc import ABC, abstractmethod
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,35 +24,30 @@ import numpy as np
 import numpy.typing as npt
 
 from paper_repro.base.errors import UsageError
-from paper_repro.base.files import PART_SUFFIX, absent, cached, find_data, locked, write_atomically
+from paper_repro.base.files import PART_SUFFIX, absent, cached, find_data, locked, sha256_of_file, write_atomically
 from paper_repro.base.identity import data_hash, stamp
 
 MANIFEST, PROGRESS, LOCK = "manifest.json", "progress.json", ".lock"
 FORMAT = 1
-CHUNK_BYTES = 2**23
-"""Bytes that are hashed at a time."""
 TRUSTED_SECONDS = 24 * 3600.0
 """How long a file that was read whole is trusted by its size and time of change; then it is read again."""
 MOST_MAPS = 512
 """Files that one process keeps open; the system usually allows 1,024."""
 MOST_NAMED = 5
 NUMBERS = "biuf"
-"""NumPy's letters for the types that an array may have: booleans, whole numbers and floats."""
+"""NumPy's letters for booleans, whole numbers and floats."""
+VERSIONS = ("python", "packages")
+"""Keys of the source of docstrings in older manifests; they do not change the tokens."""
 
 T = TypeVar("T")
 Values = npt.NDArray[Any]
 
 
-@dataclass(frozen=True)
-class Array:
-    """Type and shape of one item of an array; ValueError: the type is not one of numbers, or a side is not positive."""
+class Array(NamedTuple):
+    """Type and shape of one item of an array."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.dtype.kind not in NUMBERS or not all(isinstance(side, int) and side > 0 for side in self.shape):
-            raise ValueError(f"an array of {self.dtype.str} {self.shape}")
 
     @property
     def item_bytes(self) -> int:
@@ -89,22 +85,12 @@ class Shard:
         return shard
 
 
-class Content(NamedTuple):
-    """What a file was found to hold."""
-
-    sha256: str
-    largest: int | None
-    """The largest of its numbers, where they were asked for."""
-
-
 @dataclass(frozen=True)
 class Manifest:
-    """What a folder of shards holds."""
+    """Content of a folder of shards."""
 
     kind: ClassVar[str] = "shards"
     """What messages call the shards."""
-    scanned: ClassVar[np.dtype[Any] | None] = None
-    """The type of the numbers of which the largest is looked for; None: it is not."""
 
     settings: Mapping[str, Any]
     """All that the content depends on: source, sizes, and ``arrays``, the type and shape of each array."""
@@ -130,12 +116,10 @@ class Manifest:
 
     def totals(self) -> dict[str, dict[str, int]]:
         """Return the sum of each count over each split."""
-        found: dict[str, dict[str, int]] = {}
+        found: dict[str, Counter[str]] = {}
         for shard in self.shards:
-            total = found.setdefault(shard.split, {})
-            for name, count in shard.counts.items():
-                total[name] = total.get(name, 0) + count
-        return found
+            found.setdefault(shard.split, Counter()).update(shard.counts)
+        return {split: dict(total) for split, total in found.items()}
 
     def summary(self) -> list[str]:
         """Return a line on each split, and one on what was left out."""
@@ -161,7 +145,8 @@ class Manifest:
             content = json.loads(path.read_bytes())
             version = content.pop("format")
             if version == FORMAT:
-                content = dict(cls.renewed(content))
+                if isinstance(source := content.get("source"), dict):
+                    content["source"] = {key: value for key, value in source.items() if key not in VERSIONS}
                 totals = content.pop("totals")
                 manifest = cls(content, tuple(Shard.from_json(entry) for entry in content.pop("shards")))
                 if totals != manifest.totals():
@@ -172,23 +157,18 @@ class Manifest:
             raise UsageError(f"{path}: not a manifest of {cls.kind} ({error!r}): prepare the data again") from error
         raise UsageError(f"{path}: manifest of format {version!r}, expected {FORMAT}: prepare the data again")
 
-    @classmethod
-    def renewed(cls, content: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return settings, totals and shards of an older manifest as they are written today."""
-        return content
-
     def check_settings(self) -> None:
         """Look at all that is read from the settings and the counts later; raise any error if something is wrong."""
         if not self.arrays:
             raise ValueError("no arrays")
+        for dtype, shape in self.arrays.values():
+            if dtype.kind not in NUMBERS or not all(isinstance(side, int) and side > 0 for side in shape):
+                raise ValueError(f"an array of {dtype.str} {shape}")
         for shard in self.shards:
             self.items(shard)
 
-    def check(self, folder: Path, shard: Shard, stamps: Path | None = None) -> Content:
-        """Compare a file with what the manifest says: its size always, its content once.
-
-        What was found is kept in this process, and for a day in the folder ``stamps`` under the file's path, size and
-        time of change.
+    def check(self, folder: Path, shard: Shard, stamps: Path | None = None) -> None:
+        """Compare a file with what the manifest says: its size always, its content once (see ``found_once``).
 
         Raises:
             UsageError: the file is missing, truncated or altered.
@@ -196,17 +176,18 @@ class Manifest:
         path, items = folder / shard.file, self.items(shard)
         size, expected = size_of(path), items * sum(array.item_bytes for array in self.arrays.values())
         if size != expected:
-            held = ", ".join(_in_words(items, name, array) for name, array in self.arrays.items())
+            held = ", ".join(
+                f"{items:,} {name}" + (f" of {' x '.join(map(str, array.shape))}" if array.shape else "")
+                for name, array in self.arrays.items()
+            )
             raise UsageError(
                 f"{path}: this shard has {size:,} bytes, expected {expected:,}, {held}: it is truncated or altered"
             )
-        found = content_of(path, self.scanned, stamps)
-        if found.sha256 != shard.sha256:
+        if (found := found_once(sha256_of_file, path, stamps)) != shard.sha256:
             raise UsageError(
-                f"{path}: this shard is altered: its SHA-256 is {found.sha256[:12]}..., "
+                f"{path}: this shard is altered: its SHA-256 is {found[:12]}..., "
                 f"the manifest says {shard.sha256[:12]}..."
             )
-        return found
 
     def verify(self, folder: Path) -> None:
         """Read every shard again; UsageError if one is missing, truncated or altered."""
@@ -220,10 +201,6 @@ def named(unfit: Mapping[str, str]) -> str:
     return "; ".join(shown) + (f"; and {len(unfit) - MOST_NAMED:,} more" if len(unfit) > MOST_NAMED else "")
 
 
-def _in_words(items: int, name: str, array: Array) -> str:
-    return f"{items:,} {name}" + (f" of {' x '.join(map(str, array.shape))}" if array.shape else "")
-
-
 def size_of(path: Path) -> int:
     """Return the size of a shard's file; UsageError if there is none."""
     if not path.is_file():
@@ -232,32 +209,22 @@ def size_of(path: Path) -> int:
 
 
 def stamp_of(path: Path) -> str:
-    """Return the SHA-256 of a file's path, size and time of change, under which what was found in it is kept."""
+    """Return the SHA-256 of a file's path, size and time of change, under which results about it are kept."""
     status = path.stat()
     return hashlib.sha256(f"{path.resolve()}/{status.st_size}/{status.st_mtime_ns}".encode()).hexdigest()
 
 
-def content_of(path: Path, scanned: np.dtype[Any] | None, stamps: Path | None) -> Content:
-    """Return what a file holds; arguments as in ``Manifest``."""
-    return _content_once(path, stamp_of(path), scanned, stamps)
+def found_once(find: Callable[[Path], T], path: Path, stamps: Path | None) -> T:
+    """Return ``find(path)``, kept in this process, and for a day in the folder ``stamps``, until the file changes."""
+    return _found_once(find, path, stamp_of(path), stamps)  # type: ignore[return-value]
 
 
 @lru_cache(maxsize=4096)
-def _content_once(path: Path, stamped: str, scanned: np.dtype[Any] | None, stamps: Path | None) -> Content:
+def _found_once(find: Callable[[Path], object], path: Path, stamped: str, stamps: Path | None) -> object:
     if stamps is None:
-        return _content(path, scanned)
-    name = stamps / f"shard-{stamped[:20]}.json"
-    return Content(*json.loads(cached(name, lambda: json.dumps(_content(path, scanned)).encode(), TRUSTED_SECONDS)))
-
-
-def _content(path: Path, scanned: np.dtype[Any] | None) -> Content:
-    digest, largest = hashlib.sha256(), 0
-    with path.open("rb") as stream:
-        while block := stream.read(CHUNK_BYTES):
-            digest.update(block)
-            if scanned is not None:
-                largest = max(largest, int(np.frombuffer(block, scanned).max()))
-    return Content(digest.hexdigest(), None if scanned is None else largest)
+        return find(path)
+    name = stamps / f"{find.__name__}-{stamped[:20]}.json"
+    return json.loads(cached(name, lambda: json.dumps(find(path)).encode(), TRUSTED_SECONDS))
 
 
 # Reading.
@@ -280,9 +247,9 @@ class StoredArrays:
         self._maps: dict[int, dict[str, Values]] = {}
 
     @classmethod
-    def opened(cls, manifest: Manifest, path: Path, split: str, stamps: Path | None = None) -> "StoredArrays":
-        """Return what a split of a manifest in the file ``path`` holds, checked; ``stamps`` as in ``Manifest.check``;
-        UsageError: a file is missing or not what it must be, or the split has no items.
+    def opened(cls, manifest: Manifest, path: Path, split: str, stamps: Path | None = None) -> Self:
+        """Return a split of a manifest in the file ``path``, checked; ``stamps`` as in ``found_once``; UsageError: a
+        file is missing or not what it must be, or the split has no items.
         """
         shards = [shard for shard in manifest.of(split) if manifest.items(shard)]
         if not shards:
@@ -290,7 +257,7 @@ class StoredArrays:
         for shard in shards:
             manifest.check(path.parent, shard, stamps)
         paths = [path.parent / shard.file for shard in shards]
-        return StoredArrays(paths, [manifest.items(shard) for shard in shards], manifest.arrays)
+        return cls(paths, [manifest.items(shard) for shard in shards], manifest.arrays)
 
     def __len__(self) -> int:
         return self.ends[-1] if self.ends else 0
@@ -368,6 +335,32 @@ class DataFiles:
         return {role: data_hash(self.path(role, data_root)) for role in sorted(self.names)}
 
 
+class DataSource(ABC):
+    """Items in splits, of which a data module makes batches."""
+
+    data_root: str | Path | None = None
+    cache: Path | None = None
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return ("train", "test")
+
+    @property
+    @abstractmethod
+    def counts(self) -> Mapping[str, int]:
+        """Items of each split, opened and checked on first use; UsageError if they are absent or damaged."""
+
+    def find(self, data_root: str | Path | None, cache: str | Path | None) -> None:
+        """Set the first folder in which files are looked for, and the one that remembers which were checked; None:
+        the usual places, and none.
+        """
+        self.data_root, self.cache = data_root, None if cache is None else Path(cache)
+
+    @abstractmethod
+    def data_hashes(self) -> dict[str, str]:
+        """Return SHA-256 of what the splits hold."""
+
+
 def kept(
     cache: str | Path | None, name: str, code: str, key: object, build: Callable[[], Mapping[str, Values]]
 ) -> Mapping[str, Values]:
@@ -422,12 +415,11 @@ def held(folder: Path, lock: str = LOCK) -> Iterator[None]:
 
 
 def shard_name(split: str, index: int) -> str:
-    """Return the name of a split's file."""
     return f"{split}-{index:05d}.bin"
 
 
 class ShardFolder(Generic[M]):
-    """What every preparation does in its folder: settings compared, shards checked and noted.
+    """A folder that is being written: settings compared, shards checked and noted in ``progress.json``.
 
     Args:
         folder: that of the shards.
@@ -533,29 +525,3 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     for key, value in settings.items():
         found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": json.dumps(value)}
     return found
-
-
-class DataSource(ABC):
-    """Items in splits, of which a data module makes batches."""
-
-    data_root: str | Path | None = None
-    cache: Path | None = None
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return ("train", "test")
-
-    @property
-    @abstractmethod
-    def counts(self) -> Mapping[str, int]:
-        """Items of each split, opened and checked on first use; UsageError if they are absent or damaged."""
-
-    def find(self, data_root: str | Path | None, cache: str | Path | None) -> None:
-        """Set the first folder in which files are looked for, and the one that remembers which were checked; None:
-        the usual places, and none.
-        """
-        self.data_root, self.cache = data_root, None if cache is None else Path(cache)
-
-    @abstractmethod
-    def data_hashes(self) -> dict[str, str]:
-        """Return SHA-256 of what the splits hold."""

@@ -85,10 +85,8 @@ def prepare(corpus: Path, folder: Path) -> dict[str, Any]:
         UsageError: the corpus is damaged, or has too few documents for so many questions.
     """
     manifest = TokenManifest.read(corpus / MANIFEST)
-    for shard in manifest.of(VAL):
-        manifest.check(corpus, shard)
     tokenizer = manifest.tokenizer(corpus)
-    stream = TokenStream([corpus / shard.file for shard in manifest.of(VAL)])
+    stream = TokenStream.opened(manifest, corpus / MANIFEST, VAL)
     ids = stream.window(0, len(stream))
     documents = [part[:-1].tolist() for part in np.split(ids, np.flatnonzero(ids == manifest.end_of_text) + 1)[:-1]]
     contents: dict[str, bytes] = {}

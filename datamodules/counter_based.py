@@ -79,7 +79,7 @@ class CounterBasedDataModule(L.LightningDataModule):
             batch_size=None,
             num_workers=self.workers,
             multiprocessing_context="fork",
-            worker_init_fn=_leave_signals_to_the_trainer,
+            worker_init_fn=leave_signals_to_the_parent,
         )
         return self._loader
 
@@ -138,8 +138,8 @@ class _Batches(IterableDataset[Batch]):
         yield from map(self.data.train_batch, steps)
 
 
-def _leave_signals_to_the_trainer(worker: int) -> None:
-    """Ignore signals that stop a command and reach all its processes: the trainer saves and ends its workers itself."""
+def leave_signals_to_the_parent(worker: int) -> None:
+    """Ignore signals that stop a command and reach all its processes: the parent saves and ends its workers itself."""
     for name in STOPPING:
         signal.signal(name, signal.SIG_IGN)
 

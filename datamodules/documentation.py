@@ -25,7 +25,7 @@ import numpy.typing as npt
 from paper_repro.base import typed_yaml
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes
-from paper_repro.datamodules.preparation import fetch, put
+from paper_repro.datamodules.downloads import fetch, put
 
 PINS = Path(__file__).with_suffix(".yaml")
 TRAIN, VAL, TEST = SPLITS = ("train", "val", "test")

@@ -312,16 +312,8 @@ class GaussianProcessData(CounterBasedDataModule):
 
     def _drawn(self) -> tuple[Array, Array]:
         """Draw inputs (N, K) and values (N,) of both splits, in float64, before standardising."""
-        options = (
-            self.sizes,
-            self.num_inputs,
-            self.sampler,
-            self.num_features,
-            self.noise,
-            self.input_range,
-            self.seed,
-        )
-        arrays = kept(self.cache, "gaussian_process", __name__, (self.covariance, *options), self._draw)
+        options = (self.num_inputs, self.sampler, self.num_features, self.noise, self.input_range, self.seed)
+        arrays = kept(self.cache, "gaussian_process", __name__, (self.covariance, self.sizes, *options), self._draw)
         return arrays["inputs"], arrays["values"]
 
     def _draw(self) -> dict[str, Array]:

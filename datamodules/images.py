@@ -4,7 +4,7 @@ and appendix C).
 Letters: B images, C channels, H image side, c side of a mask's cell, N images of a split.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from paper_repro.datamodules.counter_based import (
 )
 from paper_repro.datamodules.image_sources import TRAIN, ImageSource
 from paper_repro.datamodules.pixels import Pixels
+from paper_repro.datamodules.prepared_images import PREPARE_CELEBA, CelebAImages
 
 TRIES = 10
 
@@ -180,3 +181,19 @@ class MaskedImageData(ImageData, _Cells):
 
     def _batch(self, images: Tensor, treatment: Tensor, split: str, chosen: Sequence[int]) -> Batch:
         return images.masked_fill(self._pixels(treatment.view(-1, 1, self.side, self.side)), 0.0), images
+
+
+@dataclass(eq=False, repr=False)
+class CelebAData(MaskedImageData):
+    """CelebA's images with cells blanked; the arguments are those of ``CelebAImages`` and ``MaskedImageData``."""
+
+    source: ImageSource = field(init=False)
+    files: Mapping[str, str] = field(kw_only=True)
+    size: int = 120
+    scale: Sequence[float] = (0.9, 1.0)
+    ratio: Sequence[float] = (3 / 4, 4 / 3)
+    prepare: str = PREPARE_CELEBA
+
+    def __post_init__(self) -> None:
+        self.source = CelebAImages(self.files, self.size, self.scale, self.ratio, self.prepare)
+        super().__post_init__()

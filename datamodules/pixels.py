@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paper_repro.base.errors import UsageError, positive
+from paper_repro.base.files import CorruptFileError, read_regular
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 Pixels = NDArray[np.uint8]
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
 """What is decoded; Pillow's other decoders, some of which start programs, are not asked."""
+MOST_BYTES = 2**26
+"""The largest encoded file that is read."""
 MOST_PIXELS = 2**26
 """Pixels of the largest image that is decoded; ImageNet's largest has 61 million."""
 EXACT = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")
@@ -39,6 +42,20 @@ CELEBA_SIDE, ALIGNED = 178, (178, 218)
 
 class UnfitError(ValueError):
     """An encoded image or clip that cannot be used; the message says what was found."""
+
+
+def encoded(path: Path) -> bytes:
+    """Read an encoded file, which must be of a plausible size: a link may lead to an endless device.
+
+    Raises:
+        FileNotFoundError: there is none.
+        UnfitError: it is something else, or cannot be read; the message leaves out the folder, because the manifest
+            keeps it.
+    """
+    try:
+        return read_regular(path, MOST_BYTES)
+    except CorruptFileError as error:
+        raise UnfitError(str(error).removeprefix(f"{path}: ")) from error
 
 
 def decode(content: bytes, size: tuple[int, int] | None = None) -> Pixels:

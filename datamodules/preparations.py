@@ -1,51 +1,39 @@
 """All preparations of data, by their names in the command.
 
-prepare_data.py sudoku --from DIR              SATNet's features.pt and labels.pt and RRN's test.csv (sudoku-hard),
-                                               anywhere below DIR
-prepare_data.py continuations                     docstring continuations, from the validation documents of
-                                                  docstrings-512; --vocabulary 2048: from docstrings-2048
-prepare_data.py celeba --from DIR              CelebA from img_align_celeba/ and list_eval_partition.txt, or from
-                                               the hub's parquet files, to 19 GB of pixels
-prepare_data.py celeba --download              the same from the hub
-prepare_data.py coco --from DIR --workers 16   COCO 2014 from train2014/ and val2014/, or from parquet files, as
-                                               squares of --size 128; or --download
-prepare_data.py imagenet --from DIR            ImageNet-1k with labels, from train/ and val/ with a folder for each
-                                               class, or from parquet files; or --download
-prepare_data.py documentation --download       the documentation of 145 Python projects, 42 MB of English prose;
-                                               --vocabulary 512 in documentation-512 (default: 4096)
-prepare_data.py documentation --from DIR       the same from a folder of source distributions
-prepare_data.py docstrings                     the docstrings of Python, torch, numpy and scipy
-prepare_data.py docstrings --vocabulary 2048   in a folder of its own, docstrings-2048 (default: 4096)
-prepare_data.py docstrings --packages torch    of Python and these packages; comma between them, "none" for none
-prepare_data.py shakespeare --from PATH        check a copy of tiny Shakespeare and put it in its place
-prepare_data.py shakespeare --download         the same, from the network
-prepare_data.py openwebtext --download         OpenWebText from the hub, in GPT-2's token ids
-prepare_data.py openwebtext --from PATH        parquet, jsonl or txt files, or a folder that datasets saved
-prepare_data.py slimpajama --download --max-tokens 3_260_000_000   as much of SlimPajama, in LLaMA's token ids
-prepare_data.py slimpajama --from DIR          the same from a folder of parquet or jsonl files
-prepare_data.py redpajama --download --max-tokens 1_000_000_000   RedPajama-V2's sample, in GPT-NeoX's token ids
-prepare_data.py fineweb --download --max-tokens 1_000_000_000     FineWeb's sample, the same; both also --from DIR
-prepare_data.py pg19 --download --tokenizer P  PG19's 100 test books, in the ids of the training data's tokenizer
-prepare_data.py pg19 --from DIR --tokenizer P  the same from a folder of .txt files, one for each book
-prepare_data.py something-something --from DIR --vae PATH   Something-Something V2 as latents of every frame, from
-                                               the official clips and lists, or from train/ and validation/ with
-                                               clips; without --vae the encoder of EBT's code from the hub, with
-                                               --download (the clips ask for an account: get them otherwise)
+prepare_data.py celeba --download          CelebA; --from DIR: img_align_celeba/ and list_eval_partition.txt, or parquet
+prepare_data.py coco --download            COCO 2014; --from DIR: train2014/ and val2014/, or parquet files
+prepare_data.py imagenet --download        ImageNet-1k with labels; --from DIR: train/ and val/ with a folder for each
+                                           class, or parquet files
+prepare_data.py continuations              questions made from docstrings-512; --vocabulary 2048: from docstrings-2048
+prepare_data.py docstrings                 the docstrings of Python, torch, numpy and scipy
+prepare_data.py documentation --download   the documentation of 145 Python projects, 42 MB of English prose;
+                                           --from DIR: a folder of their source distributions
+prepare_data.py openwebtext --download     OpenWebText, in GPT-2's token ids; --from PATH: parquet, jsonl or txt files,
+                                           or a folder that datasets saved
+prepare_data.py pg19 --download            PG19's 100 test books, in the ids of --tokenizer, that of the training data;
+                                           --from DIR: a folder of .txt files, one for each book
+prepare_data.py slimpajama --download      SlimPajama, in LLaMA's token ids; --from DIR: parquet or jsonl files
+prepare_data.py redpajama --download       RedPajama-V2's sample, in GPT-NeoX's; fineweb: FineWeb's; --from DIR as above
+prepare_data.py shakespeare --download     tiny Shakespeare; --from PATH: a copy of it
+prepare_data.py something-something --from DIR   Something-Something V2 as latents of every frame, from the official
+                                           clips and lists, or from train/ and validation/ with clips
+prepare_data.py sudoku --from DIR          SATNet's features.pt and labels.pt and RRN's test.csv, anywhere below DIR
 """
 
+import inspect
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import indent
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from paper_repro.base.errors import UsageError
-from paper_repro.base.files import absent, find_data, sha256_of_bytes
+from paper_repro.base.errors import UsageError, Words
+from paper_repro.base.files import DATA, DATA_VARIABLE, absent, find_data, sha256_of_bytes
 from paper_repro.base.identity import other_text
 from paper_repro.datamodules.array_shards import MANIFEST, Manifest
-from paper_repro.datamodules.preparation import Request, fetch, put, summary, verify
+from paper_repro.datamodules.downloads import fetch, put
 from paper_repro.datamodules.prepared_clips import LatentManifest
 from paper_repro.datamodules.prepared_images import ImageManifest
 from paper_repro.datamodules.token_shards import (
@@ -60,10 +48,8 @@ from paper_repro.datamodules.token_shards import (
 if TYPE_CHECKING:
     from paper_repro.datamodules.tokenizers import BytePairTokenizer
 
+TO, FROM, FOLDER = "to", "from", "folder"
 DEFAULT_VOCABULARY, QUESTIONS_VOCABULARY = 4096, 512
-DEFAULT_SIDE, DEFAULT_FRAME_SIDE = 128, 224
-DEFAULT_VAE = "stabilityai/sd-vae-ft-mse"
-SHAKESPEARE = "tinyshakespeare/input.txt"
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHAKESPEARE_CHARACTERS, SHAKESPEARE_VOCABULARY = 1_115_394, 65
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
@@ -75,29 +61,87 @@ VERSIONS = "versions.json"
 
 
 @dataclass(frozen=True)
+class Request:
+    """What the command was asked for."""
+
+    name: str
+    """Of the data."""
+    root: Path
+    """The folder of all data."""
+    folder: Path
+    """Where these data belong."""
+    source: Path | None
+    """``--from``."""
+    download: bool
+    verify: bool
+
+    def check_source(self, where: str) -> None:
+        """Raise UsageError if neither ``--from`` nor ``--download`` was given; ``where`` says what they may be."""
+        if self.source is None and not self.download:
+            raise UsageError(f"{self.name}: {where}")
+
+
+@dataclass(frozen=True)
 class Preparation:
     """Prepares, or verifies, the data of one name."""
 
-    make: Callable[[Request, Path], None]
-    """Prepares the data in the folder; without a ``kind`` it also verifies them."""
-    options: tuple[str, ...] = ()
-    """The options that take a value, beside ``--to``."""
+    make: Callable[..., None]
+    """Prepares the data; its keyword parameters are the options.  Without a ``kind`` it also verifies them."""
     kind: type[Manifest] | None = None
     """The manifest by which the data are verified."""
-    folder: Callable[[Request], Path] = Request.folder
+    place: str | None = None
+    """Below the folder of all data; None: the name, or what ``--folder`` says."""
+    sized: str | None = None
+    """The option that is part of the folder's name where its value is not the usual one."""
+    reads: bool = True
+    """Whether there is a ``--from``."""
 
-    def run(self, request: Request) -> None:
+    @property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        found = inspect.signature(self.make).parameters.values()
+        return {one.name.replace("_", "-"): one for one in found if one.kind is one.KEYWORD_ONLY}
+
+    @property
+    def options(self) -> list[str]:
+        """The options that take a value."""
+        common = [TO, *([FOLDER] if self.kind else []), *([FROM] if self.reads else [])]
+        return [*common, *self.parameters]
+
+    def run(self, name: str, words: Words) -> None:
         """Do what the command asks for."""
-        folder = self.folder(request)
-        if request.verify and self.kind is not None:
-            verify(folder, self.kind)
+        values = {
+            key: _value(key, words.settings[key], one) for key, one in self.parameters.items() if key in words.settings
+        }
+        place = self.place if self.place is not None else words.settings.get(FOLDER, name)
+        if self.sized and FOLDER not in words.settings:
+            usual = self.parameters[self.sized].default
+            size = values.get(self.sized, usual)
+            place += "" if size == usual else f"-{size}"
+        root = _root(words.settings.get(TO))
+        source = Path(words.settings[FROM]).expanduser() if FROM in words.settings else None
+        asked = Request(name, root, root / place, source, "--download" in words.flags, "--verify" in words.flags)
+        if asked.verify and self.kind is not None:
+            verify(asked.folder, self.kind)
         else:
-            self.make(request, folder)
+            self.make(asked, **{key.replace("-", "_"): value for key, value in values.items()})
 
 
-def known() -> dict[str, Preparation]:
-    """Return every preparation by its name."""
-    return PREPARATIONS
+def _value(key: str, text: str, parameter: inspect.Parameter) -> int | str:
+    """Return the value of an option; UsageError where a whole number above 0 is expected and something else found."""
+    if int not in (parameter.annotation, *get_args(parameter.annotation)):
+        return text
+    plain = text.replace("_", "")
+    if not plain.isascii() or not plain.isdigit() or not int(plain):
+        raise UsageError(f"--{key} {text}: give a whole number above 0")
+    return int(plain)
+
+
+def _root(given: str | None) -> Path:
+    """Return the folder of all data: ``--to``, else $PAPER_REPRO_DATA if that can be written, else data/ here."""
+    if given is not None:
+        return Path(given).expanduser()
+    shared = os.environ.get(DATA_VARIABLE)
+    return Path(shared) if shared and os.access(shared, os.W_OK) else DATA
 
 
 def usage() -> str:
@@ -105,13 +149,31 @@ def usage() -> str:
     return indent((__doc__ or "").partition("\n\n")[2], "    ").rstrip()
 
 
-def shakespeare(request: Request, path: Path) -> None:
+def verify(folder: Path, kind: type[Manifest]) -> None:
+    """Read again what a manifest of a kind names, and print what it holds; UsageError if it is not what it says."""
+    if not (folder / MANIFEST).is_file():
+        raise UsageError(f"{folder / MANIFEST} is not there: give the command without --verify to prepare the data")
+    try:
+        manifest = kind.read(folder / MANIFEST)
+        manifest.verify(folder)
+    except UsageError as error:
+        raise UsageError(f"{error}; give the command without --verify to make it again") from error
+    summary(folder, manifest)
+
+
+def summary(folder: Path, manifest: Manifest) -> None:
+    """Print what a folder that was prepared holds."""
+    print("\n".join(manifest.summary()))
+    print(f"{folder / MANIFEST}: whole, {len(manifest.shards)} shards")
+
+
+# Texts.
+
+
+def shakespeare(request: Request) -> None:
     """Check a copy of tiny Shakespeare and put it in its place."""
-    if request.source is not None:
-        source = request.source / "input.txt" if request.source.is_dir() else request.source
-        if not source.is_file():
-            raise UsageError(f"{source}: there is no such file")
-    else:
+    path, source = request.folder, request.source
+    if source is None:
         source = path
         if not path.is_file():
             if not request.download or request.verify:
@@ -119,6 +181,10 @@ def shakespeare(request: Request, path: Path) -> None:
                     f"{path} is not there: give --from PATH, or --download to get it from {SHAKESPEARE_URL}"
                 )
             put(path, fetch(SHAKESPEARE_URL))
+    elif source.is_dir():
+        source = source / "input.txt"
+    if not source.is_file():
+        raise UsageError(f"{source}: there is no such file")
     from paper_repro.datamodules.text import read_text  # imports torch
 
     text = read_text(source, SHAKESPEARE_CHARACTERS)
@@ -134,28 +200,36 @@ def shakespeare(request: Request, path: Path) -> None:
     print(f"{path}: whole, {len(text):,} characters, {characters} distinct")
 
 
-def openwebtext(request: Request, folder: Path) -> None:
+def openwebtext(
+    request: Request, *, max_documents: int | None = None, shard_tokens: int = SHARD_TOKENS, tokenizer: str = "gpt2"
+) -> None:
     """Write OpenWebText in GPT-2's token ids."""
     request.check_source("give --from PATH, or --download to get it from the hub (about 24 GB)")
-    from paper_repro.datamodules import text_sources, tokenizers
+    from paper_repro.datamodules import text_sources
 
-    tokenizer = _tokenizer(request, tokenizers.GPT2)
+    encoder = _tokenizer(request, tokenizer)
     print("reading the documents")
-    documents, source = text_sources.openwebtext(request.source, request.number("max-documents"))
-    _write_shards(request, folder, documents, source, tokenizer)
+    documents = text_sources.openwebtext(request.source, max_documents)
+    summary(request.folder, write_shards(request.folder, *documents, encoder, shard_tokens))
 
 
-def documentation(request: Request, folder: Path) -> None:
+def documentation(
+    request: Request,
+    *,
+    vocabulary: int = DEFAULT_VOCABULARY,
+    shard_tokens: int = SHARD_TOKENS,
+    tokenizer: str | None = None,
+) -> None:
     """Write the documentation of pinned projects, in the ids of a tokenizer that is trained on its training split."""
     request.check_source("give --download to get the source distributions (650 MB), or --from DIR with them")
     from paper_repro.datamodules import documentation
 
-    tokenizer = _given_tokenizer(request, folder)
+    folder, encoder = request.folder, _given_tokenizer(request, tokenizer, vocabulary)
     sources = request.source or request.root / SOURCES_FOLDER
     print(f"reading the source distributions in {sources}")
     corpus = documentation.collect(documentation.read_pins(), sources, request.download)
-    tokenizer = tokenizer or _trained(request, corpus.splits["train"])
-    _write_shards(request, folder, corpus.splits, corpus.source, tokenizer)
+    encoder = encoder or _trained(corpus.splits["train"], vocabulary)
+    summary(folder, write_shards(folder, corpus.splits, corpus.source, encoder, shard_tokens))
     put(folder / SOURCES, json.dumps(corpus.projects, indent=1).encode() + b"\n")
     for split, share in corpus.source["13-grams in train"].items():
         print(f"{100 * share:.3f} % of the 13-grams of {split} occur in train")
@@ -165,38 +239,46 @@ def documentation(request: Request, folder: Path) -> None:
     print(f"{folder / SOURCES}: projects, files and licences")
 
 
-def docstrings(request: Request, folder: Path) -> None:
+def docstrings(
+    request: Request,
+    *,
+    vocabulary: int = DEFAULT_VOCABULARY,
+    packages: str | None = None,
+    max_documents: int | None = None,
+    shard_tokens: int = SHARD_TOKENS,
+    tokenizer: str | None = None,
+) -> None:
     """Write the docstrings of installed packages, in the ids of a tokenizer that is trained on them."""
     from paper_repro.datamodules import docstrings
 
-    tokenizer = _given_tokenizer(request, folder)
-    given = request.text("packages") or ",".join(docstrings.PACKAGES)
+    folder, encoder = request.folder, _given_tokenizer(request, tokenizer, vocabulary)
+    given = packages or ",".join(docstrings.PACKAGES)
     print("reading the docstrings")
-    corpus = docstrings.collect([] if given == "none" else given.split(","), request.number("max-documents"))
-    tokenizer = tokenizer or _trained(request, corpus.train)
-    _write_shards(request, folder, {"train": corpus.train, "val": corpus.val}, corpus.source, tokenizer)
+    corpus = docstrings.collect([] if given == "none" else given.split(","), max_documents)
+    encoder = encoder or _trained(corpus.train, vocabulary)
+    splits = {"train": corpus.train, "val": corpus.val}
+    summary(folder, write_shards(folder, splits, corpus.source, encoder, shard_tokens))
     put(folder / VERSIONS, json.dumps(corpus.versions, indent=1).encode() + b"\n")
     if told := other_text(folder / MANIFEST):
         print(told)
 
 
-def _given_tokenizer(request: Request, folder: Path) -> "BytePairTokenizer | None":
+def _given_tokenizer(request: Request, name: str | None, vocabulary: int) -> "BytePairTokenizer | None":
     """Return the tokenizer that ``--tokenizer`` names, None where one is to be trained; make the folder of the data."""
-    if None not in (request.text("vocabulary"), request.text("tokenizer")):
+    if name is not None and vocabulary != DEFAULT_VOCABULARY:
         raise UsageError("--vocabulary is the size of a tokenizer to train, --tokenizer names a trained one: give one")
-    tokenizer = None if request.text("tokenizer") is None else _tokenizer(request)
+    tokenizer = None if name is None else _tokenizer(request, name)
     try:
-        folder.mkdir(parents=True, exist_ok=True)  # before minutes of reading
+        request.folder.mkdir(parents=True, exist_ok=True)  # before minutes of reading
     except OSError as error:
-        raise UsageError(f"{folder}: the folder cannot be made ({error.strerror}); give --to DIR") from error
+        raise UsageError(f"{request.folder}: the folder cannot be made ({error.strerror}); give --to DIR") from error
     return tokenizer
 
 
-def _trained(request: Request, documents: Sequence[str]) -> "BytePairTokenizer":
-    """Return a tokenizer of ``--vocabulary`` byte pairs that is trained on documents."""
+def _trained(documents: Sequence[str], size: int) -> "BytePairTokenizer":
+    """Return a tokenizer of so many byte pairs that is trained on documents."""
     from paper_repro.datamodules.tokenizers import BytePairTokenizer
 
-    size = request.number("vocabulary") or DEFAULT_VOCABULARY
     print(f"training {size} byte pairs on {len(documents):,} documents")
     try:
         return BytePairTokenizer.train(documents, size)
@@ -204,38 +286,59 @@ def _trained(request: Request, documents: Sequence[str]) -> "BytePairTokenizer":
         raise UsageError(f"--vocabulary {size}: {error}") from error
 
 
-def pg19(request: Request, folder: Path) -> None:
+def pg19(
+    request: Request, *, max_documents: int | None = None, shard_tokens: int = SHARD_TOKENS, tokenizer: str = "gpt2"
+) -> None:
     """Write PG19's test books."""
     request.check_source("give --from DIR, or --download to get the 100 test books (about 40 MB)")
-    from paper_repro.datamodules import text_sources, tokenizers
+    from paper_repro.datamodules import text_sources
 
-    tokenizer = _tokenizer(request, tokenizers.GPT2)
+    encoder = _tokenizer(request, tokenizer)
     texts = request.source
     if texts is None:
         texts = request.root / PG19_TEXTS
         text_sources.download_books(texts)
-    _write_shards(request, folder, *text_sources.books(texts, request.number("max-documents")), tokenizer)
+    documents = text_sources.books(texts, max_documents)
+    summary(request.folder, write_shards(request.folder, *documents, encoder, shard_tokens))
 
 
-def streamed(request: Request, folder: Path) -> None:
-    """Write as much of a large corpus as is asked for; several processes may share the work."""
+def slimpajama(
+    request: Request, *, max_tokens: int | None = None, shard_documents: int = SHARD_DOCUMENTS, tokenizer: str = "llama"
+) -> None:
+    """Write as much of SlimPajama as is asked for; several processes may share the work."""
+    from paper_repro.datamodules import text_sources
+
+    _stream(request, lambda: text_sources.slimpajama(request.source), tokenizer, max_tokens, shard_documents)
+
+
+def web_documents(
+    request: Request,
+    *,
+    max_tokens: int | None = None,
+    shard_documents: int = SHARD_DOCUMENTS,
+    tokenizer: str = "gpt-neox",
+    val_documents: int | None = None,
+) -> None:
+    """Write as much of RedPajama or FineWeb as is asked for; several processes may share the work."""
+    from paper_repro.datamodules import text_sources
+
+    held_out = val_documents or text_sources.VAL_DOCUMENTS
+
+    def read() -> Any:
+        return text_sources.web_documents(request.name, request.source, held_out)
+
+    _stream(request, read, tokenizer, max_tokens, shard_documents)
+
+
+def _stream(request: Request, read: Callable[[], Any], tokenizer: str, most: int | None, size: int) -> None:
     request.check_source("give --from DIR, or --download to stream it (--max-tokens says how far)")
-    from paper_repro.datamodules import text_sources, tokenizers
-
-    slimpajama = request.name == "slimpajama"
-    rank = _rank()
-    most, size = request.number("max-tokens"), request.number("shard-documents") or SHARD_DOCUMENTS
-    tokenizer = _tokenizer(request, tokenizers.LLAMA if slimpajama else tokenizers.NEOX)
-    if slimpajama:
-        parts, source = text_sources.slimpajama(request.source)
-    else:
-        held_out = request.number("val-documents") or text_sources.VAL_DOCUMENTS
-        parts, source = text_sources.web_documents(request.name, request.source, held_out)
-    manifest = write_streams(folder, parts, source, tokenizer, most, size, rank)
+    rank, encoder = _rank(), _tokenizer(request, tokenizer)
+    parts, source = read()
+    manifest = write_streams(request.folder, parts, source, encoder, most, size, rank)
     if manifest is None:
-        print(f"rank {rank.index} of {rank.count} is done; the last to end writes {folder / MANIFEST}")
+        print(f"rank {rank.index} of {rank.count} is done; the last to end writes {request.folder / MANIFEST}")
     else:
-        summary(folder, manifest)
+        summary(request.folder, manifest)
 
 
 def _rank() -> Rank:
@@ -248,137 +351,133 @@ def _rank() -> Rank:
     return Rank(*map(int, texts))
 
 
-def _tokenizer(request: Request, usual: str = "") -> "BytePairTokenizer":
-    """Return the tokenizer that ``--tokenizer`` names, else the usual one of the data."""
+def _tokenizer(request: Request, name: str) -> "BytePairTokenizer":
+    """Return the tokenizer of a name that is known, or of a file or folder."""
     from paper_repro.datamodules import tokenizers
 
-    given = request.text("tokenizer") or usual
-    if given in tokenizers.HUB:
-        return tokenizers.known(given, request.text("to"), download=request.download)
-    tokenizer = tokenizers.BytePairTokenizer.load(Path(given).expanduser())
+    if name in tokenizers.HUB:
+        return tokenizers.known(name, request.root, download=request.download)
+    tokenizer = tokenizers.BytePairTokenizer.load(Path(name).expanduser())
     try:
         tokenizers.end_of_text(tokenizer)  # before any document is read
     except UsageError as error:
-        raise UsageError(f"--tokenizer {given}: {error}") from error
+        raise UsageError(f"--tokenizer {name}: {error}") from error
     return tokenizer
 
 
-def _write_shards(request: Request, folder: Path, documents: Any, source: Any, tokenizer: "BytePairTokenizer") -> None:
-    size = request.number("shard-tokens") or SHARD_TOKENS
-    summary(folder, write_shards(folder, documents, source, tokenizer, size))
+# Images and clips.
 
 
-def images(request: Request, folder: Path) -> None:
-    """Write CelebA's faces, or the central squares of COCO's or ImageNet's images."""
-    from paper_repro.datamodules import image_preparation as preparing
-    from paper_repro.datamodules.pixels import AlignedSquare, CentralSquare
+def celeba(request: Request, *, hub: str | None = None, on_corrupt: str = "refuse", workers: int = 1) -> None:
+    """Write CelebA's faces."""
+    from paper_repro.datamodules import media_preparation as media
+    from paper_repro.datamodules.pixels import AlignedSquare
 
-    skip, workers, source, hub = _skip(request), request.number("workers") or 1, request.source, request.text("hub")
-    if (source is None) == (not request.download) or (source is not None and hub):
+    skip = _skip(on_corrupt)
+    source = _images(request, hub)
+    found = media.write_images(request.folder, source, AlignedSquare(), skip, media.SHARD_FACES, workers=workers)
+    summary(request.folder, found)
+
+
+def squares(
+    request: Request, *, hub: str | None = None, on_corrupt: str = "refuse", size: int = 128, workers: int = 1
+) -> None:
+    """Write the central squares of COCO's or ImageNet's images."""
+    from paper_repro.datamodules import media_preparation as media
+    from paper_repro.datamodules.pixels import CentralSquare
+
+    skip = _skip(on_corrupt)
+    source = _images(request, hub)
+    summary(request.folder, media.write_images(request.folder, source, CentralSquare(size), skip, workers=workers))
+
+
+def _images(request: Request, hub: str | None) -> Any:
+    from paper_repro.datamodules.media_preparation import load_images
+
+    if (request.source is None) == (not request.download) or (request.source is not None and hub):
         raise UsageError(
             f"{request.name}: give either --from DIR, or --download to get it from the hub (--hub names a copy)"
         )
-    faces = request.name == "celeba"
-    crop = AlignedSquare() if faces else CentralSquare(request.number("size") or DEFAULT_SIDE)
-    found = preparing.load(request.name, source, hub)
-    size = preparing.SHARD_FACES if faces else None
-    summary(folder, preparing.write(folder, found, crop, skip, size, workers=workers))
+    return load_images(request.name, request.source, hub)
 
 
-def something_something(request: Request, folder: Path) -> None:
+def something_something(
+    request: Request,
+    *,
+    on_corrupt: str = "refuse",
+    size: int = 224,
+    vae: str = "stabilityai/sd-vae-ft-mse",
+    workers: int = 1,
+) -> None:
     """Write the latents of every frame of Something-Something V2."""
     if request.source is None:
         raise UsageError(f"{request.name}: give --from DIR, a folder with the clips; their site asks for an account")
-    from paper_repro.datamodules import clip_preparation
+    from paper_repro.datamodules import media_preparation as media
 
-    skip, workers = _skip(request), request.number("workers") or 1
-    source = clip_preparation.load(request.source)
-    side = request.number("size") or DEFAULT_FRAME_SIDE
-    vae = clip_preparation.load_vae(request.text("vae") or DEFAULT_VAE, side, request.download)
-    summary(folder, clip_preparation.write(folder, source, vae, skip, workers=workers))
+    skip = _skip(on_corrupt)
+    source = media.load_clips(request.source)
+    encoder = media.load_vae(vae, size, request.download)
+    summary(request.folder, media.write_clips(request.folder, source, encoder, skip, workers=workers))
 
 
-def _skip(request: Request) -> bool:
+def _skip(on_corrupt: str) -> bool:
     """Return whether unfit images and clips are left out."""
-    found = request.text("on-corrupt") or "refuse"
-    if found not in ("refuse", "skip"):
-        raise UsageError(f"--on-corrupt {found}: give refuse or skip")
-    return found == "skip"
+    if on_corrupt not in ("refuse", "skip"):
+        raise UsageError(f"--on-corrupt {on_corrupt}: give refuse or skip")
+    return on_corrupt == "skip"
 
 
-def sudoku(request: Request, folder: Path) -> None:
+# Boards and questions.
+
+
+def sudoku(request: Request) -> None:
     """Check SATNet's and RRN's boards and put them in their place."""
     from paper_repro.datamodules import sudoku
 
     if request.verify:
-        found = sudoku.check(folder)
+        found = sudoku.check(request.folder)
     elif request.source is None:
         raise UsageError("sudoku: give --from DIR, a folder with SATNet's and RRN's files")
     else:
-        found = sudoku.install(request.source, folder)
+        found = sudoku.install(request.source, request.folder)
     for name, boards in found.items():
         givens = (boards[:, 0] > 0).sum(axis=1)
         print(f"{name}: {len(boards):,} boards of {givens.min()} to {givens.max()} givens")
-    print(f"{folder}: whole, every solution checked")
+    print(f"{request.folder}: whole, every solution checked")
 
 
-def continuations(request: Request, root: Path) -> None:
+def continuations(request: Request, *, vocabulary: int = QUESTIONS_VOCABULARY) -> None:
     """Write the questions of docstring continuations and the files by which lm-eval finds them."""
     from paper_repro.datamodules import continuations
 
-    size = request.number("vocabulary") or QUESTIONS_VOCABULARY
-    folder = root / continuations.FOLDER.format(vocabulary=size)
+    folder = request.root / continuations.FOLDER.format(vocabulary=vocabulary)
     if request.verify:
         manifest = continuations.check(folder)
     else:
-        name = f"docstrings-{size}/{MANIFEST}"
-        corpus = find_data(name, root)
+        name = f"docstrings-{vocabulary}/{MANIFEST}"
+        corpus = find_data(name, request.root)
         if corpus is None:
-            raise UsageError(absent(name, root, f"python scripts/prepare_data.py docstrings --vocabulary {size}"))
+            command = f"python scripts/prepare_data.py docstrings --vocabulary {vocabulary}"
+            raise UsageError(absent(name, request.root, command))
         manifest = continuations.prepare(corpus.parent, folder)
     count = len(continuations.LETTERS)
     print(f"{count} tasks of {continuations.QUESTIONS} questions, from {manifest['corpus']['documents']:,} documents")
     print(f"{folder / MANIFEST}: whole, {len(manifest['files'])} files")
 
 
-def _by_size(option: str, usual: int) -> Callable[[Request], Path]:
-    """Return the function that names the folder of data: another size than the usual one is part of its name."""
-
-    def folder(request: Request) -> Path:
-        size = request.number(option) or usual
-        return request.folder(request.name if size == usual else f"{request.name}-{size}")
-
-    return folder
-
-
-CORPUS = ("folder", "max-documents", "shard-tokens", "tokenizer")
-STREAMED = ("folder", "max-tokens", "shard-documents", "tokenizer", "from")
-CLIPS = ("folder", "from", "on-corrupt", "workers")
-IMAGES = (*CLIPS, "hub")
-SQUARES = Preparation(images, (*IMAGES, "size"), ImageManifest, _by_size("size", DEFAULT_SIDE))
-WEB = Preparation(streamed, (*STREAMED, "val-documents"), TokenManifest)
 PREPARATIONS = {
-    "sudoku": Preparation(sudoku, ("from",), folder=lambda request: request.root / "sudoku"),
-    "continuations": Preparation(continuations, ("vocabulary",), folder=lambda request: request.root),
-    "celeba": Preparation(images, IMAGES, ImageManifest),
-    "coco": SQUARES,
-    "imagenet": SQUARES,
-    "documentation": Preparation(
-        documentation,
-        ("folder", "shard-tokens", "tokenizer", "vocabulary", "from"),
-        TokenManifest,
-        _by_size("vocabulary", DEFAULT_VOCABULARY),
-    ),
-    "docstrings": Preparation(
-        docstrings, (*CORPUS, "vocabulary", "packages"), TokenManifest, _by_size("vocabulary", DEFAULT_VOCABULARY)
-    ),
-    "shakespeare": Preparation(shakespeare, ("from",), folder=lambda request: request.root / SHAKESPEARE),
-    "openwebtext": Preparation(openwebtext, (*CORPUS, "from"), TokenManifest),
-    "slimpajama": Preparation(streamed, STREAMED, TokenManifest),
-    "redpajama": WEB,
-    "fineweb": WEB,
-    "pg19": Preparation(pg19, (*CORPUS, "from"), TokenManifest),
-    "something-something": Preparation(
-        something_something, (*CLIPS, "size", "vae"), LatentManifest, _by_size("size", DEFAULT_FRAME_SIDE)
-    ),
+    "sudoku": Preparation(sudoku),
+    "continuations": Preparation(continuations, reads=False),
+    "celeba": Preparation(celeba, ImageManifest),
+    "coco": Preparation(squares, ImageManifest, sized="size"),
+    "imagenet": Preparation(squares, ImageManifest, sized="size"),
+    "documentation": Preparation(documentation, TokenManifest, sized="vocabulary"),
+    "docstrings": Preparation(docstrings, TokenManifest, sized="vocabulary", reads=False),
+    "shakespeare": Preparation(shakespeare, place="tinyshakespeare/input.txt"),
+    "openwebtext": Preparation(openwebtext, TokenManifest),
+    "slimpajama": Preparation(slimpajama, TokenManifest),
+    "redpajama": Preparation(web_documents, TokenManifest),
+    "fineweb": Preparation(web_documents, TokenManifest),
+    "pg19": Preparation(pg19, TokenManifest),
+    "something-something": Preparation(something_something, LatentManifest, sized="size"),
 }

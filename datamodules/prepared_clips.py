@@ -30,7 +30,7 @@ def arrays_of(shape: tuple[int, ...]) -> dict[str, Array]:
 
 
 class LatentManifest(Manifest):
-    """What a folder of latents holds."""
+    """Content of a folder of latents."""
 
     kind: ClassVar[str] = "clips"
 
@@ -47,36 +47,27 @@ class LatentManifest(Manifest):
             _ = shard.counts[CLIPS]
 
 
-class StoredClips:
-    """Clips that were prepared: of one split, checked, in the order of their source.
+class StoredClips(StoredArrays):
+    """The clips of one split, in the order of their source."""
 
-    Args:
-        path: the manifest.
-        split: it must have a clip.
-        stamps: the folder that remembers which files were checked; None: they are checked once a process.
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """The first frame of each clip and the end of the last, (N + 1)."""
+        numbers = self.whole(CLIP)  # (F)
+        return np.append(np.flatnonzero(np.diff(numbers, prepend=-1)), len(numbers))
 
-    Raises:
-        UsageError: the manifest or a file is missing or not what it must be, or the split has no clips.
-    """
-
-    def __init__(self, path: Path, split: str, stamps: Path | None = None) -> None:
-        self.manifest = LatentManifest.read(path)
-        self._arrays = StoredArrays.opened(self.manifest, path, split, stamps)
-        numbers, self._times = self._arrays.whole(CLIP), self._arrays.whole(TIMES)  # (F), (F)
-        self._starts = np.flatnonzero(np.diff(numbers, prepend=-1))  # (N)
-        self._ends = np.append(self._starts[1:], len(numbers))  # (N)
-
-    def __len__(self) -> int:
-        return len(self._starts)
+    @cached_property
+    def _times(self) -> NDArray[np.float32]:
+        return self.whole(TIMES)
 
     def times(self, index: int) -> NDArray[np.float32]:
         """Return when each frame of a clip is shown, ascending, in seconds from the first one on."""
-        return self._times[self._starts[index] : self._ends[index]]
+        return self._times[self.starts[index] : self.starts[index + 1]]
 
     def latents(self, index: int, frames: Sequence[int]) -> NDArray[np.float16]:
         """Return the latents of some frames of a clip, (frames, V)."""
-        first = self._starts[index]
-        return np.stack([self._arrays.item(LATENTS, int(first + frame)).reshape(-1) for frame in frames])
+        first = self.starts[index]
+        return np.stack([self.item(LATENTS, int(first + frame)).reshape(-1) for frame in frames])
 
 
 @dataclass(eq=False)
@@ -102,21 +93,22 @@ class PreparedClips(VideoSource):
         """The clips of each split, checked; UsageError: one is absent or not what the manifest says, a split has none,
         or latents have another size.
         """
-        path, stamps = self.found.path("manifest", self.data_root), self.cache and self.cache / "clips"
+        path: Path = self.found.path("manifest", self.data_root)
         with self.found.mended():
-            found = {split: StoredClips(path, split, stamps) for split in self.splits}
-        shape = found[self.splits[0]].manifest.shape
-        if int(np.prod(shape)) != self.state_size:
-            sides = " x ".join(map(str, shape))
+            manifest = LatentManifest.read(path)
+            stamps = self.cache and self.cache / "clips"
+            found = {split: StoredClips.opened(manifest, path, split, stamps) for split in self.splits}
+        if int(np.prod(manifest.shape)) != self.state_size:
+            sides = " x ".join(map(str, manifest.shape))
             raise UsageError(
                 f"{self.files['manifest']}: latents of {sides}, expected {self.state_size:,} numbers: prepare them "
-                f"with another --vae or --size, or give model.state_size {np.prod(shape)}"
+                f"with another --vae or --size, or give model.state_size {np.prod(manifest.shape)}"
             )
         return found
 
     @property
     def counts(self) -> Mapping[str, int]:
-        return {split: len(clips) for split, clips in self.stored.items()}
+        return {split: len(clips.starts) - 1 for split, clips in self.stored.items()}
 
     def duration(self, split: str, index: int) -> float:
         return float(self.stored[split].times(index)[-1])

@@ -4,26 +4,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from paper_repro.base.errors import UsageError, at_least
 from paper_repro.datamodules.array_shards import Array, DataFiles, Manifest, StoredArrays
-from paper_repro.datamodules.image_sources import TRAIN, VAL, ImageSource
-from paper_repro.datamodules.pixels import CELEBA_SIDE, Pixels
+from paper_repro.datamodules.image_sources import TEST, TRAIN, VAL, ImageSource
+from paper_repro.datamodules.pixels import CELEBA_SIDE, Pixels, interval, random_resized_crop, resized
 
 IMAGES, LABELS, GREY = "images", "labels", "grey"
 """Names of the arrays, and of the count of grey images, which are stored as three equal channels."""
 CLASSES = "classes"
 """The setting that says how many classes there are."""
 PIXEL, LABEL = np.dtype(np.uint8), np.dtype("<i4")
-FACE_SHAPE = (CELEBA_SIDE, CELEBA_SIDE, 3)
-"""CelebA's images, the only ones of the manifests that did not give a shape."""
+PREPARE_CELEBA = "python scripts/prepare_data.py celeba --download"
 
 
 class ImageManifest(Manifest):
-    """What a folder of prepared images holds."""
+    """Content of a folder of prepared images."""
 
     kind: ClassVar[str] = "images"
 
@@ -36,17 +35,6 @@ class ImageManifest(Manifest):
     def classes(self) -> int | None:
         """The number of classes; None: the images have no labels."""
         return int(self.settings[CLASSES]) if LABELS in self.arrays else None
-
-    @classmethod
-    def renewed(cls, content: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the content as it is written today; once the settings stood apart, without the shape, and a total was
-        the number of images.
-        """
-        if "settings" not in content:
-            return content
-        settings = {**content["settings"], "arrays": {IMAGES: Array(PIXEL, FACE_SHAPE).to_json()}}
-        totals = {split: {IMAGES: count} for split, count in content["totals"].items()}
-        return {**settings, "totals": totals, "shards": content["shards"]}
 
     def check_settings(self) -> None:
         super().check_settings()
@@ -172,3 +160,40 @@ class PreparedImages(PreparedFiles):
 
     def label(self, split: str, index: int) -> int:
         return self.stored.label(split, index)
+
+
+@dataclass(eq=False)
+class CelebAImages(PreparedFiles):
+    """CelebA's official splits "train", "val" and "test" (CET, appendix C).
+
+    Stored is the central square of 178 x 178 pixels of each aligned image.  An evaluated image is that square resized
+    to H x H; a training image is a random crop of it, see ``random_resized_crop``.  The paper gives the crop's scale
+    and not its ratio: torchvision's 3/4 to 4/3 by default, (1, 1) is the other reading.
+
+    Args:
+        files, prepare: see ``PreparedFiles``.
+        size: H.
+        scale: of a crop's area over the square's, uniform between these two.
+        ratio: of a crop's width over its height, uniform in its logarithm.
+    """
+
+    files: Mapping[str, str]
+    size: int = 120
+    scale: Sequence[float] = (0.9, 1.0)
+    ratio: Sequence[float] = (3 / 4, 4 / 3)
+    prepare: str = PREPARE_CELEBA
+    shape = (CELEBA_SIDE, CELEBA_SIDE, 3)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.scale, self.ratio = interval("scale", self.scale, 1.0), interval("ratio", self.ratio)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return (TRAIN, VAL, TEST)
+
+    def image(self, split: str, index: int) -> Pixels:
+        return resized(self.stored.image(split, index), self.size)
+
+    def augmented(self, index: int, draws: Sequence[Sequence[float]]) -> Pixels:
+        return random_resized_crop(self.stored.image(TRAIN, index), self.size, self.scale, self.ratio, draws)

@@ -22,7 +22,7 @@ from paper_repro.base.errors import UsageError, one_of
 from paper_repro.base.identity import mix
 from paper_repro.datamodules.array_shards import DataFiles, kept
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, in_epochs
-from paper_repro.datamodules.preparation import put
+from paper_repro.datamodules.downloads import put
 from paper_repro.datamodules.sudoku_boards import CELLS, SIDE, UNITS, check_givens, parse_board, puzzle
 
 TRAIN, VAL, TEST = "train", "val", "test"

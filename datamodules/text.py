@@ -20,7 +20,7 @@ from paper_repro.base.files import sha256_of_bytes
 from paper_repro.base.identity import mix
 from paper_repro.datamodules.array_shards import DataFiles
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, in_epochs, window_starts
-from paper_repro.datamodules.token_shards import TokenManifest, TokenStream, check_ids
+from paper_repro.datamodules.token_shards import TokenManifest, TokenStream
 from paper_repro.datamodules.tokenizers import GPT2, BytePairTokenizer, CharacterTokenizer, Tokenizer, known
 
 TRAIN, VAL, TEST = "train", "val", "test"
@@ -264,10 +264,9 @@ class ShardData(TextData):
         return self.manifest.end_of_text if self.manifest else GPT2_IDS - 1
 
     def open(self) -> Mapping[str, TokenStream]:
-        vocabulary = self.manifest.vocabulary_size if self.manifest else GPT2_IDS
-        self._check_vocabulary(vocabulary)
+        self._check_vocabulary(self.manifest.vocabulary_size if self.manifest else GPT2_IDS)
         with self.found.mended():
-            streams = {split: TokenStream(self._checked(split, vocabulary)) for split in self.splits}
+            streams = {split: self._stream(split) for split in self.splits}
             found = sum(map(len, streams.values()))
             if self.tokens not in (None, found):
                 raise UsageError(f"{', '.join(self.files.values())}: {found:,} tokens, expected {self.tokens:,}")
@@ -278,16 +277,11 @@ class ShardData(TextData):
                 )
         return streams
 
-    def _checked(self, split: str, vocabulary: int) -> list[Path]:
+    def _stream(self, split: str) -> TokenStream:
         stamps = None if self.cache is None else Path(self.cache, "shards")
         if self.manifest is None:
-            path = self._find(split)
-            check_ids(path, vocabulary, stamps)
-            return [path]
-        folder = self._find("manifest").parent
-        for shard in self.manifest.of(split):
-            self.manifest.check(folder, shard, stamps)
-        return [folder / shard.file for shard in self.manifest.of(split)]
+            return TokenStream.of_file(self._find(split), GPT2_IDS, stamps)
+        return TokenStream.opened(self.manifest, self._find("manifest"), split, stamps)
 
     def data_hashes(self) -> dict[str, str]:
         """Return SHA-256 of the manifest, which holds those of the shards, and of its tokenizer; or of the
@@ -312,6 +306,14 @@ class TokenData(ShardData, StreamData):
         count = (len(self.streams[TRAIN]) - 1) // self.window
         chosen = in_epochs(step, self.batch_size, count, lambda epoch: mix(self.seed, "text", "epoch", epoch))
         return self._rows(TRAIN, torch.tensor(chosen) * self.window)
+
+
+class SlimPajamaData(TokenData):
+    """SlimPajama's token shards (CEM, D.2) with a third split, ``test``, that of the paper's perplexities."""
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return (TRAIN, VAL, TEST)
 
 
 class BookData(TokenData):

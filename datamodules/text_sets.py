@@ -12,7 +12,6 @@ import json
 import random
 import sysconfig
 import textwrap
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,8 +28,8 @@ from paper_repro.base.identity import mix
 from paper_repro.datamodules.array_shards import kept, stamp_of
 from paper_repro.datamodules.counter_based import permutation
 from paper_repro.datamodules.documents import LEAST_TOKENS, padded
+from paper_repro.datamodules.downloads import given
 from paper_repro.datamodules.listops import EQUALS, ListOps
-from paper_repro.datamodules.preparation import given
 from paper_repro.datamodules.text import read_text
 from paper_repro.datamodules.tokenizers import Tokenizer
 
@@ -38,8 +37,6 @@ SHAKESPEARE = "tinyshakespeare/input.txt"
 PASSAGE_CHARACTERS = 400
 FUNCTION_LINES = 6
 LISTOPS_MODULUS = 10
-STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
-"""Nodes that are statements or hold some."""
 BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"), ("<", ">"))
 DYCK_PROMPT = "Complete the rest of the sequence, making sure that the parentheses are closed properly. Input: "
 NEST, JOIN = 0.5, 0.25
@@ -307,21 +304,11 @@ def _standard_functions(cache: str | Path | None) -> list[str]:
 def functions(source: str) -> Iterator[str]:
     """Yield the functions of a source file that have no docstring and at least six lines, dedented."""
     lines = source.splitlines()
-    for node in _statements(ast.parse(source)):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node) is None:
             own = lines[node.lineno - 1 : node.end_lineno]
             if len(own) >= FUNCTION_LINES:
                 yield textwrap.dedent("\n".join(own))
-
-
-def _statements(tree: ast.Module) -> Iterator[ast.AST]:
-    """Yield what ``ast.walk`` does, in its order, but for expressions: most nodes are, and none holds a function."""
-    waiting: deque[ast.AST] = deque([tree])
-    while waiting:
-        node = waiting.popleft()
-        yield node
-        lists = (held for held in vars(node).values() if isinstance(held, list))
-        waiting.extend(held for some in lists for held in some if isinstance(held, STATEMENTS))
 
 
 def _shakespeare(chosen: TextSet, root: Root) -> list[str]:

@@ -11,17 +11,16 @@ import itertools
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from paper_repro.base.errors import UsageError, one_of
 from paper_repro.base.files import sha256_of_bytes, write_atomically
 from paper_repro.base.identity import mix
 from paper_repro.datamodules.counter_based import permutation
-from paper_repro.datamodules.preparation import SECONDS_OF_SILENCE, fetch, given
+from paper_repro.datamodules.downloads import SECONDS_OF_SILENCE, fetch, given
 from paper_repro.datamodules.text import TEST, TRAIN, VAL, read_text
 from paper_repro.datamodules.token_shards import Part
 
@@ -40,21 +39,7 @@ OPENWEBTEXT_SEED = 2357
 BUILDERS = {".parquet": "parquet", ".jsonl": "json", ".json": "json", ".txt": "text"}
 
 
-class Column:
-    """The texts of a data set, read in slices."""
-
-    def __init__(self, rows: Any) -> None:
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, places: slice, /) -> Sequence[str]:
-        texts: list[str] = self.rows[places][COLUMN]
-        return texts
-
-
-def openwebtext(path: Path | None = None, most: int | None = None) -> tuple[dict[str, Column], dict[str, Any]]:
+def openwebtext(path: Path | None = None, most: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the first ``most`` documents of a file, a folder or the hub's OpenWebText by split, 0.05 % of them
     validation; and what they are.
 
@@ -83,7 +68,7 @@ def openwebtext(path: Path | None = None, most: int | None = None) -> tuple[dict
         "split": f"train_test_split(test_size={VAL_SHARE}, seed={OPENWEBTEXT_SEED}, shuffle=True)",
     }
     parts = rows.train_test_split(test_size=VAL_SHARE, seed=OPENWEBTEXT_SEED, shuffle=True)
-    return {TRAIN: Column(parts["train"]), VAL: Column(parts["test"])}, source
+    return {TRAIN: parts["train"][COLUMN], VAL: parts["test"][COLUMN]}, source
 
 
 def _of_hub() -> Any:
@@ -185,6 +170,11 @@ SPLIT_SEED = 33
 VAL_DOCUMENTS = 2048
 """The authors have about 33,000, which are 0.05 % of RedPajama's sample; these lie among its first 4.1 million."""
 REDPAJAMA, FINEWEB = "redpajama", "fineweb"
+CORPORA = {
+    REDPAJAMA: ("togethercomputer/RedPajama-Data-V2", "sample-100B", "raw_content"),
+    FINEWEB: ("HuggingFaceFW/fineweb", "sample-100BT", "text"),
+}
+"""The name of each corpus on the hub, its sample, and the column of its texts."""
 REDPAJAMA_URL = "https://data.together.xyz/redpajama-data-v2/v1.0.0/documents/{}.json.gz"
 LANGUAGES = ("en", "de", "fr", "es", "it")
 PARTITIONS = ("head", "middle")
@@ -205,36 +195,14 @@ SNAPSHOTS: Mapping[int, str] = {
 """The weeks of each year whose crawl RedPajama-V2 holds."""
 
 
-class Rows(Protocol):
-    """Rows in a fixed order, as a streaming data set of the library has them."""
-
-    def skip(self, n: int, /) -> Iterable[dict[str, Any]]:
-        """Return the rows from number ``n`` on."""
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """A corpus of the web that is read as one stream of documents."""
-
-    hub: str
-    sample: str
-    column: str
-    open: Callable[[], Rows]
-
-
-def _hub_stream(hub: str, /, **options: str) -> Any:
-    """Return the rows of each split of a data set of the hub."""
+def _stream(hub: str, path: Path | None, **options: str) -> Any:
+    """Return the rows of each split of a folder of parquet or jsonl files; without one of a data set of the hub."""
     from datasets import load_dataset
 
-    other = f"get some of its files otherwise and say --from FOLDER; a stand-in that needs no network: {STAND_IN}"
-    with given(hub, other):
-        return load_dataset(hub, streaming=True, **options)
-
-
-def _folder_stream(path: Path) -> Any:
-    """Return the rows of each split of a folder of parquet or jsonl files."""
-    from datasets import load_dataset
-
+    if path is None:
+        other = f"get some of its files otherwise and say --from FOLDER; a stand-in that needs no network: {STAND_IN}"
+        with given(hub, other):
+            return load_dataset(hub, streaming=True, **options)
     if not path.is_dir():
         raise UsageError(f"{path}: there is no such folder; --from takes one of parquet or jsonl files")
     with given(path, "--from takes a folder of parquet or jsonl files"):
@@ -259,12 +227,12 @@ def names_and_sizes(path: Path) -> str:
 
 
 def reader(
-    rows: Rows, where: str, column: str, offset: int = 0, chosen: Callable[[int, str], bool] | None = None
+    rows: Any, where: str, column: str, offset: int = 0, chosen: Callable[[int, str], bool] | None = None
 ) -> Callable[[int], Iterator[str]]:
     """Return what gives the texts of a split from one of them on.
 
     Args:
-        rows: all rows of the source.
+        rows: all rows of the source, a streaming data set.
         where: what the source is called where it breaks off.
         column: the one that holds a text.
         offset: rows of the source that come before the split.
@@ -308,7 +276,7 @@ def slimpajama(path: Path | None = None) -> Streams:
     Raises:
         UsageError: the hub does not answer, the folder holds no data, or there is no split train or no column text.
     """
-    rows = _folder_stream(path) if path else _hub_stream(SLIMPAJAMA, revision=SLIMPAJAMA_REVISION)
+    rows = _stream(SLIMPAJAMA, path, revision=SLIMPAJAMA_REVISION)
     where = SLIMPAJAMA if path is None else str(path)
     _training_split(rows, where)
     size = HELD_OUT_DOCUMENTS
@@ -332,9 +300,8 @@ def slimpajama(path: Path | None = None) -> Streams:
 class RedPajamaFiles:
     """The documents of RedPajama-V2's files at ``urls``, one gzipped JSON object a line.
 
-    The repository on the hub holds a script, which today's ``datasets`` does not run; the files lie at their publisher,
-    where the script looks for them.  As by the script, files that are missing there or are not gzip are passed over,
-    and so are lines that are not JSON.
+    The repository on the hub holds a script, which ``datasets`` does not run.  As by the script, files that are missing
+    at their publisher or are not gzip are passed over, and so are lines that are not JSON.
     """
 
     def __init__(self, urls: Sequence[str]) -> None:
@@ -378,21 +345,6 @@ def sample_names() -> list[str]:
     return [names[place] for place in order.tolist()]
 
 
-def _redpajama() -> Rows:
-    return RedPajamaFiles([REDPAJAMA_URL.format(name) for name in sample_names()])
-
-
-def _fineweb() -> Rows:
-    rows: Rows = _hub_stream(CORPORA[FINEWEB].hub, name=CORPORA[FINEWEB].sample)[TRAIN]
-    return rows
-
-
-CORPORA: Mapping[str, Corpus] = {
-    REDPAJAMA: Corpus("togethercomputer/RedPajama-Data-V2", "sample-100B", "raw_content", _redpajama),
-    FINEWEB: Corpus("HuggingFaceFW/fineweb", "sample-100BT", "text", _fineweb),
-}
-
-
 def web_documents(name: str, path: Path | None = None, val_documents: int = VAL_DOCUMENTS) -> Streams:
     """Return the streams of the splits train and val of RedPajama or FineWeb.
 
@@ -409,21 +361,24 @@ def web_documents(name: str, path: Path | None = None, val_documents: int = VAL_
         UsageError: the hub does not answer, the folder holds no data, or no split train.
         ValueError: another name.
     """
-    corpus = CORPORA[one_of("name", name, CORPORA)]
-    rows = corpus.open() if path is None else _training_split(_folder_stream(path), path)
-    where = corpus.hub if path is None else str(path)
+    hub, sample, column = CORPORA[one_of("name", name, CORPORA)]
+    where = hub if path is None else str(path)
+    if path is None and name == REDPAJAMA:
+        rows: Any = RedPajamaFiles([REDPAJAMA_URL.format(file) for file in sample_names()])
+    else:
+        rows = _training_split(_stream(hub, path, name=sample), where)
 
     def part(split: str, documents: int | None) -> Part:
         def chosen(place: int, text: str) -> bool:
             return bool(text) and is_val(place) == (split == VAL)
 
-        return Part(split, reader(rows, where, corpus.column, chosen=chosen), documents)
+        return Part(split, reader(rows, where, column, chosen=chosen), documents)
 
     source = {
         "name": name,
-        "from": f"{corpus.hub}, {corpus.sample}" if path is None else "local files",
+        "from": f"{hub}, {sample}" if path is None else "local files",
         "revision": "main" if path is None else names_and_sizes(path),
-        "column": corpus.column,
+        "column": column,
         "split": f"val: mix({SPLIT_SEED}, 'val', place) in the lowest {VAL_SHARE:.2%}",
         "val_documents": val_documents,
     }

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -28,12 +28,11 @@ from paper_repro.datamodules.array_shards import (
     MANIFEST,
     PROGRESS,
     Array,
-    Content,
     Manifest,
     Shard,
     ShardFolder,
     StoredArrays,
-    content_of,
+    found_once,
     held,
     shard_name,
     size_of,
@@ -45,30 +44,22 @@ DTYPE = np.dtype("<u2")
 DOCUMENTS, TOKENS, BYTES = "documents", "tokens", "bytes"
 """The counts of a shard: the bytes are those of its documents in UTF-8."""
 ARRAYS = {TOKENS: Array(DTYPE)}
-VERSIONS = frozenset({"python", "packages"})
-"""What older manifests say of the source of docstrings."""
 SHARD_TOKENS, SHARD_DOCUMENTS = 2**26, 2**16
 DOCUMENTS_AT_ONCE = 512
+CHUNK = 2**22
+"""Ids that are read at a time."""
 MAX_TOKENS = "max_tokens"
 Say = Callable[[str], None]
 
 
 class TokenManifest(Manifest):
-    """What a folder of token shards holds.
+    """Content of a folder of token shards.
 
     Its settings are: source, split rule, tokenizer with its fingerprint, shard size, dtype.  They name no ``arrays``,
     because there is only one.
     """
 
     kind: ClassVar[str] = "token shards"
-    scanned: ClassVar[np.dtype[Any] | None] = DTYPE
-
-    @classmethod
-    def renewed(cls, content: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the content as it is written today; the source of docstrings once named versions."""
-        if "source" not in content:
-            return content
-        return {**content, "source": {key: value for key, value in content["source"].items() if key not in VERSIONS}}
 
     @property
     def vocabulary_size(self) -> int:
@@ -93,16 +84,8 @@ class TokenManifest(Manifest):
         for shard in self.shards:
             _ = shard.counts[DOCUMENTS], shard.counts[BYTES]
 
-    def check(self, folder: Path, shard: Shard, stamps: Path | None = None) -> Content:
-        """Compare a file with what the manifest says, and its ids with the vocabulary; UsageError as for ``Manifest``
-        or for an id that the vocabulary lacks.
-        """
-        found = super().check(folder, shard, stamps)
-        _check_ids(folder / shard.file, found, self.vocabulary_size)
-        return found
-
     def verify(self, folder: Path) -> None:
-        """Read the tokenizer and every shard again; UsageError for what is missing, altered or another's."""
+        """Read the tokenizer and every shard again; UsageError if one is missing, altered or another's."""
         self.tokenizer(folder)
         super().verify(folder)
 
@@ -123,30 +106,28 @@ class TokenManifest(Manifest):
         return [*lines, f"{self.vocabulary_size} token ids"]
 
 
-def check_ids(path: Path, vocabulary_size: int, stamps: Path | None = None) -> None:
-    """Check a file of ids that no manifest describes; UsageError: it is missing or empty, ends in half an id, or holds
-    an id that the vocabulary lacks.
-    """
-    size = size_of(path)
-    if not size or size % DTYPE.itemsize:
-        raise UsageError(
-            f"{path}: this shard has {size:,} bytes, expected an even number above 0: it is truncated or altered"
-        )
-    _check_ids(path, content_of(path, DTYPE, stamps), vocabulary_size)
-
-
-def _check_ids(path: Path, content: Content, vocabulary_size: int) -> None:
-    if content.largest is not None and content.largest >= vocabulary_size:
-        raise UsageError(
-            f"{path}: holds token id {content.largest}, expected ids below {vocabulary_size}, the vocabulary"
-        )
+def largest_id(path: Path) -> int:
+    """Return the largest id of a file of ids, which is not empty."""
+    ids = np.memmap(path, DTYPE, "r")
+    return max(int(ids[first : first + CHUNK].max()) for first in range(0, len(ids), CHUNK))
 
 
 class TokenStream(StoredArrays):
-    """The shards of one split, end to end; ``paths`` are in order."""
+    """The shards of one split, end to end."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        super().__init__(paths, [path.stat().st_size // DTYPE.itemsize for path in paths], ARRAYS)
+    @classmethod
+    def of_file(cls, path: Path, vocabulary_size: int, stamps: Path | None = None) -> Self:
+        """Return the ids of a file that no manifest describes; UsageError: it is missing or empty, ends in half an id,
+        or holds an id that the vocabulary lacks.
+        """
+        size = size_of(path)
+        if not size or size % DTYPE.itemsize:
+            raise UsageError(
+                f"{path}: this shard has {size:,} bytes, expected an even number above 0: it is truncated or altered"
+            )
+        if (largest := found_once(largest_id, path, stamps)) >= vocabulary_size:
+            raise UsageError(f"{path}: holds token id {largest}, expected ids below {vocabulary_size}, the vocabulary")
+        return cls([path], [size // DTYPE.itemsize], ARRAYS)
 
     def window(self, start: int, length: int) -> npt.NDArray[np.uint16]:
         """Return the ids from ``start`` on, (length,), across the ends of shards."""
@@ -176,14 +157,7 @@ class Documents(Protocol):
 
 
 class TokenFolder(ShardFolder[TokenManifest]):
-    """A folder in which documents are encoded.
-
-    Args:
-        folder: that of the shards.
-        source: where the documents come from.
-        tokenizer: encodes them.
-        say: is told of damaged shards.
-        size: the settings that say what a shard holds.
+    """A folder in which documents are encoded; ``size`` are the settings that say what a shard holds.
 
     Raises:
         UsageError: as ``end_of_text``.
@@ -202,8 +176,9 @@ class TokenFolder(ShardFolder[TokenManifest]):
         settings = {"source": dict(source), "tokenizer": described, "dtype": DTYPE.str, **size}
         super().__init__(folder, settings, TokenManifest, say)
 
-    def put_tokenizer(self) -> None:
-        """Write the tokenizer beside the shards."""
+    def begin(self) -> None:
+        """Compare the settings, then write the tokenizer beside the shards."""
+        self.known()
         self.put(TOKENIZER, self.tokenizer.to_bytes())
 
     def encode(self, name: str, split: str, texts: Iterable[Sequence[str]], most_tokens: float) -> Shard:
@@ -235,9 +210,8 @@ def write_shards(
 ) -> TokenManifest:
     """Encode every document, the end of text after each, into shards of whole documents.
 
-    A shard is closed by the document that brings it to ``shard_tokens``.  Each is written whole or not at all, and then
-    noted in ``progress.json``; the manifest comes last.  The same call goes on after a kill, makes again what is
-    missing or damaged, and ends in the same bytes as one that was never disturbed.
+    A shard is closed by the document that brings it to ``shard_tokens``.  The same call goes on after a kill, makes
+    again what is missing or damaged, and ends in the same bytes as one that was never disturbed.
 
     Raises:
         UsageError: the folder holds data of other settings, the tokenizer has no end of text or more ids than uint16
@@ -256,8 +230,7 @@ def write_shards(
         return shard
 
     with held(folder):
-        writing.known()  # compares the settings before a file is changed
-        writing.put_tokenizer()
+        writing.begin()
         counts = {split: len(documents) for split, documents in splits.items()}
         return writing.finish(writing.in_order(counts, make, lambda shard: shard.counts[DOCUMENTS] if shard else 0))
 
@@ -275,9 +248,6 @@ class Part:
     @property
     def most(self) -> float:
         return inf if self.documents is None else self.documents
-
-    def name(self, index: int) -> str:
-        return shard_name(self.split, index)
 
 
 @dataclass(frozen=True)
@@ -304,8 +274,8 @@ def write_streams(
     """Encode streams, the end of text after each document, into shards of ``shard_documents`` documents.
 
     A part without a number of documents ends with the document that brings its tokens, ends of text among them, to
-    ``max_tokens``.  Shards are written whole or not at all.  The same call goes on after a kill or a stream that broke
-    off, one with more tokens goes on where fewer ended, and both end in the bytes of one undisturbed call.
+    ``max_tokens``.  The same call goes on after a kill or a stream that broke off, one with more tokens goes on where
+    fewer ended, and both end in the bytes of one undisturbed call.
 
     Returns:
         The manifest; None where other ranks have blocks to finish.
@@ -315,24 +285,27 @@ def write_streams(
             ids, a stream broke off or holds no documents, or the disk is full.
     """
     size = {"shard_documents": at_least("shard_documents", shard_documents), MAX_TOKENS: max_tokens}
-    writing = _Streaming(folder, source, tokenizer, say, **size)
+    writing = _StreamFolder(folder, source, tokenizer, say, **size)
     with held(folder, f"{LOCK}-{rank.index}"):
-        return writing.run(parts, rank)
-
-
-class _Streaming(TokenFolder):
-    def run(self, parts: Sequence[Part], rank: Rank) -> TokenManifest | None:
-        self.block: int = self.settings["shard_documents"]
-        self.limited = {part.split for part in parts if part.documents is None}
-        self.reading: tuple[Part, Iterator[str]] | None = None
-        self.place = 0
-        with locked(self.folder / LOCK):
-            self.known()
-            self.put_tokenizer()
+        with locked(folder / LOCK):
+            writing.limited = {part.split for part in parts if part.documents is None}
+            writing.begin()
         for part in parts:
-            self._share(part, rank)
-        with locked(self.folder / LOCK):
-            return self._assembled(parts)
+            writing.share(part, rank)
+        with locked(folder / LOCK):
+            return writing.assembled(parts)
+
+
+class _StreamFolder(TokenFolder):
+    limited: set[str]
+    """The splits that end with ``max_tokens``."""
+    reading: tuple[Part, Iterator[str]] | None = None
+    place = 0
+    """The document that comes next of ``reading``."""
+
+    @property
+    def block(self) -> int:
+        return int(self.settings["shard_documents"])
 
     def known(self) -> dict[str, Shard]:
         """Return the shards that any rank, now or earlier, has noted and that this call would write."""
@@ -359,30 +332,35 @@ class _Streaming(TokenFolder):
     def is_whole(self, shard: Shard, tell: bool = True) -> bool:
         return not shard.counts[DOCUMENTS] or super().is_whole(shard, tell)
 
-    def _share(self, part: Part, rank: Rank) -> None:
-        """Write the blocks of a part that belong to this rank, until those before are known to be enough."""
+    def needed(self, part: Part, rank: Rank = ALONE) -> Iterator[tuple[int, Shard | None, float]]:
+        """Yield the number of each block that a rank has of a part, its shard if it is known, and the tokens that are
+        wanted of it; until those before are known to be enough.
+        """
         for index in itertools.count(rank.index, rank.count):
             known = self.known()
-            before = (known.get(part.name(earlier)) for earlier in range(index))
-            left = self._most_tokens(part) - sum(shard.counts[TOKENS] for shard in before if shard)
+            before = (known.get(shard_name(part.split, earlier)) for earlier in range(index))
+            most = self.settings[MAX_TOKENS] or inf if part.documents is None else inf
+            left = most - sum(shard.counts[TOKENS] for shard in before if shard)
             if left <= 0 or index * self.block >= part.most:
                 return
-            shard = known.get(part.name(index))
-            if shard is None or not self.is_whole(shard):
-                shard = self._write_block(part, index, left)
+            yield index, known.get(shard_name(part.split, index)), left
+            done = self.known().get(shard_name(part.split, index))
+            if done is not None and done.counts[DOCUMENTS] < self.block:  # the stream has ended
+                return
+
+    def share(self, part: Part, rank: Rank) -> None:
+        """Write the blocks of a part that belong to this rank."""
+        for index, known, left in self.needed(part, rank):
+            whole = known is not None and self.is_whole(known)
+            shard = known if known and whole else self._write_block(part, index, left)
             if not index and not shard.counts[DOCUMENTS]:
                 raise UsageError(f"split {part.split!r} has no documents: give a larger corpus")
             with locked(self.folder / LOCK):
                 self.note(PROGRESS, {**self.known(), shard.file: shard}.values())
-            if shard.counts[DOCUMENTS] < self.block:
-                return
-
-    def _most_tokens(self, part: Part) -> float:
-        return self.settings[MAX_TOKENS] or inf if part.documents is None else inf
 
     def _write_block(self, part: Part, index: int, most_tokens: float) -> Shard:
         first = index * self.block
-        shard = self.encode(part.name(index), part.split, self._texts(part, first), most_tokens)
+        shard = self.encode(shard_name(part.split, index), part.split, self._texts(part, first), most_tokens)
         documents, tokens = shard.counts[DOCUMENTS], shard.counts[TOKENS]
         if documents:
             self.say(f"{shard.file}: documents {first:,} to {first + documents:,}, {tokens:,} tokens")
@@ -400,54 +378,26 @@ class _Streaming(TokenFolder):
             self.place += len(texts)
             yield texts
 
-    def _assembled(self, parts: Sequence[Part]) -> TokenManifest | None:
-        shards = self._finished() or self._gathered(parts)
-        if not shards:
-            return None
+    def assembled(self, parts: Sequence[Part]) -> TokenManifest | None:
+        """Write the manifest of all ranks' shards, cut at the tokens asked for; None as long as one is missing."""
+        found: list[tuple[Part, int, Shard, float]] = []
+        for part in parts:
+            for index, shard, left in self.needed(part):
+                if shard is None or not self.is_whole(shard, tell=False):
+                    self.say(f"{shard_name(part.split, index)} is still to come from another rank")
+                    return None
+                found.append((part, index, shard, left))
+        shards = [  # cut only now: the notes of a shard that is cut no longer hold
+            self._write_block(part, index, left) if self._goes_beyond(shard, left) else shard
+            for part, index, shard, left in found
+            if shard.counts[DOCUMENTS]
+        ]
         manifest = self.note(MANIFEST, shards)
         names = {shard.file for shard in shards}
         beyond = [path for part in parts for path in self.folder.glob(f"{part.split}-*.bin") if path.name not in names]
         for path in [self.folder / PROGRESS, *beyond]:
             path.unlink(missing_ok=True)
         return manifest
-
-    def _finished(self) -> list[Shard]:
-        """Return the shards of a manifest of this call's settings that is there already; none if one is damaged."""
-        try:
-            manifest = TokenManifest.read(self.folder / MANIFEST)
-        except FileNotFoundError:
-            return []
-        same = manifest.settings == self.settings
-        return [*manifest.shards] if same and all(self.is_whole(shard, False) for shard in manifest.shards) else []
-
-    def _gathered(self, parts: Sequence[Part]) -> list[Shard]:
-        """Return all ranks' shards, what is beyond the tokens asked for cut off; none as long as one is missing."""
-        found = [self._found(part) for part in parts]
-        shards: list[Shard] = []
-        if not all(found):
-            return []
-        for part, blocks in zip(parts, found, strict=True):  # cut only now: the notes of a shard cut no longer hold
-            left = self._most_tokens(part) - sum(shard.counts[TOKENS] for shard in blocks[:-1])
-            if self._goes_beyond(blocks[-1], left):
-                blocks[-1] = self._write_block(part, len(blocks) - 1, left)
-            shards += [shard for shard in blocks if shard.counts[DOCUMENTS]]
-        return shards
-
-    def _found(self, part: Part) -> list[Shard]:
-        """Return the blocks of a part up to the one that is enough; none if one is missing."""
-        known = self.known()
-        blocks: list[Shard] = []
-        left = self._most_tokens(part)
-        while left > 0 and len(blocks) * self.block < part.most:
-            shard = known.get(part.name(len(blocks)))
-            if shard is None or not self.is_whole(shard, tell=False):
-                self.say(f"{part.name(len(blocks))} is still to come from another rank")
-                return []
-            blocks.append(shard)
-            left -= shard.counts[TOKENS]
-            if shard.counts[DOCUMENTS] < self.block:
-                break
-        return blocks
 
     def _goes_beyond(self, shard: Shard, most_tokens: float) -> bool:
         """Return whether ``most_tokens`` are reached before a shard's last document."""

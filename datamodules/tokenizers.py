@@ -104,26 +104,18 @@ class BytePairTokenizer:
 
     @classmethod
     def load(cls, path: Path) -> "BytePairTokenizer":
-        """Load a tokenizer from a tokenizer.json, or a folder with one or with GPT-2's vocab.json and merges.txt;
-        UsageError: neither is there, or the library cannot read it, or it loses what some texts say.
+        """Load a tokenizer from a tokenizer.json, or a folder with one; UsageError: it is not there, or the library
+        cannot read it, or it loses what some texts say.
         """
-        from tokenizers import ByteLevelBPETokenizer, Tokenizer
+        from tokenizers import Tokenizer
 
         whole = path / "tokenizer.json" if path.is_dir() else path
-        parts = [path / "vocab.json", path / "merges.txt"]
+        if not whole.is_file():
+            raise UsageError(f"{path}: expected tokenizer.json, found none")
         try:
-            if whole.is_file():
-                library = Tokenizer.from_file(str(whole))
-            elif all(part.is_file() for part in parts):
-                library = ByteLevelBPETokenizer(*map(str, parts))._tokenizer
-                library.add_special_tokens([END_OF_TEXT])
-            else:
-                raise UsageError(f"{path}: expected tokenizer.json, or vocab.json and merges.txt, found none of them")
-        except UsageError:
-            raise
+            tokenizer = cls(Tokenizer.from_file(str(whole)))
         except Exception as error:  # the library raises bare exceptions
             raise UsageError(f"{path}: the tokenizers library cannot read it: {error}; get the file again") from error
-        tokenizer = cls(library)
         tokenizer._check_lossless(path)
         return tokenizer
 
@@ -208,8 +200,8 @@ class BytePairTokenizer:
 
 
 def end_of_text(tokenizer: BytePairTokenizer) -> int:
-    """Return the id that is written after each document; UsageError: the tokenizer has none, or more ids than uint16
-    holds.
+    """Return the id that is written after each document; UsageError: the tokenizer has none, more ids than uint16
+    holds, or numbers that no id has below its largest.
     """
     if tokenizer.end_of_text is None:
         raise UsageError(
@@ -220,6 +212,10 @@ def end_of_text(tokenizer: BytePairTokenizer) -> int:
         raise UsageError(
             f"the tokenizer has {tokenizer.vocabulary_size} ids, uint16 holds {MOST_IDS}: give a smaller one"
         )
+    if (largest := max(tokenizer.library.get_vocab().values())) >= tokenizer.vocabulary_size:
+        raise UsageError(
+            f"the tokenizer has {tokenizer.vocabulary_size} ids and one of them is {largest}: give one without gaps"
+        )
     return tokenizer.end_of_text
 
 
@@ -227,11 +223,9 @@ def known(name: str, root: str | Path | None = None, download: bool = False) -> 
     """Return a tokenizer of ``HUB``, from a folder of its name among the data, or else, with ``download``, from the
     hub; UsageError says where it should be and what gets it.
     """
-    for file in ("tokenizer.json", "vocab.json"):
-        if (path := find_data(f"{name}/{file}", root)) is not None:
-            return _of_size(name, BytePairTokenizer.load(path.parent), str(path.parent))
-    layout = f"{absent(name, root)} as a folder with tokenizer.json, or with vocab.json and merges.txt"
-    command = _command(name)
+    if (path := find_data(f"{name}/tokenizer.json", root)) is not None:
+        return _of_size(name, BytePairTokenizer.load(path), str(path.parent))
+    layout, command = f"{absent(name, root)} as a folder with tokenizer.json", _command(name)
     if not download:
         raise UsageError(f"{layout}, or run: {command}")
     from tokenizers import Tokenizer

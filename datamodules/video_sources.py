@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,15 @@ def shown_at(shown: NDArray[np.floating], times: Sequence[float]) -> list[int]:
     return [int(place) for place in np.clip(places, 0, len(shown) - 1)]
 
 
+def import_av() -> Any:
+    """Return PyAV, which decodes clips; UsageError if it is not installed."""
+    try:
+        import av
+    except ImportError as error:
+        raise UsageError("clips are decoded by PyAV: run: pip install av") from error
+    return av
+
+
 def decode_clip(content: bytes, shrink: int = 1, size: int | None = None) -> Clip:
     """Decode the first video stream of an encoded clip.
 
@@ -55,10 +64,7 @@ def decode_clip(content: bytes, shrink: int = 1, size: int | None = None) -> Cli
             are too large, or smaller than ``shrink``.
         UsageError: PyAV is not installed.
     """
-    try:
-        import av
-    except ImportError as error:
-        raise UsageError("clips are decoded by PyAV: run: pip install av") from error
+    av = import_av()
     frames: list[Pixels] = []
     times: list[float] = []
     try:

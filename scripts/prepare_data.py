@@ -5,15 +5,18 @@
 
     --to DIR            the folder of all data; without it $PAPER_REPRO_DATA if that can be written, else data/ here
     --folder NAME       of this preparation below DIR, where several are in use (all but shakespeare and sudoku)
+    --vocabulary N      byte pairs to train, 4096; other sizes lie in folders of their own, as docstrings-512
+                                                            (documentation, docstrings; continuations: 512)
+    --packages A,B      packages that are read beside Python's own library; none: only that              (docstrings)
     --max-documents N   the first N documents only          (openwebtext, docstrings, pg19)
     --shard-tokens N    tokens of a file, about 67 million  (openwebtext, docstrings, pg19)
     --max-tokens N      the training documents up to the one that brings their tokens, an end of text after each, to N;
                         may be raised later; without it the whole stream        (slimpajama, redpajama, fineweb)
     --shard-documents N documents of a file, 65,536                             (slimpajama, redpajama, fineweb)
     --val-documents N   held-out documents, 2,048 of 0.05 %; 2,000 N are read for them       (redpajama, fineweb)
-    --tokenizer PATH    tokenizer.json (byte-level as GPT-2's, or with byte fallback as LLaMA-2's), or a folder with one
-                        or with vocab.json and merges.txt; or gpt2, the default of openwebtext and pg19, or llama,
-                        that of slimpajama, or gpt-neox, that of redpajama and fineweb; docstrings trains its own
+    --tokenizer PATH    tokenizer.json (byte-level as GPT-2's, or with byte fallback as LLaMA-2's), or a folder with
+                        one; or gpt2, the default of openwebtext and pg19, or llama, that of slimpajama, or gpt-neox,
+                        that of redpajama and fineweb; docstrings trains its own
     --hub NAME@COMMIT   the data set's name on the hub; without a commit the one that it has now, which is noted
                                                                 (celeba, coco, imagenet)
     --on-corrupt WHAT   of images that are damaged or cannot be RGB without a change of colours, and of damaged clips:
@@ -40,39 +43,32 @@ if __name__ == "__main__":  # before imports that another Python lacks
 import sys
 from collections.abc import Sequence
 
-from paper_repro.base.errors import UsageError, Words, nearest, parse, run_main
-from paper_repro.datamodules.preparation import TO, Request
-from paper_repro.datamodules.preparations import Preparation, known, usage
+from paper_repro.base.errors import UsageError, nearest, parse, run_main
+from paper_repro.datamodules.preparations import PREPARATIONS, usage
 
 FLAGS = ("--verify", "--download", "--help", "-h")
 
 
 def main(arguments: Sequence[str]) -> int:
-    settings = [TO, *dict.fromkeys(option for one in known().values() for option in one.options)]
+    settings = [*dict.fromkeys(option for one in PREPARATIONS.values() for option in one.options)]
     words = parse(arguments, FLAGS, settings)
     if words.flags & {"--help", "-h"} or not arguments:
         print((__doc__ or "").format(usage=usage()))
         return 0 if arguments else 2
-    preparation = _asked_for(words, settings)
-    preparation.run(Request(words.names[0], words))
-    return 0
-
-
-def _asked_for(words: Words, settings: Sequence[str]) -> Preparation:
-    """Return the preparation that the words name, after a check of its options."""
     if len(words.names) != 1:
-        raise UsageError(f"give one of {', '.join(known())}, got {' '.join(words.names) or 'none'}")
-    name = words.names[0]
-    if name not in known():
-        raise UsageError(f"unknown data {name!r}{nearest(name, known())}")
+        raise UsageError(f"give one of {', '.join(PREPARATIONS)}, got {' '.join(words.names) or 'none'}")
+    (name,) = words.names
+    if name not in PREPARATIONS:
+        raise UsageError(f"unknown data {name!r}{nearest(name, PREPARATIONS)}")
     if words.overrides:
         raise UsageError(f"unknown word {words.overrides[0]!r}{nearest(words.overrides[0], settings)}")
-    options = (TO, *known()[name].options)
+    options = PREPARATIONS[name].options
     for key in words.settings:
         if key not in options:
             valid = ", ".join(f"--{option}" for option in options)
             raise UsageError(f"{name} takes no --{key} (valid: {valid})")
-    return known()[name]
+    PREPARATIONS[name].run(name, words)
+    return 0
 
 
 if __name__ == "__main__":

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from paper_repro.base.errors import UsageError, at_least, positive
 from paper_repro.base.identity import mix
-from paper_repro.datamodules.encoded_files import encoded
-from paper_repro.datamodules.pixels import CentralSquare, UnfitError
+from paper_repro.datamodules.pixels import CentralSquare, UnfitError, encoded
 from paper_repro.datamodules.tokenizers import Tokenizer
 from paper_repro.metrics.likelihood import summed_negative_log_likelihood
 from paper_repro.metrics.pooled import new_errors, update_errors

@@ -9,10 +9,11 @@ import torch
 from PIL import Image
 
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules import image_preparation
-from paper_repro.datamodules.celeba import CelebAData
+from paper_repro.datamodules import media_preparation
 from paper_repro.datamodules.image_sources import Photographs
+from paper_repro.datamodules.images import CelebAData
 from paper_repro.scripts import prepare_data
+from paper_repro.tests.support.prepared import content
 
 SPLITS = {"train": 7, "val": 2, "test": 3}
 NAMES = {  # the split file lists them out of order
@@ -38,11 +39,11 @@ def photographs() -> dict[str, bytes]:
 @pytest.fixture
 def celeba(photographs: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """CelebA's official files, in small; files of pixels hold three images each."""
-    monkeypatch.setattr(image_preparation, "SHARD_FACES", 3)
+    monkeypatch.setattr(media_preparation, "SHARD_FACES", 3)
     folder = tmp_path / "celeba"
     (folder / "img_align_celeba").mkdir(parents=True)
-    for name, content in photographs.items():
-        (folder / "img_align_celeba" / name).write_bytes(content)
+    for name, jpeg in photographs.items():
+        (folder / "img_align_celeba" / name).write_bytes(jpeg)
     lines = [f"{name} {number}" for number, names in enumerate(NAMES.values()) for name in names]
     (folder / "list_eval_partition.txt").write_text("\n".join(lines) + "\n")
     return folder
@@ -60,10 +61,6 @@ def refusal(*words: str) -> str:
     return str(caught.value)
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
-
-
 def opened(out: Path, **settings: Any) -> CelebAData:
     given = {"batch_size": 4, "data_root": out, **settings}
     return CelebAData(files={"manifest": "celeba/manifest.json"}, **given)
@@ -79,7 +76,7 @@ def test_every_image_is_the_central_square_of_its_jpeg_in_the_order_of_the_split
     for split, names in NAMES.items():
         for index, name in enumerate(names):
             square = Image.open(io.BytesIO(photographs[name])).crop((0, 20, 178, 198))
-            assert np.array_equal(data.source.square(split, index), np.asarray(square))
+            assert np.array_equal(data.source.stored.image(split, index), np.asarray(square))
             small = square.resize((120, 120), Image.Resampling.BILINEAR)
             assert np.array_equal(data.source.image(split, index), np.asarray(small))
     assert prepare_data.main(["celeba", "--verify", "--to", str(out)]) == 0
@@ -173,7 +170,7 @@ def test_a_line_of_the_split_file_that_is_none_is_refused(celeba: Path, line: st
     with (celeba / "list_eval_partition.txt").open("a") as stream:
         stream.write(f"{line}\n")
     with pytest.raises(UsageError, match=message):
-        image_preparation.load("celeba", celeba)
+        media_preparation.load_images("celeba", celeba)
 
 
 def test_what_is_no_celeba_is_refused(celeba: Path) -> None:
@@ -181,15 +178,15 @@ def test_what_is_no_celeba_is_refused(celeba: Path) -> None:
     lines = path.read_text().splitlines()
     path.write_text("\n".join(lines[:-2]))
     with pytest.raises(UsageError, match=r"lists 10 images, not 2 that lie in .* \(000011.jpg"):
-        image_preparation.load("celeba", celeba)
+        media_preparation.load_images("celeba", celeba)
     path.write_text("\n".join(lines[:7]))
     with pytest.raises(UsageError, match="no image of split 'val': get the official file"):
-        image_preparation.load("celeba", celeba)
+        media_preparation.load_images("celeba", celeba)
     path.unlink()
     with pytest.raises(UsageError, match=r"found img_align_celeba, expected a folder with img_align_celeba/ and list"):
-        image_preparation.load("celeba", celeba)
+        media_preparation.load_images("celeba", celeba)
     with pytest.raises(UsageError, match="found neither, expected a folder with"):
-        image_preparation.load("celeba", celeba / "img_align_celeba")
+        media_preparation.load_images("celeba", celeba / "img_align_celeba")
     assert "there is no such folder" in refusal("--from", str(celeba / "absent"))
     assert "give either --from DIR, or --download" in refusal()
     assert "give either --from DIR, or --download" in refusal("--from", str(celeba), "--hub", "a/b")

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules import clip_preparation
 from paper_repro.datamodules.prepared_clips import LatentManifest, PreparedClips, StoredClips
+from paper_repro.datamodules.video_sources import decode_clip
 from paper_repro.datamodules.videos import VideoData
 from paper_repro.scripts import prepare_data
+from paper_repro.tests.support.prepared import content, refusal
 
 SIZE, LATENT = 16, (4, 2, 2)
 PREPARE = "python scripts/prepare_data.py something-something --from DIR"
@@ -69,17 +70,6 @@ def words(clips: Path, vae: Path, *more: str) -> list[str]:
     return ["something-something", *given, *more]
 
 
-def refusal(*arguments: str) -> str:
-    with pytest.raises(UsageError) as caught:
-        prepare_data.main(arguments)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
-
-
 def prepared(folder: Path, **settings: int) -> PreparedClips:
     source = PreparedClips({"manifest": "manifest.json"}, PREPARE, **{"state_size": 16, **settings})
     source.find(folder, None)
@@ -100,7 +90,7 @@ def test_every_frame_is_stored_as_the_mean_of_its_latent(
     assert source.counts == {"train": 7, "test": 2} and source.duration("train", 2) == pytest.approx(0.9, abs=2e-3)
     found = source.states("train", 2, [0.0, 0.3, 0.5, 0.95], [0.0] * 3)  # (T, V)
     network = AutoencoderKL.from_pretrained(str(vae), low_cpu_mem_usage=False).eval()
-    whole = clip_preparation.Resize(SIZE)((clips / "20bn-something-something-v2" / "3.webm").read_bytes())
+    whole = decode_clip((clips / "20bn-something-something-v2" / "3.webm").read_bytes(), size=SIZE)
     pixels = torch.from_numpy(whole.frames[[0, 1, 2, 3]]).permute(0, 3, 1, 2).float() / 127.5 - 1
     with torch.no_grad():
         expected = network.encode(pixels).latent_dist.mean.reshape(4, 16)
@@ -207,4 +197,4 @@ def test_damaged_shards_and_absent_manifests_are_refused(clips: Path, vae: Path)
         _ = prepared(folder).counts
     assert "altered" in refusal(*[*words(clips, vae)[:1], "--verify", *words(clips, vae)[5:]])
     with pytest.raises(UsageError, match="split 'val' has no clips"):
-        StoredClips(folder / "manifest.json", "val")
+        StoredClips.opened(LatentManifest.read(folder / "manifest.json"), folder / "manifest.json", "val")

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.datamodules.celeba import CelebAData
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.documents import DocumentData
 from paper_repro.datamodules.gaussian_process import GaussianProcessData
 from paper_repro.datamodules.image_sources import Digits, Photographs
-from paper_repro.datamodules.images import ImageData, MaskedImageData
+from paper_repro.datamodules.images import CelebAData, ImageData, MaskedImageData
 from paper_repro.datamodules.listops import ListOps, ListOpsData
 from paper_repro.datamodules.sudoku import GeneratedSudoku, SATNetAndRRN
 from paper_repro.datamodules.text import CharacterData, TokenData

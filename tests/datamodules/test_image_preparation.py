@@ -1,11 +1,11 @@
 import io
 import json
-import multiprocessing
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,14 +16,14 @@ import torch
 from PIL import Image
 
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules import image_preparation
-from paper_repro.datamodules.celeba import CelebAImages
-from paper_repro.datamodules.encoded_files import Source
+from paper_repro.datamodules import media_preparation
 from paper_repro.datamodules.image_sources import Photographs
 from paper_repro.datamodules.images import ImageData
+from paper_repro.datamodules.media_preparation import Named
 from paper_repro.datamodules.pixels import CentralSquare
 from paper_repro.datamodules.prepared_images import PreparedImages, StoredImages
 from paper_repro.scripts import prepare_data
+from paper_repro.tests.support.prepared import content, refusal
 
 SIZE = 8
 CLASSES = ("n01", "n02", "n03")
@@ -47,7 +47,7 @@ def jpegs() -> dict[str, list[bytes]]:
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards hold three images each."""
-    monkeypatch.setattr(image_preparation, "SHARD_BYTES", 3 * SIZE * SIZE * 3 + 1)
+    monkeypatch.setattr(media_preparation, "SHARD_BYTES", 3 * SIZE * SIZE * 3 + 1)
 
 
 @pytest.fixture
@@ -57,8 +57,8 @@ def coco(jpegs: dict[str, list[bytes]], tmp_path: Path) -> Path:
         folder = tmp_path / "images" / f"{split}2014"
         folder.mkdir(parents=True)
         (folder / "readme.txt").write_text("no image")
-        for index, content in enumerate(images):
-            (folder / f"{index}.jpg").write_bytes(content)
+        for index, jpeg in enumerate(images):
+            (folder / f"{index}.jpg").write_bytes(jpeg)
     return tmp_path / "images"
 
 
@@ -71,10 +71,10 @@ def label_of(split: str, index: int) -> int:
 def imagenet(jpegs: dict[str, list[bytes]], tmp_path: Path) -> Path:
     """ImageNet's folders of classes, in small."""
     for split, images in jpegs.items():
-        for index, content in enumerate(images):
+        for index, jpeg in enumerate(images):
             path = tmp_path / "classes" / split / CLASSES[label_of(split, index)] / f"{index}.JPEG"
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
+            path.write_bytes(jpeg)
     return tmp_path / "classes"
 
 
@@ -82,17 +82,6 @@ def prepare(name: str, source: Path, to: str = "out", *words: str) -> Path:
     out = source.parent / to
     assert prepare_data.main([name, "--from", str(source), "--to", str(out), "--size", str(SIZE), *words]) == 0
     return out / f"{name}-{SIZE}"
-
-
-def refusal(*words: str) -> str:
-    with pytest.raises(UsageError) as caught:
-        prepare_data.main(words)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
 
 
 def test_coco_is_prepared_in_the_order_of_its_names(
@@ -244,33 +233,31 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(imagenet: Path) -> Non
     assert "train/n02/3.JPEG" in alone["manifest.json"].decode()
 
 
-def test_a_worker_that_was_killed_is_told(jpegs: dict[str, list[bytes]], tmp_path: Path) -> None:
-    def read(split: str, places: range) -> Iterator[tuple[str, Any]]:
-        for place in places:
-            if place == 5:
-                for worker in multiprocessing.active_children():
-                    worker.kill()
-            yield str(place), lambda place=place: jpegs[split][place]
+def test_a_worker_that_was_killed_is_told(imagenet: Path, tmp_path: Path) -> None:
+    def read(split: str, place: int) -> Named:
+        if place == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return source.read(split, place)
 
-    source = Source({}, COUNTS, read)
+    source = media_preparation.load_images("imagenet", imagenet)
+    killed = replace(source, read=read)
     with pytest.raises(UsageError, match=r"ended from outside, .* with fewer --workers"):
-        image_preparation.write(tmp_path / "out", source, CentralSquare(SIZE), workers=2, say=lambda _: None)
+        media_preparation.write_images(tmp_path / "out", killed, CentralSquare(SIZE), workers=2, say=lambda _: None)
     assert len(list((tmp_path / "out").glob("*.bin"))) == 1
 
 
 KILLED = """
 import sys, time
+from dataclasses import replace
 from pathlib import Path
-from paper_repro.datamodules import image_preparation
+from paper_repro.datamodules import media_preparation
 from paper_repro.datamodules.pixels import CentralSquare
-source = image_preparation.load("imagenet", Path(sys.argv[1]))
-read = source.read
-def slow(split, places):
-    for image in read(split, places):
-        time.sleep(0.05)
-        yield image
-source = image_preparation.Source(source.settings, source.counts, slow, source.labels)
-image_preparation.write(Path(sys.argv[2]), source, CentralSquare(8), shard_images=3, workers=int(sys.argv[3]))
+source = media_preparation.load_images("imagenet", Path(sys.argv[1]))
+def slow(split, place):
+    time.sleep(0.1)
+    return source.read(split, place)
+slowly = replace(source, read=slow)
+media_preparation.write_images(Path(sys.argv[2]), slowly, CentralSquare(8), shard_images=3, workers=int(sys.argv[3]))
 """
 
 
@@ -281,10 +268,10 @@ def test_a_preparation_that_was_killed_ends_in_the_same_bytes_and_leaves_no_work
     folder = imagenet.parent / "killed"
     command = [sys.executable, "-c", KILLED, str(imagenet), str(folder)]
     process = subprocess.Popen([*command, "2"], stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 300
-    while not (folder / "progress.json").exists() and time.monotonic() < deadline:
+    deadline, workers = time.monotonic() + 300, []
+    while not ((folder / "progress.json").exists() and len(workers) >= 2) and time.monotonic() < deadline:
         time.sleep(0.005)
-    workers = psutil.Process(process.pid).children(recursive=True)
+        workers = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL and len(workers) >= 2
     assert psutil.wait_procs(workers, timeout=60)[1] == []
@@ -338,7 +325,7 @@ def test_wrong_folders_and_words_are_answered(coco: Path, imagenet: Path) -> Non
     assert "celeba takes no --size" in refusal("celeba", "--from", str(coco), "--size", "8")
     (coco / "cut.parquet").write_bytes(b"PAR1 and no more")
     assert "cannot be read" in refusal("coco", "--from", str(coco))
-    assert set(image_preparation.KNOWN) <= set(prepare_data.known())
+    assert set(media_preparation.IMAGE_SETS) <= set(prepare_data.PREPARATIONS)
 
 
 def refusal_without(folder: Path, names: str, data: str = "coco") -> str:
@@ -347,31 +334,6 @@ def refusal_without(folder: Path, names: str, data: str = "coco") -> str:
         path = folder / name
         path.unlink() if path.is_file() else path.rename(folder.parent / "moved away")
     return refusal(data, "--from", str(folder))
-
-
-def test_a_manifest_of_faces_as_it_was_once_written_is_read_and_kept(tmp_path: Path) -> None:
-    import hashlib
-
-    folder = tmp_path / "celeba"
-    folder.mkdir()
-    faces = np.random.default_rng(0).integers(0, 256, (3, 178, 178, 3), dtype=np.uint8)
-    shards = []
-    for split, face in zip(("train", "val", "test"), faces, strict=True):
-        (folder / f"{split}-00000.bin").write_bytes(face.tobytes())
-        digest = hashlib.sha256(face.tobytes()).hexdigest()
-        shards.append({"file": f"{split}-00000.bin", "split": split, "images": 1, "sha256": digest, "skipped": {}})
-    settings = {"name": "celeba", "from": "official files", "partition": "ab", "side": 178, "shard_images": 1024}
-    totals = {"train": 1, "val": 1, "test": 1}
-    old = json.dumps({"format": 1, "settings": settings, "totals": totals, "shards": shards}).encode()
-    (folder / "manifest.json").write_bytes(old)
-    data = CelebAImages({"manifest": "celeba/manifest.json"})
-    data.find(tmp_path, None)
-    assert data.counts == totals and np.array_equal(data.square("test", 0), faces[2])
-    assert prepare_data.main(["celeba", "--verify", "--to", str(tmp_path)]) == 0
-    assert (folder / "manifest.json").read_bytes() == old
-    other = json.loads(old) | {"totals": {"train": 2}, "shards": [{**shards[0], "images": 2}]}
-    (folder / "manifest.json").write_text(json.dumps(other))
-    assert "expected 190,104, 2 images of 178 x 178 x 3" in refusal("celeba", "--verify", "--to", str(tmp_path))
 
 
 def test_images_of_another_size_than_asked_for_are_refused(coco: Path) -> None:

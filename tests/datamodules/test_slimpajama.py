@@ -11,15 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import text_sources
-from paper_repro.datamodules.slimpajama import SlimPajamaData
+from paper_repro.datamodules.text import SlimPajamaData
 from paper_repro.datamodules.token_shards import Part, Rank, TokenManifest, write_streams
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.scripts import prepare_data
+from paper_repro.tests.support.prepared import content, refusal, texts
 
 TRAIN = [f"Document {index} of the corpus {'says more ' * (index % 5)}and ends here." for index in range(120)]
 HELD_OUT = {split: [f"Document {index} for {split} alone." for index in range(12)] for split in ("validation", "test")}
@@ -40,8 +40,8 @@ def corpus(tmp_path: Path) -> Path:
     from datasets import Dataset
 
     files = {"train-0": TRAIN[:70], "train-1": TRAIN[70:], "validation-0": HELD_OUT["validation"]}
-    for name, texts in {**files, "test-0": HELD_OUT["test"]}.items():
-        rows = Dataset.from_dict({"text": texts, "meta": [{"redpajama_set_name": "C4"}] * len(texts)})
+    for name, some in {**files, "test-0": HELD_OUT["test"]}.items():
+        rows = Dataset.from_dict({"text": some, "meta": [{"redpajama_set_name": "C4"}] * len(some)})
         rows.to_parquet(str(tmp_path / "corpus" / "data" / f"{name}.parquet"))
     (tmp_path / "tokenizer.json").write_bytes(TOKENIZER.to_bytes())
     return tmp_path
@@ -53,28 +53,13 @@ def prepare(folder: Path, to: str, *words: str, source: str = "corpus") -> Path:
     return folder / to / "slimpajama"
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".lock")}
-
-
-def texts(folder: Path, split: str) -> list[str]:
-    shards = TokenManifest.read(folder / "manifest.json").of(split)
-    ids = np.concatenate([np.fromfile(folder / shard.file, np.uint16) for shard in shards]).tolist()
-    ends = [index for index, token in enumerate(ids) if token == TOKENIZER.end_of_text]
-    assert ends[-1] == len(ids) - 1
-    return [TOKENIZER.decode(ids[start + 1 : end]) for start, end in zip([-1, *ends], ends, strict=False)]
-
-
-def refusal(*words: str) -> str:
-    with pytest.raises(UsageError) as caught:
-        prepare_data.main(words)
-    return str(caught.value)
-
-
 def test_the_sources_own_splits_are_written_in_order_and_read(corpus: Path) -> None:
     folder = prepare(corpus, "out")
-    assert texts(folder, "train") == TRAIN
-    assert texts(folder, "val") == HELD_OUT["validation"][:KEPT] and texts(folder, "test") == HELD_OUT["test"][:KEPT]
+    assert texts(folder, "train", TOKENIZER) == TRAIN
+    assert (
+        texts(folder, "val", TOKENIZER) == HELD_OUT["validation"][:KEPT]
+        and texts(folder, "test", TOKENIZER) == HELD_OUT["test"][:KEPT]
+    )
     totals = TokenManifest.read(folder / "manifest.json").totals()["train"]
     assert totals == {"documents": 120, "tokens": ENDS[-1], "bytes": sum(len(text.encode()) for text in TRAIN)}
     assert prepare_data.main(["slimpajama", "--verify", "--to", str(corpus / "out")]) == 0
@@ -88,11 +73,13 @@ def test_the_sources_own_splits_are_written_in_order_and_read(corpus: Path) -> N
 @pytest.mark.parametrize("documents", [1, 9, 10, 11, 57])
 def test_the_document_that_reaches_the_tokens_is_the_last(corpus: Path, documents: int) -> None:
     exact = prepare(corpus, "exact", "--max-tokens", str(ENDS[documents - 1]))
-    assert texts(exact, "train") == TRAIN[:documents]
+    assert texts(exact, "train", TOKENIZER) == TRAIN[:documents]
     less = prepare(corpus, "less", "--max-tokens", str(ENDS[documents - 1] - LENGTHS[documents - 1] + 1))
-    assert texts(less, "train") == TRAIN[:documents] and texts(less, "val") == texts(exact, "val")
+    assert texts(less, "train", TOKENIZER) == TRAIN[:documents] and texts(less, "val", TOKENIZER) == texts(
+        exact, "val", TOKENIZER
+    )
     more = prepare(corpus, "more", "--max-tokens", str(ENDS[documents - 1] + 1))
-    assert texts(more, "train") == TRAIN[: documents + 1]
+    assert texts(more, "train", TOKENIZER) == TRAIN[: documents + 1]
 
 
 def test_more_tokens_go_on_where_fewer_ended_and_fewer_are_refused(corpus: Path) -> None:
@@ -118,8 +105,11 @@ def test_a_source_of_one_split_holds_out_its_first_documents(corpus: Path) -> No
     (corpus / "single" / "part.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TRAIN))
     for number in ("1", "1000"):
         folder = prepare(corpus, number, "--max-tokens", number, source="single")
-        assert texts(folder, "val") == TRAIN[:KEPT] and texts(folder, "test") == TRAIN[KEPT : 2 * KEPT]
-        found = texts(folder, "train")
+        assert (
+            texts(folder, "val", TOKENIZER) == TRAIN[:KEPT]
+            and texts(folder, "test", TOKENIZER) == TRAIN[KEPT : 2 * KEPT]
+        )
+        found = texts(folder, "train", TOKENIZER)
         assert found == TRAIN[2 * KEPT : 2 * KEPT + len(found)]
 
 
@@ -253,7 +243,7 @@ def test_a_shard_made_again_by_another_number_of_ranks_is_the_one_that_counts(tm
 KILLED = """
 import sys, time
 from pathlib import Path
-from paper_repro.datamodules.slimpajama import SlimPajamaData
+from paper_repro.datamodules.text import SlimPajamaData
 from paper_repro.datamodules.token_shards import Part, write_streams
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 def read(first):
@@ -300,7 +290,9 @@ def test_the_hub_that_does_not_answer_and_the_tokenizer_that_is_absent_are_told(
     to = ["--to", str(corpus / "out")]
     message = refusal("slimpajama", "--download", "--tokenizer", str(corpus / "tokenizer.json"), *to)
     assert "couldn't reach the hub" in message and "prepare_data.py docstrings" in message
-    assert "found none of them" in refusal("slimpajama", "--from", "x", "--tokenizer", str(corpus / "nowhere"), *to)
+    assert "expected tokenizer.json, found none" in refusal(
+        "slimpajama", "--from", "x", "--tokenizer", str(corpus / "nowhere"), *to
+    )
     message = refusal("slimpajama", "--from", "x", *to)
     assert (
         str(corpus / "out" / "llama") in message and "run: hf download hf-internal-testing/llama-tokenizer" in message
@@ -317,7 +309,7 @@ def test_the_hub_is_read_in_llamas_ids_that_lie_among_the_data(corpus: Path, mon
     words = ["slimpajama", "--download", "--to", str(corpus / "out"), "--max-tokens", str(ENDS[20])]
     assert prepare_data.main(words) == 0
     folder = corpus / "out" / "slimpajama"
-    assert texts(folder, "train") == TRAIN[:21]
+    assert texts(folder, "train", TOKENIZER) == TRAIN[:21]
     source = TokenManifest.read(folder / "manifest.json").settings["source"]
     assert (source["from"], source["revision"]) == (text_sources.SLIMPAJAMA, text_sources.SLIMPAJAMA_REVISION)
 

@@ -1,4 +1,3 @@
-import json
 import multiprocessing
 from pathlib import Path
 
@@ -204,13 +203,8 @@ def test_damaged_shards_are_refused_with_what_mends_them(tmp_path: Path) -> None
     assert all(message.endswith("run: python prepare.py corpus") for message in (altered, truncated, missing))
 
 
-def test_an_id_that_the_vocabulary_lacks_and_another_tokenizer_are_refused(tmp_path: Path) -> None:
+def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
     shards(tmp_path)
-    path = tmp_path / "corpus" / "manifest.json"
-    content = json.loads(path.read_bytes())
-    content["tokenizer"]["vocabulary_size"] = 5
-    path.write_text(json.dumps(content))
-    assert "expected ids below 5, the vocabulary" in refusal(opened(tmp_path))
     (tmp_path / "corpus" / "tokenizer.json").write_bytes(BytePairTokenizer.train(DOCUMENTS, 280).to_bytes())
     with pytest.raises(UsageError, match="another tokenizer than the one"):
         _ = opened(tmp_path).tokenizer

@@ -68,24 +68,6 @@ def test_the_fingerprint_is_of_the_content(trained: BytePairTokenizer, tmp_path:
     assert CharacterTokenizer("ab").fingerprint != CharacterTokenizer("ac").fingerprint
 
 
-def two_files(tokenizer: BytePairTokenizer, folder: Path) -> Path:
-    """GPT-2's layout; its end of text stands in vocab.json."""
-    folder.mkdir()
-    model = json.loads(tokenizer.to_bytes())["model"]
-    (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
-    lines = [" ".join(pair) for pair in model["merges"]]
-    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *lines]) + "\n")
-    return folder
-
-
-def test_two_files_are_the_same_tokenizer_as_one(trained: BytePairTokenizer, tmp_path: Path) -> None:
-    loaded = BytePairTokenizer.load(two_files(trained, tmp_path / "gpt2"))
-    assert loaded.end_of_text == trained.end_of_text
-    for text in (*TEXTS[:3], END_OF_TEXT):
-        assert loaded.encode(text) == trained.encode(text)
-    assert loaded.fingerprint == trained.fingerprint
-
-
 def test_gpt2_is_found_among_the_data_or_its_places_and_layout_are_told(
     trained: BytePairTokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,9 +77,9 @@ def test_gpt2_is_found_among_the_data_or_its_places_and_layout_are_told(
         known(GPT2, tmp_path / "root")
     for part in (tmp_path / "root" / "gpt2", tmp_path / "shared" / "gpt2", tmp_path / "data" / "gpt2"):
         assert str(part) in str(caught.value)
-    assert "vocab.json and merges.txt" in str(caught.value) and "run: hf download" in str(caught.value)
-    (tmp_path / "data").mkdir()
-    two_files(trained, tmp_path / "data" / "gpt2")
+    assert "folder with tokenizer.json" in str(caught.value) and "run: hf download" in str(caught.value)
+    (tmp_path / "data" / "gpt2").mkdir(parents=True)
+    (tmp_path / "data" / "gpt2" / "tokenizer.json").write_bytes(trained.to_bytes())
     assert known(GPT2, tmp_path / "root").fingerprint == trained.fingerprint
 
 
@@ -113,7 +95,7 @@ def test_an_empty_folder_and_another_kind_of_tokenizer_are_refused(tmp_path: Pat
     from tokenizers import Tokenizer as Library
     from tokenizers import models
 
-    with pytest.raises(UsageError, match=r"expected tokenizer.json, or vocab.json and merges.txt, found none"):
+    with pytest.raises(UsageError, match=r"expected tokenizer.json, found none"):
         BytePairTokenizer.load(tmp_path)
     Library(models.WordLevel({"a": 0}, unk_token="a")).save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(UsageError, match=r"neither a byte-level tokenizer.* nor one with byte_fallback"):

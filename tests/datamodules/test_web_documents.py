@@ -7,7 +7,6 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from paper_repro.base.errors import UsageError
@@ -17,6 +16,8 @@ from paper_repro.datamodules.text_sources import RedPajamaFiles, is_val, sample_
 from paper_repro.datamodules.token_shards import TokenManifest
 from paper_repro.datamodules.tokenizers import BytePairTokenizer, known
 from paper_repro.scripts import prepare_data
+from paper_repro.tests.support.prepared import refusal
+from paper_repro.tests.support.prepared import texts as written
 
 TEXTS = [f"Document {index} of the web {'says more ' * (index % 5)}and ends here." for index in range(120)]
 TOKENIZER = BytePairTokenizer.train(TEXTS, 300)
@@ -46,18 +47,6 @@ def prepare(folder: Path, name: str, to: str, *words: str) -> Path:
     return folder / to / name
 
 
-def written(folder: Path, split: str) -> list[str]:
-    shards = TokenManifest.read(folder / "manifest.json").of(split)
-    ids = np.concatenate([np.fromfile(folder / shard.file, np.uint16) for shard in shards])
-    return [TOKENIZER.decode(part[:-1].tolist()) for part in np.split(ids, np.flatnonzero(ids == 0) + 1)[:-1]]
-
-
-def refusal(*words: str) -> str:
-    with pytest.raises(UsageError) as caught:
-        prepare_data.main(words)
-    return str(caught.value)
-
-
 def test_shards_of_somebody_else_are_neither_removed_nor_replaced(tmp_path: Path) -> None:
     name = next(iter(COLUMNS))
     put(tmp_path / "web" / "part.jsonl", COLUMNS[name])
@@ -76,7 +65,9 @@ def test_a_folder_is_split_by_the_places_of_its_documents(tmp_path: Path, name: 
     texts = [*TEXTS[:7], "", *TEXTS[7:40], "", *TEXTS[40:]]
     put(tmp_path / "web" / "part.jsonl", COLUMNS[name], texts)
     folder = prepare(tmp_path, name, "out", "--from", str(tmp_path / "web"))
-    assert written(folder, "train") == expected("train", texts) and written(folder, "val") == expected("val", texts)
+    assert written(folder, "train", TOKENIZER) == expected("train", texts) and written(
+        folder, "val", TOKENIZER
+    ) == expected("val", texts)
     assert 0 < len(expected("val", texts)) < 30
     source = TokenManifest.read(folder / "manifest.json").settings["source"]
     assert (source["name"], source["column"], source["from"]) == (name, COLUMNS[name], "local files")
@@ -89,14 +80,14 @@ def test_what_is_held_out_depends_neither_on_the_tokens_nor_on_an_interruption(t
     put(tmp_path / "web" / "part.jsonl", "text")
     given = ["--from", str(tmp_path / "web"), "--val-documents", "3"]
     few = prepare(tmp_path, "fineweb", "few", *given, "--max-tokens", "200")
-    assert written(few, "val") == expected("val")[:3]
-    train = written(few, "train")
+    assert written(few, "val", TOKENIZER) == expected("val")[:3]
+    train = written(few, "train", TOKENIZER)
     assert train == expected("train")[: len(train)] and 0 < len(train) < 20
     grown = prepare(tmp_path, "fineweb", "few", *given)
     whole = prepare(tmp_path, "fineweb", "whole", *given)
     names = sorted(path.name for path in whole.glob("*.*"))
     assert all((grown / name).read_bytes() == (whole / name).read_bytes() for name in names if ".lock" not in name)
-    assert written(grown, "train") == expected("train")
+    assert written(grown, "train", TOKENIZER) == expected("train")
 
 
 def test_the_share_and_seed_of_the_authors_hold_out_one_in_two_thousand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +138,9 @@ def test_redpajama_is_streamed_from_its_publisher_past_missing_and_broken_files(
     monkeypatch.setattr(text_sources, "REDPAJAMA_URL", publisher)
     monkeypatch.setattr(text_sources, "sample_names", lambda: ["a", "b", "c", "d"])
     folder = prepare(tmp_path, "redpajama", "out", "--download")
-    assert written(folder, "train") == expected("train") and written(folder, "val") == expected("val")
+    assert written(folder, "train", TOKENIZER) == expected("train") and written(folder, "val", TOKENIZER) == expected(
+        "val"
+    )
     source = TokenManifest.read(folder / "manifest.json").settings["source"]
     assert source["from"] == "togethercomputer/RedPajama-Data-V2, sample-100B"
     rows = RedPajamaFiles([publisher.format(name) for name in "abcd"])
@@ -172,7 +165,7 @@ def test_fineweb_is_streamed_from_the_hub_in_neox_ids_among_the_data(
     (tmp_path / "out" / "gpt-neox" / "tokenizer.json").write_bytes(TOKENIZER.to_bytes())
     assert prepare_data.main(words) == 0
     assert asked == [(("HuggingFaceFW/fineweb",), {"name": "sample-100BT", "streaming": True})]
-    assert written(tmp_path / "out" / "fineweb", "train") == expected("train")
+    assert written(tmp_path / "out" / "fineweb", "train", TOKENIZER) == expected("train")
 
 
 def test_wrong_words_folders_and_columns_are_answered(tmp_path: Path) -> None:

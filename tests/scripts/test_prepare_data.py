@@ -16,6 +16,7 @@ from paper_repro.base import files
 from paper_repro.datamodules import docstrings, preparations
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.scripts import prepare_data
+from paper_repro.tests.support.prepared import content, refusal
 
 DOCUMENTS = [f"Document {index} of the corpus {'says more ' * (index % 5)}and ends here." for index in range(300)]
 
@@ -41,16 +42,6 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def openwebtext(folder: Path, to: Path, *words: str, source: str = "corpus.jsonl") -> int:
     given = ["--from", str(folder / source), "--tokenizer", str(folder / "tokenizer.json"), "--to", str(to)]
     return prepare_data.main(["openwebtext", *given, *words])
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
-
-
-def refusal(*words: str) -> str:
-    with pytest.raises(prepare_data.UsageError) as caught:
-        prepare_data.main(words)
-    return str(caught.value)
 
 
 def test_every_document_is_written_once_with_its_end_and_split_as_nanogpt_does(corpus: Path) -> None:
@@ -118,7 +109,6 @@ PREPARE = """
 import resource, sys, time
 from pathlib import Path
 from paper_repro.datamodules import token_shards
-from paper_repro.datamodules import preparations
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 class Slow(list):
     def __getitem__(self, places):
@@ -275,7 +265,7 @@ def test_shakespeare_is_checked_copied_and_refused_when_it_is_another_text(
         (["shakespear"], "unknown data 'shakespear' (did you mean 'shakespeare'?)"),
         (
             ["docstrings", "openwebtext"],
-            f"give one of {', '.join(prepare_data.known())}, got docstrings openwebtext",
+            f"give one of {', '.join(prepare_data.PREPARATIONS)}, got docstrings openwebtext",
         ),
         (["docstrings", "--tokeniser", "x"], "unknown option --tokeniser (did you mean '--tokenizer'?)"),
         (["docstrings", "colour=1"], "unknown word 'colour=1'"),
@@ -285,7 +275,7 @@ def test_shakespeare_is_checked_copied_and_refused_when_it_is_another_text(
         (["docstrings", "--vocabulary", "many"], "--vocabulary many: give a whole number above 0"),
         (["docstrings", "--verify", "--to", "/nonexistent"], "give the command without --verify"),
         (["openwebtext"], "give --from PATH, or --download"),
-        (["--verify"], f"give one of {', '.join(prepare_data.known())}, got none"),
+        (["--verify"], f"give one of {', '.join(prepare_data.PREPARATIONS)}, got none"),
     ],
 )
 def test_wrong_words_are_answered_with_the_right_ones(words: list[str], part: str) -> None:
