@@ -12,9 +12,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
-from paper_repro.base.errors import STOPPING, UsageError, at_least
+from paper_repro.base.errors import STOPPING, UsageError, at_least, end_with_parent
 from paper_repro.base.files import CorruptFileError, read_regular, sha256_of_bytes
-from paper_repro.base.processes import end_with_parent
 from paper_repro.datamodules.array_shards import M, Shard, ShardFolder, held, named
 from paper_repro.datamodules.pixels import UnfitError
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paper_repro.base import typed_yaml
+from paper_repro.base import configs
 from paper_repro.base.configs import TARGET, modules, own_packages
 from paper_repro.base.files import read_regular, sha256_of_bytes, sha256_of_file, write_atomically
 
@@ -76,7 +76,7 @@ class Rules:
 @functools.cache
 def rules() -> Rules:
     """Return the rules, read once."""
-    content = typed_yaml.read(RULES).plain()
+    content = configs.read(RULES).plain()
     neutral: dict[str, dict[str, Any]] = {}
     for entry in content.pop("neutral"):
         for name in entry["of"]:

@@ -26,9 +26,8 @@ from typing import Any
 
 from paper_repro.base import identity
 from paper_repro.base.configs import modules
-from paper_repro.base.errors import STOPPING, UsageError
+from paper_repro.base.errors import STOPPING, UsageError, cause, end_with_parent, memory_kills
 from paper_repro.base.files import CodeState, read_code_state
-from paper_repro.base.processes import cause, end_with_parent, memory_kills
 from paper_repro.cells.estimates import Configs
 from paper_repro.cells.records import versions
 from paper_repro.cells.tasks import Cost

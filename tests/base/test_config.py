@@ -1,7 +1,6 @@
 import copy
 import hashlib
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +43,12 @@ def refusal(experiment: str, *overrides: str) -> str:
         ("experiment=ebt/training_cost", ["unknown key 'experiment'"]),
         ("optimizer.lr.value=1", ["optimizer.lr is a value, not a section"]),
         ("optimizer.betas.0=0.5", ["optimizer.betas is a value, not a section"]),
-        ("optimizer.lr=fast", ["optimizer.lr takes a number", "default 0.005", "not a word"]),
+        ("optimizer.lr=fast", ["optimizer.lr takes a number", "default 0.005", "not text"]),
         ("optimizer.lr=true", ["takes a number", "not true or false"]),
         ("training.steps=2.5", ["takes a whole number", "not a number"]),
         ("training.steps=true", ["takes a whole number", "not true or false"]),
         ("data.standardize=1", ["takes true or false", "not a whole number"]),
-        ("data.kernel=3", ["takes a word", "not a whole number"]),
+        ("data.kernel=3", ["takes text", "not a whole number"]),
         ("optimizer.betas=0.9", ["takes a list", "not a number"]),
         ("optimizer=adma", ["there is no such optimizer config", "did you mean 'adam'"]),
         ("optimizer.lr=nan", ["a value must be finite"]),
@@ -218,19 +217,6 @@ def test_no_resolver_puts_what_is_elsewhere_into_a_config(
 def test_an_override_of_a_section_is_not_changed_by_those_of_another_config() -> None:
     assert compose(GP, ["+deep={}", "+deep.er=1"])["deep"] == {"er": 1}
     assert compose(GP, ["+deep={}"])["deep"] == {}
-
-
-@pytest.mark.parametrize("word", ["{{x:'${{a{0}}}',y:'${{a{0}}}'}}", "['${{a{0}}}','${{a{0}}}']"])
-def test_references_that_double_what_others_lead_to_are_refused_at_once(word: str) -> None:
-    words = ["+a0={x:1,y:1}", *(f"+a{number}={word.format(number - 1)}" for number in range(1, 40))]
-    started = time.process_time()
-    with pytest.raises(UsageError, match="lead to more than 20,000 values"):
-        compose(GP, words)
-    assert time.process_time() - started < 5
-    assert compose(GP, words[:8])["a7"]
-    circle = ["+a={x:'${b}'}", "+b={x:'${a}'}"]
-    with pytest.raises(UsageError):
-        compose(GP, circle)
 
 
 def test_plain_references_between_keys_still_stand() -> None:
