@@ -147,11 +147,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lookup(config: Mapping[str, Any], key: str) -> Any:
-    """Return the value under a dotted key, for example ``optimizer.lr``.
-
-    Raises:
-        KeyError: there is none.
-    """
+    """Return the value under a dotted key, for example ``optimizer.lr``, else raise KeyError."""
     node: Any = config
     for part in key.split("."):
         if not isinstance(node, Mapping) or part not in node:
@@ -189,11 +185,7 @@ def folders() -> list[Path]:
 
 
 def files_of(group: str) -> dict[str, Path]:
-    """Return the files of a group of configs by the name that chooses each.
-
-    Raises:
-        UsageError: two files have one name.
-    """
+    """Return the files of a group of configs by the name that chooses each, which must be unique."""
     found: dict[str, Path] = {}
     for root in folders():
         for path in sorted((root / group).rglob("*.yaml")):
@@ -624,11 +616,7 @@ def quoted(text: str) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def parse(text: str) -> Override:
-    """Parse one override in Hydra's grammar: ``key=value``, ``+key=value`` to add a key, or ``group=choice``.
-
-    Raises:
-        UsageError: it is not of the form key=value, or deletes or sweeps.
-    """
+    """Parse one override in Hydra's grammar: ``key=value``, ``+key=value`` to add a key, or ``group=choice``."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -658,11 +646,7 @@ def parse_all(overrides: Sequence[str | Override]) -> list[Override]:
 
 
 def read_overrides(node: Node) -> tuple[Override, ...]:
-    """Return the overrides of a YAML mapping; a section stands before what refines it.
-
-    Raises:
-        UsageError: with file and line, it is no mapping, or a value is not finite.
-    """
+    """Return the overrides of a YAML mapping; a section stands before what refines it."""
     if not node.is_mapping:
         raise node.error(f"'{node.name}' is a mapping of keys to values, for example {{optimizer.lr: 0.008}}")
     found = (override_of(name, child) for name, child in node.items().items())
@@ -697,10 +681,8 @@ def _checked(override: Override) -> Override:
 
 
 def apply(config: dict[str, Any], override: Override) -> None:
-    """Set the override's key in ``config``, whose sections are copied before they change.
-
-    Raises:
-        UsageError: the key is unknown (with the nearest), or the value is of another type than the one below it.
+    """Set the override's key in ``config``, whose sections are copied before they change; a key that is unknown, or a
+    value of another type than the one below it, is a UsageError.
     """
     *parents, last = override.key.split(".")
     node: Any = config
@@ -772,13 +754,8 @@ def _fitting(override: Override, default: Any) -> Any:
 
 
 def explained(experiment: str, overrides: Sequence[str | Override], seed: int) -> str:
-    """Return one cell's resolved config as YAML; behind each value, as a comment, the place that it comes from.
-
-    A config is made of layers: the files that Hydra composes, then the overrides in their order.  A value's origin is
-    the last layer that sets it.
-
-    Raises:
-        UsageError: as ``compose``.
+    """Return one cell's resolved config as YAML, with the origin of each value as a comment: the last layer that sets
+    it, of the files that Hydra composes and then the overrides in their order.
     """
     parsed = parse_all(overrides)
     config, written = compose(experiment, parsed, seed), dict(leaves(unresolved(experiment, parsed)))
@@ -906,12 +883,9 @@ def _package(word: str, where: str) -> tuple[str, Path]:
 
 
 def check_targets(config: Any) -> None:
-    """Refuse a config that names anything outside the ``ROOMS``, the user's own packages and ``torch.optim``.
+    """Raise UsageError where a config names anything outside ``ROOMS``, the user's own packages and ``torch.optim``.
 
     This reads the names alone and imports nothing; ``locate`` and ``require`` check the objects.
-
-    Raises:
-        UsageError: with the offending ``_target_`` and its key.
     """
     for path, call in _calls(config, ""):
         if not _may_be_named(call[TARGET]):
@@ -971,11 +945,7 @@ def require(node: Any, section: str, expected: type, described: str, nested: boo
 
 
 def built_by(target: str) -> type:
-    """Return the class that a target builds: itself, or the one that a function's annotation names.
-
-    Raises:
-        UsageError: as ``locate``.
-    """
+    """Return the class that a target builds: itself, or the one that a function's annotation names."""
     found = locate(target)
     return found if isinstance(found, type) else _returned(found)
 

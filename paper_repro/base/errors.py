@@ -40,6 +40,7 @@ STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true", "fsdp")
 BY_TORCHRUN, BY_SRUN = "torchrun", "srun"
 FORMAT = "%(levelname)s: %(message)s"
 _SWEEP = "train.py -m sweeps; reproduce.py takes seeds=0,1, and an artifact names values (docs/add/ablation.md)"
+OUTPUT_FAILS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
 _asked: float | None = None
 TOGETHER_SECONDS = 0.3
 """Two signals that arrive within so short a time are one request to stop."""
@@ -114,11 +115,7 @@ def place() -> Place | None:
 
 
 def check_started(nodes: int) -> None:
-    """Check whether a command that trains on several nodes was started on them.
-
-    Raises:
-        UsageError: this process was started alone.
-    """
+    """Raise UsageError where a command that trains on several nodes was started alone."""
     if nodes > 1 and place() is None:
         raise UsageError(
             f"machine.nodes={nodes}: the same command has to be started on every node, by torchrun or srun "
@@ -233,11 +230,7 @@ def default_runs() -> Path:
 
 
 def runs_folder(given: str | None) -> Path:
-    """Return the folder of runs that ``runs=DIR`` names, else ``default_runs``.
-
-    Raises:
-        UsageError: there is something else in its place.
-    """
+    """Return the folder of runs that ``runs=DIR`` names, else ``default_runs``; a file in its place is a UsageError."""
     path = Path(given).expanduser() if given else default_runs()
     if path.exists() and not path.is_dir():
         raise UsageError(f"{'runs' if given else RUNS_VARIABLE}={path}: this is no folder; give runs=DIR")
@@ -245,12 +238,7 @@ def runs_folder(given: str | None) -> Path:
 
 
 class Options(argparse.ArgumentParser):
-    """Reads the options of a command; a wrong word is a UsageError, and ``--help`` shows the description and them.
-
-    Args:
-        command: the script's name.
-        description: the script's docstring.
-    """
+    """Reads the options of a command; a wrong word is a UsageError, and ``--help`` shows the description and them."""
 
     def __init__(self, command: str, description: str | None) -> None:
         super().__init__(
@@ -265,12 +253,7 @@ class Options(argparse.ArgumentParser):
         raise UsageError(f"{message.removeprefix('argument ')}; {self.prog} --help says more")
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Return the values of the options.
-
-        Raises:
-            UsageError: an unknown option, answered with the nearest known one, or a value that cannot be one.
-            SystemExit: the help is printed: it was asked for, or there is no word.
-        """
+        """Return the values of the options; without any word, print the help and raise SystemExit."""
         if not arguments:
             self.print_help()
             raise SystemExit(MISUSE)
@@ -381,7 +364,7 @@ def run_main(main: Callable[[Sequence[str]], int], arguments: Sequence[str] | No
         return INTERRUPTED
     except OSError as error:
         # EBADF: prepare() has opened a closed output for reading.  An error that names a file is not of the output.
-        if error.filename is not None or error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF):
+        if error.filename is not None or error.errno not in OUTPUT_FAILS:
             raise
         with contextlib.suppress(OSError, ValueError):  # Python writes what is left at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
