@@ -46,7 +46,7 @@ def compare(device: torch.device) -> Iterator[Comparison]:
     way = "closed_form" if device.type == "cpu" else "fused"
     own = partial(self_slot_attention, implementation=way)
     definition = partial(self_slot_attention, implementation="reference")
-    pairs = [
+    pairs: list[tuple[Callable[..., Tensor], Callable[..., Tensor], int, int, str]] = [
         (own, definition, 3, 5, "definition, with an own column"),
         (partial(_causal, way), _math, 1, 3, "math backend, causal"),
     ]
@@ -57,8 +57,8 @@ def compare(device: torch.device) -> Iterator[Comparison]:
             if kind == "times":
                 yield timed(str(size), "ms", one, two, other, device, error=error)
             else:
-                sides = ([peak_bytes(product) / KIB / size.tokens] for product in (one, two))
-                yield Comparison(str(size), "KiB per token at the peak", *sides, other, error)
+                found, expected = ([peak_bytes(product) / KIB / size.tokens] for product in (one, two))
+                yield Comparison(str(size), "KiB per token at the peak", found, expected, other, error)
 
 
 def _causal(way: str, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -63,7 +63,7 @@ def _descent(size: Size, num_steps: int, device: torch.device) -> Comparison:
 
     descent = partial(descend, x, keys, reading, writing, context, weight, **options)
     ours, other = (with_gradients(partial(descent, implementation=way), leaves) for way in ("auto", "reference"))
-    many = {"calls": REPETITIONS, "units": num_steps, "error": largest_error(ours(), other())}
+    many: dict[str, Any] = {"calls": REPETITIONS, "units": num_steps, "error": largest_error(ours(), other())}
     return timed(f"{size}, T={num_steps}", "ms per inner step", ours, other, "definition", device, **many)
 
 

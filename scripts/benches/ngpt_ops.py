@@ -51,8 +51,10 @@ def compare(device: torch.device) -> Iterator[Comparison]:
             if not cpu:
                 yield _against(case, "compiled definition", torch.compile(_by(case, "reference")), 1.2, device)
         case = _with_matrix(tokens, width, dtype, device)
-        other = ("eager definition", _by(case, "reference")) if cpu else ("scales folded into the matrix", _folded)
-        yield _against(case, *other, None, device)
+        label, other = (
+            ("eager definition", _by(case, "reference")) if cpu else ("scales folded into the matrix", _folded)
+        )
+        yield _against(case, label, other, None, device)
 
 
 def _cases(tokens: int, width: int, head: int, dtype: torch.dtype, device: torch.device) -> Iterator[Case]:
