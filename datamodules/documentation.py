@@ -22,7 +22,7 @@ from urllib.parse import urljoin
 import numpy as np
 import numpy.typing as npt
 
-from paper_repro.base import typed_yaml
+from paper_repro.base import configs
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes
 from paper_repro.datamodules.downloads import fetch, put
@@ -92,7 +92,7 @@ def read_pins(path: Path = PINS) -> list[Pin]:
     Raises:
         UsageError: with file and line, an entry lacks something.
     """
-    found: list[Pin] = typed_yaml.convert(list[Pin], typed_yaml.read(path))
+    found: list[Pin] = configs.convert(list[Pin], configs.read(path))
     return found
 
 

@@ -21,30 +21,14 @@ import platform
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paper_repro.base.errors import Options, UsageError, nearest, run_main
 from paper_repro.base.files import read_code_state, write_atomically
 from paper_repro.cells.records import SEAL, processor_name, seal
 
-if TYPE_CHECKING:
-    import torch
-
 BENCHES = Path(__file__).parent / "benches"
 sys.path[:0] = [str(BENCHES), str(BENCHES.parent)]
-
-
-def _surroundings(device: "torch.device") -> dict[str, Any]:
-    import torch
-
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
-    return {
-        "device": f"{device.type}: {name}",
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-    }
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -61,12 +45,16 @@ def main(arguments: Sequence[str]) -> int:
         if options.json.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
             raise UsageError(f"--json {options.json}: cannot be written there; give a file in a folder that exists")
 
-    from paper_repro.training.machine import Machine, settings  # imports torch
+    import torch
+
+    from paper_repro.training.machine import Machine, settings
 
     code = read_code_state()
     machine = Machine(accelerator=options.device, threads=1)
     with settings(machine):
-        surroundings = _surroundings(machine.device)
+        name = torch.cuda.get_device_name(machine.device) if options.device == "cuda" else processor_name()
+        surroundings = {"device": f"{machine.device.type}: {name}", "threads": torch.get_num_threads()}
+        surroundings |= {"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda}
         print(", ".join(f"{key} {value}" for key, value in surroundings.items()))
         bench = import_module(options.name)
         content: dict[str, Any] = {"bench": options.name, "commit": code.commit, "dirty": code.dirty, **surroundings}

@@ -21,12 +21,13 @@ import re
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tabulate import tabulate
 
 from paper_repro.base import identity
+from paper_repro.base.configs import leaves
 from paper_repro.base.errors import RESULTS, UsageError, parse, run_main
 from paper_repro.cells.records import Record
 from paper_repro.tables import plan as plans
@@ -40,6 +41,7 @@ NO_RUNS_FOLDER = "no runs folder, which has the records of cells in cells/ (runs
 ID = re.compile("[0-9a-f]{4,16}")
 """An id, or how one begins, which a folder may be called, too."""
 FIELDS = ("status", "seed", "parameters", "multiply_adds", "seconds", "peak_memory_mib")
+COMPARED = ("difference", "ratio")
 Row = list[Any]
 Folder = tuple[Path, Plan]
 """A runs folder, and an artifact whose cells lie in it."""
@@ -112,13 +114,9 @@ def _of_cells(records: Sequence[Record]) -> str:
         steps = [f"{curve['step'][-1]:g}" if curve.get("step") else ABSENT for curve in own]
         _, *values = _numbers(name, *(curve["value"][-1] if curve.get("step") else None for curve in own))
         curves.append([name, " and ".join(dict.fromkeys(steps)), *values])
-    numbers = [*names, "difference", "ratio"]
-    parts = [
-        _table(["", *names], about),
-        _differing([(first, second)], names),
-        _table(["metric", *numbers], rows) if rows else "metrics: none",
-        _table(["curve", "last step", *numbers], curves) if curves else "curves: none",
-    ]
+    parts = [_table(["", *names], about), _differing([(first, second)], names)]
+    parts.append(_table(["metric", *names, *COMPARED], rows) if rows else "metrics: none")
+    parts.append(_table(["curve", "last step", *names, *COMPARED], curves) if curves else "curves: none")
     return "\n\n".join(parts)
 
 
@@ -144,7 +142,7 @@ def _of_folders(words: Sequence[str], folders: Sequence[Folder]) -> str:
                 means = [statistics.fmean(found) if found else None for found in values]
                 seeds = " and ".join(str(len(found)) for found in values)
                 rows.append([*(value for _, value in place), *_numbers(name, *means), seeds])
-    header = [*first.axes, "metric", "A", "B", "difference", "ratio", "seeds"]
+    header = [*first.axes, "metric", "A", "B", *COMPARED, "seeds"]
     return "\n\n".join([f"A: {words[0]}\nB: {words[1]}", _differing(pairs, ("A", "B")), _table(header, rows)])
 
 
@@ -152,7 +150,7 @@ def _differing(pairs: Sequence[tuple[Record, Record]], names: Sequence[str]) -> 
     """Return a table of the config keys that differ within pairs, each pair of values once, with how often it is so."""
     found = Counter[tuple[str, str, str]]()
     for pair in pairs:
-        left, right = (dict(_flat(identity.today(record.config), "")) for record in pair)
+        left, right = (dict(leaves(identity.today(record.config))) for record in pair)
         for key in {**left, **right}:
             values = _text(left.get(key)), _text(right.get(key))
             if values[0] != values[1]:
@@ -161,17 +159,8 @@ def _differing(pairs: Sequence[tuple[Record, Record]], names: Sequence[str]) -> 
         return "no cell of the one is at the place and seed of one of the other"
     if not found:
         return "configs: the same" if len(pairs) == 1 else f"configs: the same in all {len(pairs)} pairs of cells"
-    if len(pairs) == 1:
-        return _table(["config key", *names], [[*row] for row in found])
-    return _table(["config key", *names, f"pairs of {len(pairs)}"], [[*row, count] for row, count in found.items()])
-
-
-def _flat(node: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if not isinstance(node, Mapping) or not node:
-        yield path, node
-        return
-    for key, value in node.items():
-        yield from _flat(value, f"{path}.{key}" if path else str(key))
+    header = ["config key", *names, f"pairs of {len(pairs)}"][: 3 + (len(pairs) > 1)]
+    return _table(header, [[*row, count][: len(header)] for row, count in found.items()])
 
 
 def _numbers(name: str, first: float | None, second: float | None) -> Row:

@@ -81,14 +81,14 @@ def _draw(label: str, folder: Path, found: dict[str, Findings]) -> list[Path]:
     from paper_repro.papers.ngpt.inspection import Series
 
     kinds: list[Any] = [Figure4, Figure5, Figure6]
-    written: list[Path] = []
-    for (name, findings), kind in zip(found.items(), kinds, strict=True):
-        series = Series(label, json.loads(findings.attachments[kind.attachment]))
-        try:
-            written += kind([series]).write(folder / name)
-        except OSError as error:
-            raise UsageError(f"--to {folder}: cannot be written to ({error}); give another folder") from error
-    return written
+    try:
+        return [
+            path
+            for (name, findings), kind in zip(found.items(), kinds, strict=True)
+            for path in kind([Series(label, json.loads(findings.attachments[kind.attachment]))]).write(folder / name)
+        ]
+    except OSError as error:
+        raise UsageError(f"--to {folder}: cannot be written to ({error}); give another folder") from error
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paper_repro.base import errors
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from paper_repro.tables.plan import Plan
     from paper_repro.tables.spec import Artifact
 
-HELP = ("--help", "-h")
 PUBLISHED = "--published"
 ACTIONS = [
     f"--{one}" for one in ["list", "plan", "cells", "config", "render", "publish", "fill", "verify", "again", "cancel"]
@@ -71,9 +70,9 @@ INSTEAD = "--render shows the committed results where there are any"
 
 def main(arguments: Sequence[str]) -> int:
     slurm, arguments = start.take(arguments)
-    words = parse(arguments, (*HELP, *ACTIONS, CONTRIBUTION, start.PREPARE, PUBLISHED), SETTINGS)
+    words = parse(arguments, ("--help", "-h", *ACTIONS, CONTRIBUTION, start.PREPARE, PUBLISHED), SETTINGS)
     _check_launcher(words, slurm)
-    if words.flags & {*HELP} or not arguments:
+    if words.flags & {"--help", "-h"} or not arguments:
         print(__doc__)
         return 0 if arguments else 2
     actions = sorted(words.flags - {start.PREPARE, PUBLISHED})
@@ -82,8 +81,7 @@ def main(arguments: Sequence[str]) -> int:
     if "--list" in words.flags:
         from paper_repro.tables.publish import listing
 
-        columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        print(listing(words.runs, RESULTS, _chosen(words), columns))
+        print(listing(words.runs, RESULTS, _chosen(words), _columns()))
         return 0
     if PUBLISHED in words.flags and actions:
         raise UsageError(f"{PUBLISHED} goes with a run, not with {actions[0]}; --plan shows how many are published")
@@ -109,6 +107,10 @@ def main(arguments: Sequence[str]) -> int:
             if codes[-1] == INTERRUPTED:
                 break
     return max(codes)
+
+
+def _columns() -> int | None:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def _check_launcher(words: Words, slurm: start.Slurm | None) -> None:
@@ -212,19 +214,15 @@ def _cells(plan: "Plan", words: Words, action: str, warnings: "Later", slurm: st
         print(f"{plan.artifact.id}: no cell could be run, so no table is written; {INSTEAD}", file=sys.stderr)
         return result.exit_code
 
-    def close() -> None:
-        if shown:
-            taken = time.monotonic() - started
-            print(closing(plan.artifact.id, result.by_status, taken, words.runs / plan.folder), file=sys.stderr)
-        if result.interrupted:
-            done, total = result.by_status.get("finished", 0), sum(result.by_status.values())
-            print(f"interrupted after {done} of {total} cells; the same command goes on from here", file=sys.stderr)
-
-    shown = not result.interrupted or bool(result.by_status.keys() - {"not run"})
-    if not shown:
-        close()
-        return result.exit_code
-    return max(result.exit_code, _show(plan, words.runs, warnings, close))
+    code = result.exit_code
+    if not result.interrupted or result.by_status.keys() - {"not run"}:
+        code = max(code, _show(plan, words.runs, warnings))
+        taken = time.monotonic() - started
+        print(closing(plan.artifact.id, result.by_status, taken, words.runs / plan.folder), file=sys.stderr)
+    if result.interrupted:
+        done, total = result.by_status.get("finished", 0), sum(result.by_status.values())
+        print(f"interrupted after {done} of {total} cells; the same command goes on from here", file=sys.stderr)
+    return code
 
 
 def _verify(words: Words) -> int:
@@ -272,8 +270,8 @@ def _check_contribution(words: Words) -> int:
     return int(refused > 0)
 
 
-def _show(plan: "Plan", runs: Path, warnings: "Later", close: Callable[[], None] = lambda: None) -> int:
-    """Write table and figure, and print the table with the warnings below it, and what ``close`` prints.
+def _show(plan: "Plan", runs: Path, warnings: "Later") -> int:
+    """Write table and figure, and print the table with the warnings below it.
 
     Returns:
         0, or the exit code of a wrong config where the YAML names metrics that no cell has.
@@ -282,13 +280,11 @@ def _show(plan: "Plan", runs: Path, warnings: "Later", close: Callable[[], None]
     from paper_repro.tables.publish import render
 
     table, written = render(plan, runs, RESULTS)
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    print(table.markdown(width), flush=True)  # before what goes to stderr, where both go to one file
+    print(table.markdown(_columns()), flush=True)  # before what goes to stderr, where both go to one file
     print("\n".join(str(path) for path in written), file=sys.stderr)
     if changed := measurements.told(table.view.changed):
         warnings.add(changed)
     warnings.print()
-    close()
     wrong = {} if plan.altered else table.view.unnamed  # an altered run may measure less
     for name, why in wrong.items():
         place = spec.where(plan.artifact, "metrics", name)

@@ -29,7 +29,6 @@ class Comparison:
     """Our side against the other, in ``unit`` (lower is better)."""
 
     kind: ClassVar[str] = "comparisons"
-    """What such rows are called in a bench's file."""
     case: str
     unit: str
     ours: list[float]
@@ -48,7 +47,6 @@ class Comparison:
         return statistics.median(self.theirs) / statistics.median(self.ours)
 
     def line(self) -> str:
-        """Write the comparison for the terminal."""
         goal = f", goal {self.goal:g}x" if self.goal else ""
         rate = f"; {self.teraflops:.3g} TFLOP/s" if self.teraflops else ""
         rate += f"; {self.gigabytes_per_second:.3g} GB/s" if self.gigabytes_per_second else ""
@@ -58,7 +56,6 @@ class Comparison:
         )
 
     def record(self) -> dict[str, Any]:
-        """Return everything measured."""
         return {**asdict(self), "ratio": self.ratio, "rounds": ROUNDS}
 
 
@@ -84,7 +81,6 @@ def timed(
     """Compare the milliseconds of two sides: one round of each in turn, after a round that is not counted.
 
     Args:
-        case, unit, other, error, goal: see ``Comparison``.
         calls: of a side in a round, between which nothing waits.
         units: of work in a call; times are per unit.
         flops, moved: operations of matrix products, and bytes to move, of a unit of our side.
@@ -100,16 +96,8 @@ def timed(
             if round_index:
                 side.append((time.perf_counter() - start) / (calls * units) * 1e3)
     seconds = sorted(times[0])[ROUNDS // 2] * 1e-3
-    return Comparison(
-        case,
-        unit,
-        *times,
-        other,
-        error,
-        goal,
-        teraflops=None if flops is None else flops / seconds / 1e12,
-        gigabytes_per_second=None if moved is None else moved / seconds / 1e9,
-    )
+    rates = [None if count is None else count / seconds / scale for count, scale in ((flops, 1e12), (moved, 1e9))]
+    return Comparison(case, unit, *times, other, error, goal, *rates)
 
 
 def relative_error(found: Iterable[Tensor], expected: Iterable[Tensor]) -> float:
@@ -147,8 +135,6 @@ class Pair:
 
     Args:
         build: makes both on a device; on the meta device without numbers.
-        other: the other one's name.
-        device: where they are trained.
     """
 
     def __init__(

@@ -20,6 +20,7 @@ if __name__ == "__main__":  # before imports that another Python lacks
     runpy.run_path(str(Path(__file__).with_name("environment.py")), {"SCRIPT": __file__}, "__main__")
 
 import argparse
+import functools
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -34,7 +35,6 @@ from paper_repro.tables.view import trained
 if TYPE_CHECKING:
     from think_figures import ThoughtFigure
 
-    from paper_repro.datamodules.sudoku_boards import Board
     from paper_repro.probes.thoughts import Manner, Place, Surface, TextThought
     from paper_repro.training.build import BuiltCell
 
@@ -155,7 +155,7 @@ class Thinker:
         from think_figures import TokenEnergies
 
         from paper_repro.datamodules.tokenizers import trained_tokenizer
-        from paper_repro.probes.thoughts import Reader
+        from paper_repro.probes.thoughts import Reader, num_evaluations
 
         tokenizer = trained_tokenizer(self.parts.data, self.record.provenance.get("data", {}), self.record.cell)
         reader = Reader(self.model, tokenizer, self.manner)
@@ -168,7 +168,11 @@ class Thinker:
         for thought in found:
             _print_text(thought, tokenizer.decode(ids[:1]), shade)
         if new:
-            _print_continuation(new, self.manner.num_samples, shade)
+            steps = self.steps[-1]
+            evaluations = num_evaluations(self.manner.num_samples, steps)
+            print(f"\ncontinuation, steps {steps}, NFE {evaluations} a token, {evaluations * len(new)} in all")
+            print("".join(shade(_shown(place.thought), place.energies[-1]) for place in new))
+            _print_places(new, shade)
         rows = [
             {"place": at, "token": place.name, "new": int(place.token is None), "step": step, "energy": energy}
             for at, place in enumerate(found[-1].places + new, start=1)
@@ -179,7 +183,10 @@ class Thinker:
         return self._figures(energies, lambda: reader.around(ids, found[-1]), what)
 
     def board(self) -> dict[str, ThoughtFigure]:
+        from think_figures import BoardEnergies
+
         from paper_repro.datamodules.sudoku_boards import check_board, given_boards
+        from paper_repro.probes.thoughts import around_board, think_of_board
 
         boards = [(name, givens, check_board(givens, name)) for name, givens in given_boards(self.words.board)]
         for name, givens, _ in boards:
@@ -188,30 +195,26 @@ class Thinker:
         print(self.heading)
         figures: dict[str, ThoughtFigure] = {}
         for index, (name, givens, solution) in enumerate(boards, start=1):
-            if len(boards) > 1:
-                print(f"\n{name}")
             folder = f"{index}/" if len(boards) > 1 else ""
-            figures |= {folder + kind: figure for kind, figure in self._one_board(givens, solution).items()}
+            if folder:
+                print(f"\n{name}")
+            found = [think_of_board(self.model, givens, count, self.manner) for count in self.steps]
+            last, shown = found[-1], _spread(self.steps[-1])
+            shade = _shader(energy for thought in found for energies in thought.energies for energy in energies)
+            for thought in found:
+                steps = shown if thought is last else [thought.trace.num_steps]
+                print_board(thought, givens, solution, steps, shade)
+            rows = [
+                {"step": step, "row": cell // 9 + 1, "column": cell % 9 + 1, "digit": digit}
+                | {"given": int(givens[cell] > 0), "energy": last.energies[step][cell]}
+                for step in shown
+                for cell, digit in enumerate(last.boards[step])
+            ]
+            energies = BoardEnergies(rows, f"Energies of a board's cells, givens bold, {self.label}")
+            around = functools.partial(around_board, self.model, givens, last)
+            drawn = self._figures(energies, around, "the board's prediction")
+            figures |= {folder + kind: figure for kind, figure in drawn.items()}
         return figures
-
-    def _one_board(self, givens: Board, solution: Board) -> dict[str, ThoughtFigure]:
-        from think_figures import BoardEnergies
-
-        from paper_repro.probes.thoughts import around_board, think_of_board
-
-        found = [think_of_board(self.model, givens, count, self.manner) for count in self.steps]
-        last, shown = found[-1], _spread(self.steps[-1])
-        shade = _shader(energy for thought in found for energies in thought.energies for energy in energies)
-        for thought in found:
-            print_board(thought, givens, solution, shown if thought is last else [thought.trace.num_steps], shade)
-        rows = [
-            {"step": step, "row": cell // 9 + 1, "column": cell % 9 + 1, "digit": digit, "given": int(givens[cell] > 0)}
-            | {"energy": last.energies[step][cell]}
-            for step in shown
-            for cell, digit in enumerate(last.boards[step])
-        ]
-        energies = BoardEnergies(rows, f"Energies of a board's cells, givens bold, {self.label}")
-        return self._figures(energies, lambda: around_board(self.model, givens, last), "the board's prediction")
 
     def image(self) -> dict[str, ThoughtFigure]:
         from think_figures import DenoisedImage
@@ -271,16 +274,6 @@ def _print_text(thought: TextThought, first: str, shade: Shader) -> None:
         columns = (f"E {own[0]}" if len(own) == 1 else f"E {own[0]} to {own[-1]}" for own in steps)
         print(f"landscapes, one after the other: {'; '.join(columns)}")
     _print_places(places, shade)
-
-
-def _print_continuation(new: Sequence[Place], num_samples: int, shade: Shader) -> None:
-    from paper_repro.probes.thoughts import num_evaluations
-
-    steps = len(new[0].energies) - 1
-    evaluations = num_evaluations(num_samples, steps)
-    print(f"\ncontinuation, steps {steps}, NFE {evaluations} a token, {evaluations * len(new)} in all")
-    print("".join(shade(_shown(place.thought), place.energies[-1]) for place in new))
-    _print_places(new, shade)
 
 
 def _print_places(places: Sequence[Place], shade: Shader) -> None:

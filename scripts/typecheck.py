@@ -21,13 +21,12 @@ def main() -> int:
                 (package / path.name).symlink_to(path)
         for sibling in SIBLINGS:
             (package / sibling).symlink_to(ROOT / sibling)
-        scripts = []
-        for path in sorted((ROOT / "scripts").rglob("*.py")):
-            scripts.append(str(Path(folder) / path.name))
-            Path(scripts[-1]).symlink_to(path)
-        cache = ["--cache-dir", str(ROOT / ".mypy_cache")]
-        options = ["--config-file", str(ROOT / "pyproject.toml"), "--namespace-packages", "--explicit-package-bases"]
-        command = [sys.executable, "-m", "mypy", *cache, *options, str(package), *scripts]
+        scripts = sorted((ROOT / "scripts").rglob("*.py"))
+        for path in scripts:
+            Path(folder, path.name).symlink_to(path)
+        options = ["--cache-dir", str(ROOT / ".mypy_cache"), "--config-file", str(ROOT / "pyproject.toml")]
+        options += ["--namespace-packages", "--explicit-package-bases", "paper_repro", *(path.name for path in scripts)]
+        command = [sys.executable, "-m", "mypy", *options]
         return subprocess.run(command, cwd=folder, env={"MYPYPATH": folder, "PATH": ""}, check=False).returncode
 
 

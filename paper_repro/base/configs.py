@@ -5,6 +5,8 @@ Hydra composes the files, once for each choice of config groups; value overrides
 
 Only classes of listed rooms, of the user's own packages and of torch.optim are built, and no argument goes unread.
 Hydra and OmegaConf are imported where they compose, because their import takes a third of a second.
+
+The YAML of artifacts is read here, too (``read``): complaints name file and line, which OmegaConf does not keep.
 """
 
 import contextlib
@@ -15,22 +17,24 @@ import importlib
 import importlib.util
 import inspect
 import json
+import math
 import os
 import re
 import sys
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from paper_repro.base import typed_yaml
+import yaml
+
 from paper_repro.base.errors import UsageError, nearest
-from paper_repro.base.typed_yaml import Node
 
 CONF = Path(__file__).parents[1] / "conf"
-MOST_VALUES = 20_000
 LARGEST = 2**63 - 1
 """The largest seed that a record can hold."""
 COMMAND = "the command line"
@@ -55,6 +59,8 @@ HABITS = {
     "learning_rate": "optimizer.lr",
 }
 """Keys of Lightning's and Hydra's templates, each with the key that does the same here."""
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list"}
+_hints = functools.cache(typing.get_type_hints)
 _REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
 _PATH = re.compile(r"(?P<key>\+{0,2}[A-Za-z_][\w./]*)=(?P<value>(?:/|~/|\.{1,2}/)[^\\]*)", re.DOTALL)
 _OF_SEVERAL_KINDS = ("machine.compile", "machine.devices")
@@ -111,16 +117,10 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     OmegaConf would take a hundred times as long, and would resolve secrets such as ``${oc.env:KEY}``.
 
     Raises:
-        UsageError: a reference to an unknown key, to itself or of another form; a value that is missing (``???``); or
-            more than ``MOST_VALUES``, because some references double the values of others.
+        UsageError: a reference to an unknown key, to itself or of another form, or a value that is missing (``???``).
     """
-    count = 0
 
     def value(node: Any, place: str, within: tuple[str, ...]) -> Any:
-        nonlocal count
-        count += 1
-        if count > MOST_VALUES:
-            raise UsageError(f"references lead to more than {MOST_VALUES:,} values: write each value once")
         if isinstance(node, Mapping):
             return {str(key): value(child, f"{place}.{key}", within) for key, child in node.items()}
         if isinstance(node, list):
@@ -143,18 +143,11 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
         except KeyError:
             raise UsageError(f"{place}: ${{{key}}}: there is no key {key!r}") from None
 
-    try:
-        return {key: value(node, key, ()) for key, node in config.items()}
-    except RecursionError:
-        raise UsageError("references lead from one to the next too often") from None
+    return {key: value(node, key, ()) for key, node in config.items()}
 
 
 def lookup(config: Mapping[str, Any], key: str) -> Any:
-    """Return the value under a dotted key, for example ``optimizer.lr``.
-
-    Raises:
-        KeyError: there is none.
-    """
+    """Return the value under a dotted key, for example ``optimizer.lr``, else raise KeyError."""
     node: Any = config
     for part in key.split("."):
         if not isinstance(node, Mapping) or part not in node:
@@ -192,11 +185,7 @@ def folders() -> list[Path]:
 
 
 def files_of(group: str) -> dict[str, Path]:
-    """Return the files of a group of configs by the name that chooses each.
-
-    Raises:
-        UsageError: two files have one name.
-    """
+    """Return the files of a group of configs by the name that chooses each, which must be unique."""
     found: dict[str, Path] = {}
     for root in folders():
         for path in sorted((root / group).rglob("*.yaml")):
@@ -320,16 +309,268 @@ def with_own_folders() -> None:
     Plugins.instance().register(Folders)
 
 
-_READ: dict[Hashable, Any] = {}
+_READ: dict[tuple[str, Path | None, int], Any] = {}
 
 
 def _read_once(load: Callable[[str], Any], config_path: str) -> Any:
     """Return Hydra's reading of a file, which it would otherwise repeat for each composition."""
     path = file_of(config_path.removesuffix(".yaml"))
-    key = (config_path, path, path and path.stat().st_mtime_ns)
+    key = (config_path, path, path.stat().st_mtime_ns if path else 0)
     if key not in _READ:
         _READ[key] = load(config_path)
     return copy.deepcopy(_READ[key])
+
+
+# YAML whose mistakes are named with file and line.
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """A loader of the scalars of YAML 1.2's core schema: ``1e-3`` is a number, ``yes`` and ``1:30`` are text."""
+
+    yaml_implicit_resolvers: typing.ClassVar[dict[str, Any]] = {}
+
+
+_CORE = "tag:yaml.org,2002:"
+_NUMBER = r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
+for _scalar, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+    ("float", rf"{_NUMBER}|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", list("-+.0123456789")),
+):
+    _Loader.add_implicit_resolver(_CORE + _scalar, re.compile(rf"^(?:{_pattern})$"), _first)
+
+
+class Node:
+    """A YAML node that knows its file and line, and the line of its key."""
+
+    def __init__(
+        self, path: Path, node: yaml.Node, name: str = "", key_line: int = 0, library: "Library | None" = None
+    ) -> None:
+        self.path, self.name, self.key_line, self._node, self._library = path, name, key_line, node, library or {}
+
+    @property
+    def line(self) -> int:
+        return int(self._node.start_mark.line) + 1
+
+    @property
+    def where(self) -> str:
+        return f"{self.path}:{self.line}"
+
+    def error(self, message: str) -> UsageError:
+        return UsageError(f"{self.where}: {message}")
+
+    @property
+    def is_mapping(self) -> bool:
+        return isinstance(self._node, yaml.MappingNode)
+
+    @property
+    def is_sequence(self) -> bool:
+        return isinstance(self._node, yaml.SequenceNode)
+
+    @property
+    def continues(self) -> bool:
+        """Whether this is a list that follows the one it lies over."""
+        return self.is_sequence and self._node.tag == "!more"
+
+    def items(self) -> dict[str, "Node"]:
+        """Return the entries of a mapping in their order; a key given twice is an error."""
+        if not isinstance(self._node, yaml.MappingNode):
+            raise self.error(f"{self.name or 'this'} must be a mapping of keys to values")
+        found: dict[str, Node] = {}
+        for key_node, value in self._node.value:
+            key, line = key_node.value, key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode) or key == "<<":
+                raise UsageError(f"{self.path}:{line}: a key is one word, and merge keys (<<) are not read")
+            if key in found:
+                raise UsageError(f"{self.path}:{line}: duplicate key '{key}' (first at line {found[key].key_line})")
+            if key in self._library and isinstance(value, yaml.SequenceNode):
+                found[key] = _Named(self.path, value, key, line, self._library[key])
+            else:
+                found[key] = Node(self.path, value, key, line)
+        return found
+
+    def elements(self) -> list["Node"]:
+        if not isinstance(self._node, yaml.SequenceNode):
+            raise self.error(f"{self.name or 'this'} must be a list")
+        if self.continues:
+            raise self.error(f"'{self.name}' is !more of a list, and there is none before it")
+        return self._own_elements()
+
+    def _own_elements(self) -> list["Node"]:
+        return [Node(self.path, child, self.name) for child in self._node.value]
+
+    def plain(self) -> Any:
+        """Return the value as plain Python data."""
+        if self.is_mapping:
+            return {key: child.plain() for key, child in self.items().items()}
+        if self.is_sequence:
+            return [child.plain() for child in self.elements()]
+        text = self._node.value
+        try:
+            match self._node.tag.removeprefix(_CORE):
+                case "str":
+                    return text
+                case "null":
+                    return None
+                case "bool":
+                    return {"true": True, "false": False}[text.lower()]
+                case "int":
+                    return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+                case "float":
+                    return float(text.replace(".inf", "inf").replace(".nan", "nan") if text[-1].isalpha() else text)
+        except (KeyError, ValueError) as error:
+            raise self.error(f"not understood: {text!r}") from error
+        raise self.error(f"not understood: the tag {self._node.tag!r}")
+
+    def text(self) -> str:
+        """Return the words of a scalar as they stand in the file: ``1e-3``, not 0.001."""
+        if not isinstance(self._node, yaml.ScalarNode):
+            raise self.error(f"{self.name or 'this'} must be one word or number")
+        return str(self._node.value)
+
+
+Library = Mapping[str, Mapping[str, Node]]
+"""Definitions by name, for each section whose list names them."""
+
+
+class _Named(Node):
+    """A list of names, ``[loss, {perplexity: {digits: 2}}]``, as the mapping of their definitions."""
+
+    is_mapping, is_sequence = True, False
+
+    def __init__(self, path: Path, node: yaml.Node, name: str, key_line: int, known: Mapping[str, Node]) -> None:
+        super().__init__(path, node, name, key_line)
+        self._known = known
+
+    def items(self) -> dict[str, Node]:
+        found: dict[str, Node] = {}
+        for child in self._own_elements():
+            if not child.is_mapping and child.text() not in self._known:
+                raise child.error(f"unknown '{child.text()}' in '{self.name}'{nearest(child.text(), self._known)}")
+            own = child.items() if child.is_mapping else {child.text(): self._known[child.text()]}
+            for name, node in own.items():
+                found[name] = over(self._known[name], node) if name in self._known else node
+        return found
+
+
+class _Over(Node):
+    """A mapping or list over that of another file."""
+
+    def __init__(self, base: Node, own: Node) -> None:
+        super().__init__(own.path, own._node, own.name, own.key_line)
+        self._base, self._own = base, own
+
+    @property
+    def is_mapping(self) -> bool:
+        return self._own.is_mapping
+
+    def items(self) -> dict[str, Node]:
+        found = self._base.items()
+        for key, child in self._own.items().items():
+            found[key] = over(found[key], child) if key in found else child
+        return found
+
+    def elements(self) -> list[Node]:
+        return self._base.elements() + self._own_elements()
+
+
+def over(base: Node, own: Node) -> Node:
+    """Return ``own`` with what it leaves to ``base``: mappings are merged key by key, a list with the tag ``!more``
+    continues the other file's, and all else is replaced.
+    """
+    merges = (base.is_mapping and own.is_mapping) or (base.is_sequence and own.continues)
+    return _Over(base, own) if merges else own
+
+
+def read(path: Path, library: Library | None = None) -> Node:
+    """Return the root node of a YAML file.
+
+    Args:
+        library: definitions that its sections may name in a list.
+
+    Raises:
+        UsageError: the file cannot be read, is no YAML or is empty, or has an alias: a file inherits by lying over
+            another one and in no other way.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        for token in yaml.scan(text, Loader=_Loader) if "*" in text else ():
+            if isinstance(token, yaml.AliasToken):
+                raise UsageError(f"{path}:{token.start_mark.line + 1}: anchors and aliases are not read: use 'like'")
+        root = yaml.compose(text, Loader=_Loader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: {error}") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark is not None else ""
+        raise UsageError(f"{path}{line}: not YAML: {getattr(error, 'problem', error)}") from error
+    if root is None:
+        raise UsageError(f"{path}: the file is empty")
+    return Node(path, root, library=library)
+
+
+def entries(node: Node, required: Sequence[str] = (), optional: Sequence[str] = ()) -> dict[str, Node]:
+    """Return the entries of a mapping.
+
+    Raises:
+        UsageError: with file and line, for one that is neither required nor optional, and for a required one missing.
+    """
+    found, known = node.items(), (*required, *optional)
+    for key, child in found.items():
+        if key not in known:
+            raise UsageError(f"{child.path}:{child.key_line}: unknown key '{key}'{nearest(key, known)}")
+    for key in required:
+        if key not in found:
+            raise node.error(f"missing '{key}'" + (f" in '{node.name}'" if node.name else ""))
+    return found
+
+
+def convert(hint: Any, node: Node) -> Any:
+    """Return the value of ``node`` as the type ``hint``: a scalar, a list, a dict, a dataclass, or a class with its own
+    ``from_yaml(node)``.
+
+    Raises:
+        UsageError: with file and line, for an unknown key, a missing value or one of another type.
+    """
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        if type(None) in arguments and node.plain() is None:
+            return None
+        (hint,) = (argument for argument in arguments if argument is not type(None))
+        return convert(hint, node)
+    if origin in (list, tuple):
+        return origin(convert(arguments[0], child) for child in node.elements())
+    if origin is dict:
+        return {key: convert(arguments[1], child) for key, child in node.items().items()}
+    if hint is Any:
+        return node.plain()
+    if hasattr(hint, "from_yaml"):
+        return hint.from_yaml(node)
+    if dataclasses.is_dataclass(hint):
+        return _built(hint, node)
+    value = node.plain()
+    if value is None:
+        raise node.error(f"'{node.name}' must not be empty")
+    if hint is float and type(value) is int:
+        return float(value)
+    if type(value) is not hint:
+        raise node.error(f"'{node.name}' must be {_KINDS.get(hint, hint.__name__)}, not {value!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise node.error(f"'{node.name}' must be finite, not {value!r}")
+    return value
+
+
+def _built(kind: Any, node: Node) -> Any:
+    fields = dataclasses.fields(kind)
+    required = [one.name for one in fields if {one.default, one.default_factory} == {dataclasses.MISSING}]
+    found, hints = entries(node, required, [one.name for one in fields]), _hints(kind)
+    try:
+        return kind(**{name: convert(hints[name], child) for name, child in found.items()})
+    except UsageError:
+        raise
+    except ValueError as error:
+        raise node.error(str(error)) from error
 
 
 # Overrides.
@@ -375,11 +616,7 @@ def quoted(text: str) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def parse(text: str) -> Override:
-    """Parse one override in Hydra's grammar: ``key=value``, ``+key=value`` to add a key, or ``group=choice``.
-
-    Raises:
-        UsageError: it is not of the form key=value, or deletes or sweeps.
-    """
+    """Parse one override in Hydra's grammar: ``key=value``, ``+key=value`` to add a key, or ``group=choice``."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -409,11 +646,7 @@ def parse_all(overrides: Sequence[str | Override]) -> list[Override]:
 
 
 def read_overrides(node: Node) -> tuple[Override, ...]:
-    """Return the overrides of a YAML mapping; a section stands before what refines it.
-
-    Raises:
-        UsageError: with file and line, it is no mapping, or a value is not finite.
-    """
+    """Return the overrides of a YAML mapping; a section stands before what refines it."""
     if not node.is_mapping:
         raise node.error(f"'{node.name}' is a mapping of keys to values, for example {{optimizer.lr: 0.008}}")
     found = (override_of(name, child) for name, child in node.items().items())
@@ -448,10 +681,8 @@ def _checked(override: Override) -> Override:
 
 
 def apply(config: dict[str, Any], override: Override) -> None:
-    """Set the override's key in ``config``, whose sections are copied before they change.
-
-    Raises:
-        UsageError: the key is unknown (with the nearest), or the value is of another type than the one below it.
+    """Set the override's key in ``config``, whose sections are copied before they change; a key that is unknown, or a
+    value of another type than the one below it, is a UsageError.
     """
     *parents, last = override.key.split(".")
     node: Any = config
@@ -515,25 +746,16 @@ def _fitting(override: Override, default: Any) -> Any:
         )
     section = override.key.rpartition(".")[0]
     other = f"; where either is right, override the whole section {section}" if section else ""
-    raise override.error(f"{override.key} takes {_kind(default)} (default {default!r}), not {_kind(value)}{other}")
-
-
-def _kind(value: Any) -> str:
-    kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "a word", list: "a list"}
-    return kinds.get(type(value), "a section")
+    takes, given = (_KINDS.get(type(one), "a section") for one in (default, value))
+    raise override.error(f"{override.key} takes {takes} (default {default!r}), not {given}{other}")
 
 
 # Origins of values.
 
 
 def explained(experiment: str, overrides: Sequence[str | Override], seed: int) -> str:
-    """Return one cell's resolved config as YAML; behind each value, as a comment, the place that it comes from.
-
-    A config is made of layers: the files that Hydra composes, then the overrides in their order.  A value's origin is
-    the last layer that sets it.
-
-    Raises:
-        UsageError: as ``compose``.
+    """Return one cell's resolved config as YAML, with the origin of each value as a comment: the last layer that sets
+    it, of the files that Hydra composes and then the overrides in their order.
     """
     parsed = parse_all(overrides)
     config, written = compose(experiment, parsed, seed), dict(leaves(unresolved(experiment, parsed)))
@@ -562,7 +784,7 @@ def _origins(experiment: str, overrides: Sequence[Override], seed: int) -> dict[
         if (path := file_of(str(default.config_path))) is not None:
             group = str(default.config_path).partition("/")[0]
             chosen = f", chosen by {choosers[group]}" if group in choosers else ""
-            for key, line in _places(typed_yaml.read(path), default.package or ""):
+            for key, line in _places(read(path), default.package or ""):
                 _clear(found, key)
                 found[key] = f"{path}:{line}{chosen}"
     for item in overrides:
@@ -606,10 +828,8 @@ def _lines(
 
 
 def _yaml(value: Any) -> str:
-    words_of_yaml = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
-    if isinstance(value, str) and re.fullmatch(r"[A-Za-z_/][\w./-]*", value, re.ASCII):
-        return value if value.lower() not in words_of_yaml else f'"{value}"'
-    return json.dumps(value, ensure_ascii=False)
+    text = yaml.safe_dump(value, default_flow_style=True, width=math.inf, allow_unicode=True)
+    return text.removesuffix("...\n").strip()
 
 
 # Packages of a user.
@@ -651,26 +871,21 @@ def _package(word: str, where: str) -> tuple[str, Path]:
     if name in sys.stdlib_module_names or name == "paper_repro":
         raise UsageError(f"{where}: {name} is a package of Python or of this repository; give yours another name")
     spec = importlib.util.find_spec(name)
-    places = list(spec.submodule_search_locations or ()) if spec else []
+    places = [Path(place).resolve() for place in (spec and spec.submodule_search_locations) or ()]
     if not places:
-        raise UsageError(
-            f"{where}: there is no package {name}; give its folder, /path/to/{name}, or install it with pip install -e"
-        )
-    if is_folder and Path(places[0]).resolve() != path.resolve():
+        raise UsageError(f"{where}: there is no package {name}; give its folder, or install it with pip install -e")
+    if is_folder and places[0] != path.resolve():
         raise UsageError(f"{where}: Python takes {name} from {places[0]}; give your package another name")
-    return name, Path(places[0]).resolve()
+    return name, places[0]
 
 
 # Targets.
 
 
 def check_targets(config: Any) -> None:
-    """Refuse a config that names anything outside the ``ROOMS``, the user's own packages and ``torch.optim``.
+    """Raise UsageError where a config names anything outside ``ROOMS``, the user's own packages and ``torch.optim``.
 
     This reads the names alone and imports nothing; ``locate`` and ``require`` check the objects.
-
-    Raises:
-        UsageError: with the offending ``_target_`` and its key.
     """
     for path, call in _calls(config, ""):
         if not _may_be_named(call[TARGET]):
@@ -730,11 +945,7 @@ def require(node: Any, section: str, expected: type, described: str, nested: boo
 
 
 def built_by(target: str) -> type:
-    """Return the class that a target builds: itself, or the one that a function's annotation names.
-
-    Raises:
-        UsageError: as ``locate``.
-    """
+    """Return the class that a target builds: itself, or the one that a function's annotation names."""
     found = locate(target)
     return found if isinstance(found, type) else _returned(found)
 

@@ -13,9 +13,12 @@ import errno
 import io
 import logging
 import math
+import multiprocessing
 import os
+import re
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,6 +40,7 @@ STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true", "fsdp")
 BY_TORCHRUN, BY_SRUN = "torchrun", "srun"
 FORMAT = "%(levelname)s: %(message)s"
 _SWEEP = "train.py -m sweeps; reproduce.py takes seeds=0,1, and an artifact names values (docs/add/ablation.md)"
+OUTPUT_FAILS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
 _asked: float | None = None
 TOGETHER_SECONDS = 0.3
 """Two signals that arrive within so short a time are one request to stop."""
@@ -111,16 +115,42 @@ def place() -> Place | None:
 
 
 def check_started(nodes: int) -> None:
-    """Check whether a command that trains on several nodes was started on them.
-
-    Raises:
-        UsageError: this process was started alone.
-    """
+    """Raise UsageError where a command that trains on several nodes was started alone."""
     if nodes > 1 and place() is None:
         raise UsageError(
             f"machine.nodes={nodes}: the same command has to be started on every node, by torchrun or srun "
             "(docs/cluster.md)"
         )
+
+
+def end_with_parent() -> None:
+    """Let this process, which ``multiprocessing`` started, end at once when the one that started it has ended."""
+
+    def wait() -> None:
+        if (parent := multiprocessing.parent_process()) is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def memory_kills() -> int | None:
+    """Return how many processes Linux has killed for lack of memory since it started; None where it does not say."""
+    with contextlib.suppress(OSError):
+        if found := re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE):
+            return int(found[1])
+    return None
+
+
+def cause(code: int, kills_before: int | None) -> str:
+    """Say what ended a process: its exit code, or minus the signal that killed it; ``memory_kills`` at its start."""
+    if code != -signal.SIGKILL:
+        return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+    if kills_before is None or (kills := memory_kills()) is None:
+        return "killed by signal 9: for lack of memory, or by another process"
+    if kills > kills_before:
+        return "killed by signal 9: the kernel has killed for lack of memory meanwhile"
+    return "killed by signal 9: by another process, not for lack of memory"
 
 
 # Words of a command.
@@ -200,11 +230,7 @@ def default_runs() -> Path:
 
 
 def runs_folder(given: str | None) -> Path:
-    """Return the folder of runs that ``runs=DIR`` names, else ``default_runs``.
-
-    Raises:
-        UsageError: there is something else in its place.
-    """
+    """Return the folder of runs that ``runs=DIR`` names, else ``default_runs``; a file in its place is a UsageError."""
     path = Path(given).expanduser() if given else default_runs()
     if path.exists() and not path.is_dir():
         raise UsageError(f"{'runs' if given else RUNS_VARIABLE}={path}: this is no folder; give runs=DIR")
@@ -212,12 +238,7 @@ def runs_folder(given: str | None) -> Path:
 
 
 class Options(argparse.ArgumentParser):
-    """Reads the options of a command; a wrong word is a UsageError, and ``--help`` shows the description and them.
-
-    Args:
-        command: the script's name.
-        description: the script's docstring.
-    """
+    """Reads the options of a command; a wrong word is a UsageError, and ``--help`` shows the description and them."""
 
     def __init__(self, command: str, description: str | None) -> None:
         super().__init__(
@@ -232,12 +253,7 @@ class Options(argparse.ArgumentParser):
         raise UsageError(f"{message.removeprefix('argument ')}; {self.prog} --help says more")
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Return the values of the options.
-
-        Raises:
-            UsageError: an unknown option, answered with the nearest known one, or a value that cannot be one.
-            SystemExit: the help is printed: it was asked for, or there is no word.
-        """
+        """Return the values of the options; without any word, print the help and raise SystemExit."""
         if not arguments:
             self.print_help()
             raise SystemExit(MISUSE)
@@ -286,45 +302,40 @@ def duration(seconds: float) -> str:
 
 
 class Later(logging.Handler):
-    """Keeps warnings, each once, until they are printed below the text that they are about."""
+    """Keeps the warnings of some loggers, each once, until they are printed below the text that they are about."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.setFormatter(logging.Formatter(FORMAT))
-        self._waiting: dict[str, None] = {}
-        self._printed: set[str] = set()
+        self._lines: dict[str, bool] = {}  # a line: whether it has been printed
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a logger's warning."""
         self.add(self.format(record))
 
     def add(self, line: str) -> None:
-        """Keep a line, unless it has been printed."""
-        if line not in self._printed:
-            self._waiting[line] = None
+        self._lines.setdefault(line, False)
 
     def print(self) -> None:
-        """Print to stderr the lines that were kept since the last call."""
-        for line in self._waiting:
-            print(line, file=sys.stderr)
-        self._printed |= {*self._waiting}
-        self._waiting.clear()
+        """Print the lines that were added since the last call to stderr."""
+        for line, printed in self._lines.items():
+            if not printed:
+                print(line, file=sys.stderr)
+            self._lines[line] = True
 
 
 @contextlib.contextmanager
 def kept(*packages: str) -> Iterator[Later]:
     """Keep the warnings of the packages' loggers; those not printed inside the block are printed at its end."""
     later, loggers = Later(), [logging.getLogger(name) for name in packages]
-    propagated = [logger.propagate for logger in loggers]
     for logger in loggers:
         logger.addHandler(later)
         logger.propagate = False
     try:
         yield later
     finally:
-        for logger, before in zip(loggers, propagated, strict=True):
+        for logger in loggers:
             logger.removeHandler(later)
-            logger.propagate = before
+            logger.propagate = True
         later.print()
 
 
@@ -355,9 +366,12 @@ def run_main(main: Callable[[Sequence[str]], int], arguments: Sequence[str] | No
         print(STOPPED, file=sys.stderr)
         return INTERRUPTED
     except OSError as error:
-        if not _output_failed(error):
+        # EBADF: prepare() has opened a closed output for reading.  An error that names a file is not of the output.
+        if error.filename is not None or error.errno not in OUTPUT_FAILS:
             raise
-        if isinstance(error, BrokenPipeError):
+        with contextlib.suppress(OSError, ValueError):  # Python writes what is left at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno == errno.EPIPE:
             return 0
         print(f"error: the output cannot be written: {error.strerror}; send it elsewhere", file=sys.stderr)
         return 1
@@ -368,6 +382,7 @@ def prepare() -> None:
 
     Settings of a notebook or a terminal may not fit our processes: figures go to files, so matplotlib draws them
     with Agg; a warning of a library is no error; and text that an output cannot encode is written with backslashes.
+    A closed output is opened again, because the next file would take its descriptor.
     """
     os.environ.update({"MPLBACKEND": "Agg", "PYTHONIOENCODING": "utf-8:backslashreplace"})
     if "error" in os.environ.get("PYTHONWARNINGS", ""):
@@ -375,57 +390,18 @@ def prepare() -> None:
     if any("error" in option for option in sys.warnoptions):
         sys.warnoptions.clear()
         warnings.resetwarnings()
-    _prepare_output()
-    for number in STOPPING:
-        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves SIGHUP
-            signal.signal(number, _stop)
-
-
-class _Unfailing(io.TextIOWrapper):
-    """The standard error, whose text may be lost: a message must not end the command."""
-
-    def write(self, text: str, /) -> int:
-        with contextlib.suppress(OSError):
-            return super().write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with contextlib.suppress(OSError):
-            super().flush()
-
-
-def _prepare_output() -> None:
-    # Where one of the first three descriptors is closed, the next file that is opened would receive the output.
-    # Output that is read-only fails as a full disk does.
     for descriptor, mode in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
         try:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, mode)
     sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    if sys.stderr is None:
-        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-    elif type(sys.stderr) is io.TextIOWrapper:
-        encoding = sys.stderr.encoding
-        stream = _Unfailing(sys.stderr.detach(), encoding, "backslashreplace", line_buffering=True)
-        sys.stderr = sys.__stderr__ = stream  # type: ignore[misc]
-
-
-def _output_failed(error: OSError) -> bool:
-    """Return whether an error says that output takes nothing more, after which the end of the process says it no second
-    time.  An error that names a file is another one.
-    """
-    full = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
-    if error.filename is not None or not (isinstance(error, BrokenPipeError) or error.errno in full):
-        return False
-    try:
-        sys.stdout.flush()
-    except (OSError, ValueError):
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return True
+    for number in STOPPING:
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves SIGHUP
+            signal.signal(number, _stop)
 
 
 def _ignore_signals() -> None:

@@ -10,6 +10,7 @@ import math
 import os
 import stat
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -62,19 +63,17 @@ def _taking_the_name_of(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _flush_folder(path.parent)
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+    folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        os.fsync(folder)  # the name, too, is to survive a crash
     finally:
-        os.close(descriptor)
+        os.close(folder)
 
 
-def read_regular(path: Path, most: int) -> bytes:
+def read_regular(path: Path, most: int, content: bool = True) -> bytes:
     """Return the content of a regular file of at most ``most`` bytes; its kind and size are checked before it is read.
+
+    Without ``content`` the file is checked alone.
 
     Raises:
         FileNotFoundError, NotADirectoryError: there is nothing of that name.
@@ -86,6 +85,8 @@ def read_regular(path: Path, most: int) -> bytes:
             raise CorruptFileError(f"{path}: a folder, device or pipe, expected a regular file")
         if status.st_size > most:
             raise CorruptFileError(f"{path}: {status.st_size:,} bytes, expected at most {most:,}")
+        if not content:
+            return b""
         with path.open("rb") as stream:
             return stream.read(most)
     except (FileNotFoundError, NotADirectoryError):
@@ -109,7 +110,7 @@ def digest_path(path: Path) -> Path:
 
 
 def write_with_digest(path: Path, content: bytes) -> None:
-    """Write ``content`` and, beside it, its SHA-256: ``stream_with_digest`` for content in memory."""
+    """``stream_with_digest`` for content in memory."""
     stream_with_digest(path, lambda stream: stream.write(content))
 
 
@@ -119,9 +120,6 @@ def stream_with_digest(path: Path, write: Callable[["HashingStream"], object]) -
     The content is hashed on its way to the disk, so it is never in memory twice.  The sidecar takes its place just
     before the file does: after a crash between the two, the old content does not match it and is treated as damaged,
     never the other way round.  Callers that must survive that keep an older file (see ``training.checkpoints``).
-
-    Raises:
-        OSError: the disk is full or the folder read-only; the previous file and its digest are untouched.
     """
     with _taking_the_name_of(path) as stream:
         hashing = HashingStream(stream)
@@ -175,14 +173,7 @@ def check_digest(path: Path) -> None:
     Raises:
         FileNotFoundError, CorruptFileError: as ``read_with_digest``.
     """
-    try:
-        special = not stat.S_ISREG(path.stat().st_mode)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise CorruptFileError(f"{path}: damaged: cannot be read ({error.strerror})") from error
-    if special:
-        raise CorruptFileError(f"{path}: damaged: a folder, device or pipe, expected a regular file")
+    read_regular(path, sys.maxsize, content=False)
     _compare(path, sha256_of_file(path))
 
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paper_repro.base import typed_yaml
+from paper_repro.base import configs
 from paper_repro.base.configs import TARGET, modules, own_packages
 from paper_repro.base.files import read_regular, sha256_of_bytes, sha256_of_file, write_atomically
 
@@ -76,7 +76,7 @@ class Rules:
 @functools.cache
 def rules() -> Rules:
     """Return the rules, read once."""
-    content = typed_yaml.read(RULES).plain()
+    content = configs.read(RULES).plain()
     neutral: dict[str, dict[str, Any]] = {}
     for entry in content.pop("neutral"):
         for name in entry["of"]:
@@ -95,12 +95,7 @@ def settings(config: Mapping[str, Any]) -> str:
 
 
 def weights(config: Mapping[str, Any], files: Mapping[str, str]) -> str:
-    """Return the id of a cell.
-
-    Args:
-        config: resolved.
-        files: the SHA-256 of each file that ``data.files`` names, by role.
-    """
+    """Return the id of a cell; ``files`` has the SHA-256 of each file that ``data.files`` names, by role."""
     return with_files(settings(config), files)
 
 
@@ -117,17 +112,13 @@ def probes(config: Mapping[str, Any]) -> dict[str, str]:
 
 def recorded(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a config that a record keeps: all but those keys of ``machine`` that its id leaves out."""
-    timed = _timed(config)
-    return {**{key: value for key, value in config.items() if key != MACHINE}, **({MACHINE: timed} if timed else {})}
+    found = {key: value for key, value in config.items() if key != MACHINE}
+    return {**found, MACHINE: timed} if (timed := _timed(config)) else found
 
 
 def of_record(config: Mapping[str, Any], data: Mapping[str, str]) -> str | None:
-    """Return the id that a record must have; None where it does not tell the content of the files that its cell has
-    read.
-
-    Args:
-        config: the record's.
-        data: the SHA-256 of the data that the run has seen, by role, as the record gives them.
+    """Return the id that a record of this config must have; None where ``data``, the SHA-256 of the data that the run
+    has seen by role, lacks a file that the cell has read.
     """
     roles = files_of(config)
     return weights(config, {role: data[role] for role in sorted(roles)}) if roles.keys() <= data.keys() else None
@@ -182,8 +173,8 @@ def canonical_json(value: Any) -> str:
 def mix(*parts: int | str) -> int:
     """Return a 63-bit seed for the stream that ``parts`` name, for example ``mix(seed, "batch", epoch)``.
 
-    It is the same on every machine and in every process.  Streams of different names are independent for all practical
-    purposes, so nothing has to be drawn in order: step t of a resumed run sees the numbers of an uninterrupted run.
+    Streams of different names are independent for all practical purposes, so nothing has to be drawn in order: step t
+    of a resumed run sees the numbers of an uninterrupted run.
     """
     digest = hashlib.sha256("/".join(str(part) for part in parts).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
@@ -195,8 +186,7 @@ def _read_part(config: Mapping[str, Any]) -> dict[str, Any]:
     found = {key: value for key, value in config.items() if key not in (MACHINE, PROBES)}
     if task in rules().reads:
         found = dict(_selected(found, ("task", "seed", *rules().reads[task])))
-    timed = _timed(config)
-    return {**found, MACHINE: timed} if timed else found
+    return {**found, MACHINE: timed} if (timed := _timed(config)) else found
 
 
 def _timed(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -317,8 +307,8 @@ def _tokens(path: Path) -> dict[str, Any]:
 
 
 def data_files(config: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return size, time of change and SHA-256 of each file that a config's data section names by its path, and of all
-    files of a folder that it names; those under ``files`` enter the cell's id.
+    """Return size, time of change and SHA-256 of each file or folder that a config's data section names by its path;
+    those under ``files`` enter the cell's id.
     """
     return {text: [*_status(path), _digest(path)] for text, path in _paths(config)}
 
@@ -359,27 +349,25 @@ def _status(path: Path) -> list[int]:
     if path.is_file():
         status = path.stat()
         return [status.st_size, status.st_mtime_ns]
-    inner = [(file.relative_to(path).as_posix(), _status(file)) for file in _files(path)]
+    inner = [(name, _status(file)) for name, file in _files(path)]
     return [sum(status[0] for _, status in inner), int(fingerprint(inner), 16) // 2]
 
 
 def _digest(path: Path) -> str:
-    if path.is_file():
-        return sha256_of_file(path)
-    return fingerprint([[file.relative_to(path).as_posix(), sha256_of_file(file)] for file in _files(path)])
+    return (
+        sha256_of_file(path) if path.is_file() else fingerprint([[name, _digest(file)] for name, file in _files(path)])
+    )
 
 
-def _files(folder: Path) -> list[Path]:
-    return [file for file in sorted(folder.rglob("*")) if file.is_file()]
+def _files(folder: Path) -> list[tuple[str, Path]]:
+    return [(file.relative_to(folder).as_posix(), file) for file in sorted(folder.rglob("*")) if file.is_file()]
 
 
 # Code.
 
 
 def code_of(config: Mapping[str, Any]) -> Hashes:
-    """Return a hash of each module of ours, or of the user, that a config's classes import; as this process first read
-    them.
-    """
+    """Return a hash of each module of ours, or of the user, that a config's classes import, as it was first read."""
     return imported_by(modules(config))
 
 
@@ -401,11 +389,7 @@ def stamp(module: str) -> str:
 
 
 def keep_code(root: Path, code: Hashes) -> str:
-    """Write a list of modules and hashes below ``root``, unless it is there; return its hash.
-
-    Raises:
-        OSError: the disk is full or the folder read-only.
-    """
+    """Write a list of modules and hashes below ``root``, unless it is there; return its hash."""
     name = fingerprint(code)
     path = root / CODE / f"{name}.json"
     if not path.is_file():
@@ -424,9 +408,7 @@ def read_code(root: Path, name: str) -> Hashes | None:
 
 @functools.lru_cache(maxsize=256)
 def other_code(root: Path, name: str) -> tuple[str, ...] | None:
-    """Return the files of the list of that hash, seen from the repository, that have changed or are gone; None where
-    there is no such list.
-    """
+    """Return the files of the list of that hash that have changed or are gone; None where there is no such list."""
     code = read_code(root, name)
     if code is None:
         return None

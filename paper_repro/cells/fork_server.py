@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from paper_repro.base.configs import modules
-from paper_repro.base.errors import STOPPING, UsageError
+from paper_repro.base.errors import STOPPING, UsageError, cause, memory_kills
 from paper_repro.base.identity import MACHINE
-from paper_repro.base.processes import cause, memory_kills
 from paper_repro.cells.estimates import Configs
 from paper_repro.cells.tasks import Cost
 from paper_repro.cells.worker import be_worker

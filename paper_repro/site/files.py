@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
-from paper_repro.base import typed_yaml
+from paper_repro.base import configs
 from paper_repro.base.errors import RESULTS, UsageError
 from paper_repro.base.files import CorruptFileError, read_regular
 from paper_repro.cells import measurements, records
@@ -253,8 +253,8 @@ class Headline(NamedTuple):
 def headlines(tables: Iterable[Table], record_of: Callable[[str], Record | None], path: Path = LIST) -> list[Headline]:
     """Return the rows of the headline table, each from its artifact's table of the largest scale."""
     found, by_id = list[Headline](), {table["artifact"]: table for table in counted(tables)}
-    for node in typed_yaml.read(path).elements():
-        typed_yaml.entries(node, KEYS)
+    for node in configs.read(path).elements():
+        configs.entries(node, KEYS)
         row = node.plain()
         artifact, _, name = row["claim"].partition("#")
         table = by_id.get(artifact, {"claims": [], "scale": ""})

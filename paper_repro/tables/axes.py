@@ -11,10 +11,9 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from paper_repro.base import configs, typed_yaml
-from paper_repro.base.configs import LARGEST, Override
+from paper_repro.base import configs
+from paper_repro.base.configs import LARGEST, Node, Override
 from paper_repro.base.errors import UsageError, nearest
-from paper_repro.base.typed_yaml import Node
 from paper_repro.cells.planned import Key
 
 SCALES = SMOKE, *_ = ("smoke", "cpu", "gpu", "paper")
@@ -76,7 +75,7 @@ class Axis:
 
     @classmethod
     def from_yaml(cls, node: Node) -> "Axis":
-        entries = typed_yaml.entries(node, required=("values",), optional=("title", "sets"))
+        entries = configs.entries(node, required=("values",), optional=("title", "sets"))
         sets = entries.get("sets")
         listed = entries["values"]
         if listed.is_sequence:
@@ -89,7 +88,7 @@ class Axis:
             raise node.error("an axis needs at least one value")
         values = {name: _axis_value(name, child, sets) for name, child in children.items()}
         title = node.name.replace("_", " ").capitalize()
-        return cls(typed_yaml.convert(str, entries["title"]) if "title" in entries else title, values)
+        return cls(configs.convert(str, entries["title"]) if "title" in entries else title, values)
 
 
 CHANGED = "setting"
@@ -113,8 +112,8 @@ def with_change(axes: Mapping[str, Axis], change: Node, scales: Sequence[str]) -
 
 def _axis_value(name: str, node: Node, sets: Node | None) -> AxisValue:
     if node.is_mapping:
-        entries = typed_yaml.entries(node, optional=("label", "value", "overrides", "at_scale", "beside", "experiment"))
-        label = typed_yaml.convert(str, entries["label"]) if "label" in entries else name
+        entries = configs.entries(node, optional=("label", "value", "overrides", "at_scale", "beside", "experiment"))
+        label = configs.convert(str, entries["label"]) if "label" in entries else name
         value = entries.get("value")
     else:
         entries, label, value = {}, node.text(), node
@@ -123,9 +122,9 @@ def _axis_value(name: str, node: Node, sets: Node | None) -> AxisValue:
         own += (configs.override_of(sets.text(), value),)
     elif "value" in entries:
         raise entries["value"].error("'value' needs the key that the axis sets: give the axis 'sets'")
-    at_scale = typed_yaml.convert(dict[str, Overrides], entries["at_scale"]) if "at_scale" in entries else {}
-    beside = typed_yaml.convert(dict[str, dict[str, Overrides]], entries["beside"]) if "beside" in entries else {}
-    experiment = typed_yaml.convert(str, entries["experiment"]) if "experiment" in entries else None
+    at_scale = configs.convert(dict[str, Overrides], entries["at_scale"]) if "at_scale" in entries else {}
+    beside = configs.convert(dict[str, dict[str, Overrides]], entries["beside"]) if "beside" in entries else {}
+    experiment = configs.convert(str, entries["experiment"]) if "experiment" in entries else None
     return AxisValue(label, Overrides(own), at_scale, beside, experiment)
 
 
@@ -190,8 +189,8 @@ class Scale(Restriction):
     @classmethod
     def from_yaml(cls, node: Node) -> "Scale":
         hints = typing.get_type_hints(cls)
-        found = typed_yaml.entries(node, ("about",) if node.name != SMOKE else (), list(hints))
-        values = {name: typed_yaml.convert(hints[name], child) for name, child in found.items() if name != "seeds"}
+        found = configs.entries(node, ("about",) if node.name != SMOKE else (), list(hints))
+        values = {name: configs.convert(hints[name], child) for name, child in found.items() if name != "seeds"}
         try:
             if "seeds" in found:
                 values["seeds"] = _seeds(found["seeds"])
@@ -222,8 +221,8 @@ class Scale(Restriction):
 
 def _seeds(node: Node) -> list[int]:
     if node.is_sequence:
-        return [typed_yaml.convert(int, child) for child in node.elements()]
-    count = typed_yaml.convert(int, node)
+        return [configs.convert(int, child) for child in node.elements()]
+    count = configs.convert(int, node)
     if not 0 < count <= MOST_SEEDS:
         raise ValueError(f"seeds is a number from 1 to {MOST_SEEDS}, or a list, not {count}")
     return [*range(count)]

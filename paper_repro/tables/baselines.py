@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paper_repro.base import typed_yaml
-from paper_repro.base.configs import Override, override_of
+from paper_repro.base import configs
+from paper_repro.base.configs import Node, Override, override_of
 from paper_repro.base.errors import nearest
-from paper_repro.base.typed_yaml import Node
 from paper_repro.cells.planned import Key, PlannedCell
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import FINISHED
@@ -62,8 +61,8 @@ class Baseline:
     def from_yaml(cls, node: Node) -> "Baseline":
         known = registry()
         entries = dict(known[node.name].items()) if node.name in known else {}
-        for key, child in typed_yaml.entries(node, optional=KEYS).items():
-            entries[key] = typed_yaml.over(entries[key], child) if key in entries else child
+        for key, child in configs.entries(node, optional=KEYS).items():
+            entries[key] = configs.over(entries[key], child) if key in entries else child
         if not {"label", "direction"} <= entries.keys():
             raise node.error(
                 f"baseline '{node.name}' is none of papers/baselines.yaml{nearest(node.name, known)}, and lacks label, "
@@ -73,7 +72,7 @@ class Baseline:
             raise node.error(f"baseline '{node.name}' has a task that measures it, or values: give one")
         hints = cls.__annotations__
         values: dict[str, Any] = {
-            key: typed_yaml.convert(hints[key], child)
+            key: configs.convert(hints[key], child)
             for key, child in entries.items()
             if key not in ("task", "metrics", "at")
         }
@@ -113,13 +112,13 @@ class Baseline:
 def _names(node: Node) -> dict[str, str]:
     if node.is_sequence:
         return {child.text(): child.text() for child in node.elements()}
-    return typed_yaml.convert(dict[str, str], node)
+    return configs.convert(dict[str, str], node)
 
 
 @functools.cache
 def registry(path: Path = LIST) -> dict[str, Node]:
     """Return the definitions of ``papers/baselines.yaml`` by name."""
-    return typed_yaml.read(path).items()
+    return configs.read(path).items()
 
 
 @dataclass(frozen=True)

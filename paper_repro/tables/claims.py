@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paper_repro.base import typed_yaml
+from paper_repro.base import configs
+from paper_repro.base.configs import Node
 from paper_repro.base.errors import UsageError, nearest
-from paper_repro.base.typed_yaml import Node
 from paper_repro.cells.planned import Key
 from paper_repro.tables import baselines, stats
 from paper_repro.tables.axes import place_problems
@@ -66,11 +66,11 @@ class Threshold:
     @classmethod
     def from_yaml(cls, word: str, node: Node) -> "Threshold":
         if word == "between":
-            low, high = typed_yaml.convert(list[float], node) if len(node.plain()) == 2 else (1.0, 0.0)
+            low, high = configs.convert(list[float], node) if len(node.plain()) == 2 else (1.0, 0.0)
             if low >= high:
                 raise node.error("'between' takes two numbers, the lower one first")
             return cls(low, high, f"between {low:.4g} and {high:.4g}")
-        value = typed_yaml.convert(float, node)
+        value = configs.convert(float, node)
         ends = {"equals": (value, value), "above": (value, math.inf), "at_least": (value, math.inf)}
         low, high = ends.get(word, (-math.inf, value))
         return cls(low, high, f"{word.replace('_', ' ')} {value:g}", word in ("above", "below"))
@@ -116,11 +116,11 @@ class Contrast:
     def from_yaml(cls, kind: str, node: Node) -> "Contrast":
         named = "column" if kind == COUNT else "metric"
         required = ("of",) if kind == COUNT else ("of", "to")
-        found = typed_yaml.entries(node, required, (named, "to", "over", "only", *(() if kind == COUNT else ("best",))))
-        metric = typed_yaml.convert(str, found[named]) if named in found else None
-        over = tuple(typed_yaml.convert(list[str], found["over"])) if "over" in found else ()
-        only = typed_yaml.convert(dict[str, list[str]], found["only"]) if "only" in found else {}
-        best = typed_yaml.convert(dict[str, str], found["best"]) if "best" in found else {}
+        found = configs.entries(node, required, (named, "to", "over", "only", *(() if kind == COUNT else ("best",))))
+        metric = configs.convert(str, found[named]) if named in found else None
+        over = tuple(configs.convert(list[str], found["over"])) if "over" in found else ()
+        only = configs.convert(dict[str, list[str]], found["only"]) if "only" in found else {}
+        best = configs.convert(dict[str, str], found["best"]) if "best" in found else {}
         sides = [Side.read(found[name], metric) if name in found else None for name in ("of", "to")]
         assert sides[0] is not None
         return cls(kind, sides[0], sides[1], over, only, best)
@@ -444,10 +444,10 @@ class Claim:
     @classmethod
     def from_yaml(cls, node: Node) -> "Claim":
         required, plain = ("id", "says", "where"), ("ours", "scales", "smallest", "without_baseline")
-        found = typed_yaml.entries(node, required, (*plain, *FORMS, *LIMITS))
+        found = configs.entries(node, required, (*plain, *FORMS, *LIMITS))
         hints = cls.__annotations__
         values: dict[str, Any] = {
-            name: typed_yaml.convert(hints[name], found[name]) for name in (*required, *plain) if name in found
+            name: configs.convert(hints[name], found[name]) for name in (*required, *plain) if name in found
         }
         forms, limits = ([name for name in names if name in found] for names in (FORMS, LIMITS))
         name = values["id"]
@@ -458,7 +458,7 @@ class Claim:
         (limit,), kind = limits, (forms or [COMPUTED])[0]
         form: Contrast | str = name
         if forms:
-            form = typed_yaml.convert(str, found[kind]) if kind == COMPUTED else Contrast.from_yaml(kind, found[kind])
+            form = configs.convert(str, found[kind]) if kind == COMPUTED else Contrast.from_yaml(kind, found[kind])
         threshold = Threshold.from_yaml(limit, found[limit])
         return cls(**values, form=form, threshold=threshold, line=node.where)
 

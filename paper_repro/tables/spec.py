@@ -21,10 +21,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
-from paper_repro.base import typed_yaml
-from paper_repro.base.configs import Override, experiments, is_experiment, own_packages
+from paper_repro.base import configs
+from paper_repro.base.configs import Node, Override, experiments, is_experiment, own_packages
 from paper_repro.base.errors import UsageError, nearest
-from paper_repro.base.typed_yaml import Node
 from paper_repro.cells.planned import Key
 from paper_repro.tables import axes as axes_of
 from paper_repro.tables.axes import EXACT, SCALES, Axis, Restriction, Scale, place_problems
@@ -104,8 +103,8 @@ class Column:
     @classmethod
     def from_yaml(cls, node: Node) -> "Column":
         hints = {"from" if name == "source" else name: hint for name, hint in cls.__annotations__.items()}
-        found = typed_yaml.entries(node, ("title", "from"), [name for name in hints if name not in ("title", "from")])
-        values: dict[str, Any] = {key: typed_yaml.convert(hints[key], child) for key, child in found.items()}
+        found = configs.entries(node, ("title", "from"), [name for name in hints if name not in ("title", "from")])
+        values: dict[str, Any] = {key: configs.convert(hints[key], child) for key, child in found.items()}
         try:
             return cls(source=values.pop("from"), **values)
         except ValueError as error:
@@ -563,7 +562,7 @@ def named_first(path: Path, error: UsageError) -> UsageError:
     if str(error).startswith(f"{path}:"):
         return error
     with contextlib.suppress(UsageError):
-        if (like := typed_yaml.read(path).items().get(LIKE)) is not None:
+        if (like := configs.read(path).items().get(LIKE)) is not None:
             return UsageError(f"{like.where}: {error}")
     return UsageError(f"{path}: {error}")
 
@@ -577,9 +576,9 @@ def where(artifact: Artifact, section: str, name: str) -> str:
 
 def _read(path: Path) -> tuple[Node, list[Node]]:
     """Return a file laid over its bases, and the bases, the nearest first."""
-    root = typed_yaml.read(path, library=_library())
+    root = configs.read(path, library=_library())
     below = _bases_of(root)
-    return functools.reduce(typed_yaml.over, [*reversed(below), root]), below
+    return functools.reduce(configs.over, [*reversed(below), root]), below
 
 
 def _load(path: Path) -> Artifact:
@@ -593,7 +592,7 @@ def _load(path: Path) -> Artifact:
         if key not in allowed:
             raise UsageError(f"{child.path}:{child.key_line}: unknown key '{key}'{nearest(key, [*allowed, *MORE])}")
     values: dict[str, Any] = {
-        key: typed_yaml.convert(allowed[key], child) for key, child in entries.items() if key != "tolerances"
+        key: configs.convert(allowed[key], child) for key, child in entries.items() if key != "tolerances"
     }
     if change is not None:
         values["axes"] = axes_of.with_change(values.get("axes", {}), change, list(values.get("scales", ())))
@@ -644,7 +643,7 @@ def _tolerance(nodes: Mapping[str, Node], node: Node) -> Tolerance:
         if (name := node.text()) not in nodes or not nodes[name].is_mapping:
             raise node.error(f"there is no tolerance of '{name}' to take{nearest(name, nodes)}")
         node = nodes[name]
-    found: Tolerance = typed_yaml.convert(Tolerance, node)
+    found: Tolerance = configs.convert(Tolerance, node)
     shared = nodes[DEFAULT].items().get("reason") if DEFAULT in nodes else None
     if not found.reason and shared is None:
         raise node.error(f"missing 'reason' in '{node.name}'")
@@ -673,13 +672,13 @@ def _bases_of(own: Node) -> list[Node]:
 @functools.lru_cache(maxsize=256)
 def _read_once(path: Path, changed: int) -> Node:
     """Read a base, on which many artifacts lie; ``changed`` is the time of its last change."""
-    return typed_yaml.read(path, library=_library())
+    return configs.read(path, library=_library())
 
 
 @functools.cache
-def _library() -> typed_yaml.Library:
+def _library() -> configs.Library:
     """Return the definitions of metrics, columns and data that artifacts share."""
-    sections = typed_yaml.read(PAPERS / "library.yaml").items()
+    sections = configs.read(PAPERS / "library.yaml").items()
     return {"needs" if name == "data" else name: node.items() for name, node in sections.items()}
 
 

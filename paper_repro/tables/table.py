@@ -15,7 +15,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from paper_repro.base import typed_yaml
+from paper_repro.base import configs
 from paper_repro.base.configs import TARGET
 from paper_repro.base.files import write_atomically
 from paper_repro.cells import measurements
@@ -756,7 +756,7 @@ def data_of(view: View) -> str:
 
 @functools.cache
 def _data_names() -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = typed_yaml.read(PAPERS / "data_names.yaml").plain()
+    found: dict[str, dict[str, str]] = configs.read(PAPERS / "data_names.yaml").plain()
     return found
 
 

@@ -30,8 +30,7 @@ from lightning.fabric.plugins.environments.cluster_environment import ClusterEnv
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 
-from paper_repro.base.errors import BY_TORCHRUN, STOPPING, Place, UsageError, check_started, place
-from paper_repro.base.processes import end_with_parent
+from paper_repro.base.errors import BY_TORCHRUN, STOPPING, Place, UsageError, check_started, end_with_parent, place
 from paper_repro.cells.tasks import NODE_LOST, Cell, StopRequestedError
 from paper_repro.training import single
 from paper_repro.training.build import build

@@ -21,9 +21,7 @@ from paper_repro.kernels.dispatch import differentiable
 from paper_repro.kernels.self_slot_attention import self_slot_attention
 from paper_repro.training.counting import peak_bytes
 
-TOKENS = (512, 1024, 2048)
 KIB = 2**10
-Attend = Callable[..., Tensor]
 
 
 class Size(NamedTuple):
@@ -38,31 +36,29 @@ class Size(NamedTuple):
         return f"{self.sequences} x {self.tokens} tokens, H={self.heads}, Y={self.width}"
 
 
-class Side(NamedTuple):
-    """One attention; of its inputs the first ``rows`` belong to the rows."""
-
-    attend: Attend
-    rows: int
-    inputs: int
-
-
 TRAINING = Size(4, 6, 128, 64)
 """EBT's training step at D = 384."""
+LONG = [Size(1, 4, tokens, 64) for tokens in (512, 1024, 2048)]
 
 
 def compare(device: torch.device) -> Iterator[Comparison]:
     """Compare bytes and times, with and without a column of one's own."""
     way = "closed_form" if device.type == "cpu" else "fused"
-    own = Side(partial(self_slot_attention, implementation=way), 3, 5)
-    definition = Side(partial(self_slot_attention, implementation="reference"), 3, 5)
-    causal, math = Side(partial(_causal, way), 1, 3), Side(_math, 1, 3)
-    for tokens in TOKENS:
-        size = Size(1, 4, tokens, 64)
-        yield _bytes(size, device, own, definition, "definition, with an own column")
-        yield _bytes(size, device, causal, math, "math backend, causal")
-    for size in (TRAINING, *(Size(1, 4, tokens, 64) for tokens in TOKENS)):
-        yield _times(size, device, own, definition, "definition, with an own column")
-        yield _times(size, device, causal, math, "math backend, causal")
+    own = partial(self_slot_attention, implementation=way)
+    definition = partial(self_slot_attention, implementation="reference")
+    pairs: list[tuple[Callable[..., Tensor], Callable[..., Tensor], int, int, str]] = [
+        (own, definition, 3, 5, "definition, with an own column"),
+        (partial(_causal, way), _math, 1, 3, "math backend, causal"),
+    ]
+    for kind, size in [*(("bytes", size) for size in LONG), *(("times", size) for size in (TRAINING, *LONG))]:
+        for ours, theirs, rows, inputs, other in pairs:
+            one, two = (_product(size, device, attend, rows, inputs) for attend in (ours, theirs))
+            error = relative_error(one(), two())
+            if kind == "times":
+                yield timed(str(size), "ms", one, two, other, device, error=error)
+            else:
+                found, expected = ([peak_bytes(product) / KIB / size.tokens] for product in (one, two))
+                yield Comparison(str(size), "KiB per token at the peak", found, expected, other, error)
 
 
 def _causal(way: str, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -75,27 +71,19 @@ def _math(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return scaled_dot_product_attention(query, key, value, is_causal=True)
 
 
-def _bytes(size: Size, device: torch.device, ours: Side, theirs: Side, other: str) -> Comparison:
-    one, two = (_product(size, device, side) for side in (ours, theirs))
-    found, expected = ([peak_bytes(product) / KIB / size.tokens] for product in (one, two))
-    return Comparison(str(size), "KiB per token at the peak", found, expected, other, relative_error(one(), two()))
-
-
-def _times(size: Size, device: torch.device, ours: Side, theirs: Side, other: str) -> Comparison:
-    one, two = (_product(size, device, side) for side in (ours, theirs))
-    return timed(str(size), "ms", one, two, other, device, error=relative_error(one(), two()))
-
-
-def _product(size: Size, device: torch.device, side: Side) -> Callable[[], list[Tensor]]:
-    """Return what computes the product, as gradients by all inputs (B, H, T, Y)."""
+def _product(
+    size: Size, device: torch.device, attend: Callable[..., Tensor], num_rows: int, num_inputs: int
+) -> Callable[[], list[Tensor]]:
+    """Return what computes the product, as gradients by all inputs (B, H, T, Y), of which the first belong to the
+    rows.
+    """
     generator = torch.Generator(device).manual_seed(0)
-    drawn = [torch.randn(size, generator=generator, device=device) for _ in range(2 * side.inputs)]
-    leaves, along = [leaf.requires_grad_() for leaf in drawn[: side.inputs]], drawn[side.inputs :]
-    captured = leaves[side.rows :]
+    drawn = [torch.randn(size, generator=generator, device=device) for _ in range(2 * num_inputs)]
+    leaves, along = [leaf.requires_grad_() for leaf in drawn[:num_inputs]], drawn[num_inputs:]
 
     def work() -> list[Tensor]:
-        rows = tuple(leaves[: side.rows])
-        first = torch.func.grad(lambda given: side.attend(*given, *captured).square().sum())(rows)
-        return list(torch.autograd.grad(first, leaves, along[: side.rows]))
+        rows, captured = tuple(leaves[:num_rows]), leaves[num_rows:]
+        first = torch.func.grad(lambda given: attend(*given, *captured).square().sum())(rows)
+        return list(torch.autograd.grad(first, leaves, along[:num_rows]))
 
     return work

@@ -59,22 +59,14 @@ class Profile:
 
     kind: ClassVar[str] = "cells"
     case: str
-    milliseconds: list[float]
-    """One number a round."""
-    gigaflops: float
-    """Matrix products of a step, 1e9 FLOPs, as torch counts what is dispatched."""
-    products: float
-    """The share of matrix products in the time of a step."""
-    others: float
-    """The share of all other operations."""
-    slowest: list[tuple[str, float]]
-    """Those of the others that take most, with their shares."""
-    evaluations: float
-    """The share of a whole run that evaluations in the middle of it take."""
-    last: float
-    """The share of the evaluation at the end."""
-    compiled: float | None
-    """The time of a compiled step over that of an uncompiled one; None where the loss is never compiled."""
+    milliseconds: list[float]  # of each round
+    gigaflops: float  # matrix products of a step, as torch counts what is dispatched
+    products: float  # share of matrix products in the time of a step
+    others: float  # share of all other operations
+    slowest: list[tuple[str, float]]  # the largest shares of other operations
+    evaluations: float  # share of the evaluations in the middle of a run in its time
+    last: float  # share of the evaluation at the end
+    compiled: float | None  # time of a compiled step over that of an uncompiled one; None if the loss is never compiled
 
     @property
     def rate(self) -> float:
@@ -82,7 +74,6 @@ class Profile:
         return self.gigaflops / statistics.median(self.milliseconds) * 1e3
 
     def line(self) -> str:
-        """Write the profile for the terminal."""
         times = self.milliseconds
         slowest = ", ".join(f"{name} {share:.0%}" for name, share in self.slowest)
         compiled = f"; compiled {self.compiled:.2f} of it" if self.compiled else ""
@@ -93,12 +84,10 @@ class Profile:
         )
 
     def record(self) -> dict[str, Any]:
-        """Return everything measured."""
         return {**asdict(self), "rate": self.rate}
 
 
 def compare(device: torch.device) -> Iterator[Profile]:
-    """Profile each kind of cells; those of scale cpu are measured on one."""
     if device.type != "cpu":
         raise SystemExit("error: these cells are those of scale cpu: leave --device out")
     for name, place in CELLS:

@@ -6,6 +6,7 @@ float32, of one sequence, which is as many as its scores leave room for.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -37,7 +38,6 @@ class Size(NamedTuple):
 
 CPU = (Size(4, 64, 64, 2), Size(8, 128, 64, 2), Size(16, 128, 64, 2), Size(16, 256, 64, 2))
 CUDA = (Size(8, 2048, 672, 12), Size(8, 2048, 768, 12), Size(8, 2048, 864, 12))
-FLEX = CUDA[1]
 
 
 def compare(device: torch.device) -> Iterator[Comparison]:
@@ -50,7 +50,7 @@ def compare(device: torch.device) -> Iterator[Comparison]:
     for size in CUDA:
         for shared in (False, True):
             yield _against_flash(size, shared, device)
-    yield _against_flex(FLEX, device)
+    yield _against_flex(CUDA[1], device)
 
 
 def _descent(size: Size, num_steps: int, device: torch.device) -> Comparison:
@@ -61,16 +61,10 @@ def _descent(size: Size, num_steps: int, device: torch.device) -> Comparison:
     options: dict[str, Any] = {"num_steps": num_steps, "tau": size.head**0.5, "slopes": slopes_of(size, device)}
     options |= {"bias_self": torch.tensor(0.1), "bias_cross": torch.tensor(-0.1)}
 
-    def by(implementation: str) -> Results:
-        return with_gradients(
-            lambda: descend(x, keys, reading, writing, context, weight, **options, implementation=implementation),
-            leaves,
-        )
-
-    ours, other = by("auto"), by("reference")
-    error, case = largest_error(ours(), other()), f"{size}, T={num_steps}"
-    many = {"calls": REPETITIONS, "units": num_steps}
-    return timed(case, "ms per inner step", ours, other, "definition", device, **many, error=error)
+    descent = partial(descend, x, keys, reading, writing, context, weight, **options)
+    ours, other = (with_gradients(partial(descent, implementation=way), leaves) for way in ("auto", "reference"))
+    many: dict[str, Any] = {"calls": REPETITIONS, "units": num_steps, "error": largest_error(ours(), other())}
+    return timed(f"{size}, T={num_steps}", "ms per inner step", ours, other, "definition", device, **many)
 
 
 def _against_flash(size: Size, shared: bool, device: torch.device) -> Comparison:
@@ -127,9 +121,8 @@ def _attention(size: Size, leaves: list[Tensor], way: str) -> Results:
 def _drawn(size: Size, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
     """Draw query, keys, u and h d."""
     generator = torch.Generator(device).manual_seed(0)
-    shapes = [(size.sequences, size.tokens, size.heads, size.head)] * 2 + [
-        (size.sequences, size.tokens, size.width)
-    ] * 2
+    rows = (size.sequences, size.tokens)
+    shapes = [(*rows, size.heads, size.head)] * 2 + [(*rows, size.width)] * 2
     drawn = [torch.randn(shape, generator=generator, device=device) for shape in shapes]
     drawn[3] *= 0.1
     return [value.to(dtype) for value in drawn]

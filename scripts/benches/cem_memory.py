@@ -5,6 +5,7 @@ there and the way back, and the peak of a whole stack of layers, each a tied att
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from cem_attn import Size, slopes_of
@@ -18,8 +19,8 @@ from paper_repro.training.step_time import wait
 LEAST_RATIO, MOST_STATES = 4.0, 3.0
 STEPS = (2, 4)
 """T of the two measurements whose difference is that of two further steps."""
-
-
+Measure = Callable[[Size, int, str, torch.device], float]
+"""Bytes that T steps keep, by a way of computing."""
 CPU = (Size(8, 128, 64, 2), Size(16, 256, 64, 2), Size(2, 512, 768, 12))
 CUDA, LARGEST = (Size(8, 2048, 672, 8), Size(8, 2048, 768, 12)), Size(8, 2048, 864, 12)
 LAYERS, MANY_STEPS = 12, 8
@@ -35,10 +36,6 @@ def compare(device: torch.device) -> Iterator[Comparison]:
         yield _against_definition(size._replace(sequences=1), _allocated, device)
         yield _in_states(size, device)
     yield _many_steps(device)
-
-
-Measure = Callable[[Size, int, str, torch.device], float]
-"""Bytes that T steps keep, by a way of computing."""
 
 
 def _against_definition(size: Size, measure: Measure, device: torch.device) -> Comparison:
@@ -88,15 +85,9 @@ def _descended(size: Size, leaves: list[Tensor], num_steps: int, way: str) -> Te
     """Descend, under bfloat16 autocast on a GPU, as models train."""
     x, keys, reading, writing, context, weight, bias_self, bias_cross = leaves
     with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda):
-        return descend(
-            *(x, keys, reading, writing, context, weight),
-            num_steps=num_steps,
-            tau=size.head**0.5,
-            slopes=slopes_of(size, x.device),
-            bias_self=bias_self,
-            bias_cross=bias_cross,
-            implementation=way,
-        )
+        options: dict[str, Any] = {"num_steps": num_steps, "tau": size.head**0.5, "slopes": slopes_of(size, x.device)}
+        options |= {"bias_self": bias_self, "bias_cross": bias_cross, "implementation": way}
+        return descend(x, keys, reading, writing, context, weight, **options)
 
 
 def _gradients(size: Size, way: str, device: torch.device) -> list[Tensor]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from paper_repro.models.cet import CET, Phases, equilibrium_propagation, truncated_backpropagation
 
-CPU_BATCH, CUDA_BATCH = 8, 64
+BATCHES = {"cpu": 8, "cuda": 64}
 LEAST_RATIO = 1 / 0.4
 SAME = 0.98
 """Where nothing should change: an allocator's pages."""
@@ -33,25 +33,20 @@ def compare(device: torch.device) -> Iterator[Comparison]:
         yield Comparison(_case(steps, device), "MiB at the peak", [more], [few], name, goal=SAME)
 
 
-def _batch(device: torch.device) -> int:
-    return CPU_BATCH if device.type == "cpu" else CUDA_BATCH
-
-
 def _case(steps: tuple[int, int], device: torch.device) -> str:
-    return f"EP, the paper's size, batch {_batch(device)}, T1={steps[0]}, T2={steps[1]}"
+    return f"EP, the paper's size, batch {BATCHES[device.type]}, T1={steps[0]}, T2={steps[1]}"
 
 
 def _measured(method: str, steps: tuple[int, int], device: torch.device) -> float:
-    if device.type == "cuda":
-        return _added(method, steps, device)
-    return in_child(_added, method, steps, device, **HEAP)
+    on_gpu = device.type == "cuda"
+    return _added(method, steps, device) if on_gpu else in_child(_added, method, steps, device, **HEAP)
 
 
 def _added(method: str, steps: tuple[int, int], device: torch.device) -> float:
     """Measure the added MiB, the gradients included."""
     torch.manual_seed(0)
     model = CET().to(device)
-    images = torch.rand(_batch(device), 3, 120, 120, device=device) * 2 - 1
+    images = torch.rand(BATCHES[device.type], 3, 120, 120, device=device) * 2 - 1
     learn = partial(_learn, model, images, method)
     return added_memory(partial(learn, *steps), device, warm_up=partial(learn, 2, 2))
 

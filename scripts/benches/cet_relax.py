@@ -15,7 +15,7 @@ from paper_repro.kernels.preferences import prefer
 from paper_repro.models.cet import CET, CETClamped, CETState, PreparedSteps, RelaxationSettings, products
 from paper_repro.models.common import from_blocks, project
 
-CPU_BATCH, CUDA_BATCH = 4, 64
+BATCHES, CALLS = {"cpu": 4, "cuda": 64}, {"cpu": 2, "cuda": 50}
 GOALS = {"float32": 1.7, "bfloat16": 3.0}
 MATMUL_GOAL = 0.5
 """Share of the speed of the same products of matrices with nothing beside them."""
@@ -70,35 +70,32 @@ def _start(precision: str, device: torch.device) -> tuple[CET, CETState, CETClam
     """Draw random weights and a state that has relaxed for some steps."""
     torch.manual_seed(0)
     model = CET(precision=precision).to(device)
-    images = torch.rand(CPU_BATCH if device.type == "cpu" else CUDA_BATCH, 3, 120, 120, device=device) * 2 - 1
+    images = torch.rand(BATCHES[device.type], 3, 120, 120, device=device) * 2 - 1
     clamped = model.clamp(images)
     return model, model.relax(model.first(clamped), clamped, 3).state, clamped
 
 
 def _against_autograd(model: CET, state: CETState, clamped: CETClamped) -> Comparison:
-    ours, other = _prepared(model, state, clamped), AutogradSteps(model, state, clamped)
-    step = _own_steps(ours)
+    ours, step = _prepared(model, state, clamped)
+    other = AutogradSteps(model, state, clamped)
     step()
     other.step()
     error = relative_error([ours.tokens, model.patches.images(ours.image)], [other.z, other.image])
     device = state.z.device
     goal = GOALS.get(model.precision) if device.type == "cpu" else None
-    rate: dict[str, Any] = {"calls": _repetitions(device), "flops": _operations(model, state)}
-    return timed(_case(model, state), "ms per step", step, other.step, AUTOGRAD, device, error=error, goal=goal, **rate)
+    rate: dict[str, Any] = {"calls": CALLS[device.type], "flops": _operations(model, state), "error": error}
+    return timed(_case(model, state), "ms per step", step, other.step, AUTOGRAD, device, goal=goal, **rate)
 
 
-def _prepared(model: CET, state: CETState, clamped: CETClamped) -> PreparedSteps:
-    return PreparedSteps(model, state, clamped, RelaxationSettings(1.0, None))
-
-
-def _own_steps(rule: PreparedSteps) -> Callable[[], Any]:
-    """Return what takes one step on from wherever the rule stands."""
-    return lambda: rule(rule.state, 0, None)
+def _prepared(model: CET, state: CETState, clamped: CETClamped) -> tuple[PreparedSteps, Callable[[], Any]]:
+    """Return our rule, and what takes a step with it from its last state."""
+    rule = PreparedSteps(model, state, clamped, RelaxationSettings(1.0, None))
+    return rule, lambda: rule(rule.state, 0, None)
 
 
 def _against_products(model: CET, state: CETState, clamped: CETClamped) -> Comparison:
     """Compare with products of matrices of the same sizes and nothing else."""
-    steps = _prepared(model, state, clamped)
+    steps, step = _prepared(model, state, clamped)
     weights = steps.weights
     z = state.z.flatten(0, 1).to(weights.dtype)
     rows = z.new_empty(len(z), len(weights))
@@ -108,9 +105,8 @@ def _against_products(model: CET, state: CETState, clamped: CETClamped) -> Compa
             torch.mm(z, weights.mT, out=rows)
             torch.mm(rows, weights)
 
-    sides = _own_steps(steps), multiply, "its matrix products"
-    rate: dict[str, Any] = {"calls": _repetitions(z.device), "flops": _operations(model, state)}
-    return timed(_case(model, state), "ms per step", *sides, z.device, goal=MATMUL_GOAL, **rate)
+    rate: dict[str, Any] = {"calls": CALLS[z.device.type], "flops": _operations(model, state), "goal": MATMUL_GOAL}
+    return timed(_case(model, state), "ms per step", step, multiply, "its matrix products", z.device, **rate)
 
 
 def _graph(model: CET, clamped: CETClamped) -> Comparison:
@@ -130,9 +126,7 @@ def _graph(model: CET, clamped: CETClamped) -> Comparison:
 
 
 def _operations(model: CET, state: CETState) -> float:
-    """Count the operations of a step: two for a multiplication with its addition; 1,113 million of these for
-    an image.
-    """
+    """Count the operations of a step: two for each of the 1,113 million multiply-adds of an image."""
     images, tokens, width = state.z.shape
     rows = 2 * len(model.attention.query) + len(model.memory.weight) + model.patches.numbers
     return 2.0 * images * tokens * (2 * rows * width + 3 * tokens * len(model.attention.query))
@@ -140,7 +134,3 @@ def _operations(model: CET, state: CETState) -> float:
 
 def _case(model: CET, state: CETState) -> str:
     return f"the paper's size, batch {len(state.z)}, {model.precision}"
-
-
-def _repetitions(device: torch.device) -> int:
-    return 2 if device.type == "cpu" else 50

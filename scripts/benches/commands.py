@@ -48,16 +48,13 @@ class Row:
 
     @property
     def is_met(self) -> bool:
-        """Whether the median of the processor time lies below the goal."""
         return statistics.median(self.processor) < self.goal
 
     def line(self) -> str:
-        """Write the row for the terminal."""
         took = f"{statistics.median(self.processor):.2f} s of a processor, {statistics.median(self.wall):.2f} s"
         return f"{self.case}: {took}, goal {self.goal:g} s{'' if self.is_met else ': MISSED'}"
 
     def record(self) -> dict[str, Any]:
-        """Return everything measured."""
         return {**asdict(self), "met": self.is_met}
 
 
@@ -102,13 +99,8 @@ def _scale(artifact: str) -> str:
 def _call(words: Sequence[str], code: int) -> tuple[float, float]:
     """Return the seconds of a processor, children included, and of the clock that a script takes."""
     start, before = time.perf_counter(), os.times()
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / words[0]), *words[1:]],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
+    command = [sys.executable, str(ROOT / "scripts" / words[0]), *words[1:]]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     wall, after = time.perf_counter() - start, os.times()
     if done.returncode != code:
         raise SystemExit(f"error: {' '.join(words)} ended with exit code {done.returncode}: {done.stderr[-2000:]}")

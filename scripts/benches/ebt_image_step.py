@@ -58,8 +58,8 @@ def _comparisons(size: Size, count: int, compiled: bool, device: torch.device) -
 
 
 def _pair(size: Size, count: int, compiled: bool, device: torch.device) -> Pair:
-    sizes = {"width": size.width, "num_heads": size.heads, "num_layers": size.layers, "patch": size.patch}
-    overrides = [f"model.{key}={value}" for key, value in {**sizes, "image_size": size.side}.items()]
+    keys = ("width", "num_heads", "num_layers", "image_size", "patch")
+    overrides = [f"model.{key}={value}" for key, value in zip(keys, size, strict=False)]
     thinking = [f"module.thinking.num_steps={count}", "model.step_size=100.0"]
     step = StepSettings(**STEP, window=1, batch_size=size.batch, compile=compiled)
     shape = (BATCHES, size.batch, 3, size.side, size.side)

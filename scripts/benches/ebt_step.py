@@ -15,6 +15,7 @@ from paper_repro.training.step_time import Stepper, StepSettings, build_stepper,
 
 CONCATENATED = ("+model.streams=concatenated",)
 COMPILED = ("step.compile=true",)
+KEYS = "model.width model.num_heads model.num_layers model.vocabulary_size data.window step.batch_size model.step_size"
 
 
 class Size(NamedTuple):
@@ -59,15 +60,13 @@ def compare(device: torch.device) -> Iterator[Comparison]:
     size = ON_CPU if device.type == "cpu" else ON_GPU
     for case in CASES:
         split, both = (_pair(size, case, ways, device) for ways in ((), CONCATENATED))
-        error = relative_error(split.gradients(), both.gradients())
-        yield split.times(f"{case}, split streams, {size}", error, 1 / case.most_time)
-        goal = None if case.most_memory is None else 1 / case.most_memory
-        yield split.memory(f"{case}, split streams, {size}", goal)
-        yield split.products(f"{case}, split streams, {size}")
-        yield both.times(f"{case}, concatenated streams, {size}")
-        yield both.memory(f"{case}, concatenated streams, {size}")
-        yield both.products(f"{case}, concatenated streams, {size}")
-        del both
+        error, memory = relative_error(split.gradients(), both.gradients()), case.most_memory and 1 / case.most_memory
+        for pair, streams, goals in ((split, "split", (error, 1 / case.most_time)), (both, "concatenated", ())):
+            name = f"{case}, {streams} streams, {size}"
+            yield pair.times(name, *goals)
+            yield pair.memory(name, memory if pair is split else None)
+            yield pair.products(name)
+        del both, pair
         if case.variant == "default":
             compiled = _pair(size, case, COMPILED, device)
             error = relative_error(compiled.gradients(), split.gradients())
@@ -75,19 +74,9 @@ def compare(device: torch.device) -> Iterator[Comparison]:
 
 
 def _pair(size: Size, case: Case, ways: tuple[str, ...], device: torch.device) -> Pair:
-    overrides = {
-        "model.variant": case.variant,
-        "model.num_landscapes": 1 if case.variant == "default" else case.steps,
-        "module.thinking.num_steps": case.steps,
-        "model.width": size.width,
-        "model.num_heads": size.heads,
-        "model.num_layers": size.layers,
-        "model.vocabulary_size": size.vocabulary,
-        "data.window": size.window,
-        "step.batch_size": size.batch,
-        "model.step_size": size.step_size,
-    }
-    words = [f"{key}={value}" for key, value in overrides.items()]
+    words = [f"{key}={value}" for key, value in zip(KEYS.split(), size, strict=True)]
+    words += [f"model.variant={case.variant}", f"module.thinking.num_steps={case.steps}"]
+    words.append(f"model.num_landscapes={1 if case.variant == 'default' else case.steps}")
     config: dict[str, Any] = compose("ebt/stepcost", ["model=ebt/s1", *words, *ways], seed=0)
     step, models = StepSettings(**config["step"]), each_model(config)
 

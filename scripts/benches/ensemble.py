@@ -33,27 +33,31 @@ def compare(device: torch.device) -> Iterator[Comparison]:
         for inner_steps in (1, 2, 8):
             case = f"{models} models, T={inner_steps}, batch {batch_size}"
             data = [_Points(seed, batch_size) for seed in range(models)]
-            yield _trained(case, functools.partial(_regressors, models, inner_steps), data, 20, goal, device)
+            yield _trained(case, functools.partial(_regressor, inner_steps), data, 20, goal, device)
     sizes = [(16, 8, 1, None), (16, 8, 4, None), (32, 8, 16, 2.0), (64, 3, 64, 2.0)] if cpu else [(64, 16, 64, 30.0)]
     for width, models, batch_size, goal in sizes:
         for make in LISTOPS:
             case = f"ListOps, {models} {make.__name__}, D={width}, batch {batch_size}"
             windows = [_Windows(seed, batch_size) for seed in range(models)]
-            modules = functools.partial(_language_models, make, models, width)
-            yield _trained(case, modules, windows, max(1, 16 // batch_size), goal, device)
+            module = functools.partial(_language_model, make, width)
+            yield _trained(case, module, windows, max(1, 16 // batch_size), goal, device)
 
 
 def _trained(
     case: str,
-    modules: Callable[[], Sequence[PaperModule]],
+    make: Callable[[], PaperModule],
     data: Sequence[CounterBasedDataModule],
     steps_per_round: int,
     goal: float | None,
     device: torch.device,
 ) -> Comparison:
+    def seeded(seed: int) -> PaperModule:
+        torch.manual_seed(mix(seed, "init"))
+        return make()
+
     steps = steps_per_round * (ROUNDS + 1)
-    ensemble = Ensemble(modules(), data, steps, clip_norm=1.0, device=device)
-    alone = [_Alone(module.to(device), own, steps) for module, own in zip(modules(), data, strict=True)]
+    ensemble = Ensemble([seeded(seed) for seed in range(len(data))], data, steps, clip_norm=1.0, device=device)
+    alone = [_Alone(seeded(seed).to(device), own, steps) for seed, own in enumerate(data)]
 
     def one_after_the_other() -> None:
         for trainer in alone:
@@ -63,8 +67,8 @@ def _trained(
         for _ in range(steps_per_round):
             ensemble.advance()
 
-    unit, units = "ms per model and step", len(data) * steps_per_round
-    found = timed(case, unit, stacked, one_after_the_other, "plain loop, stock AdamW", device, units=units, goal=goal)
+    sides = "ms per model and step", stacked, one_after_the_other, "plain loop, stock AdamW"
+    found = timed(case, *sides, device, units=len(data) * steps_per_round, goal=goal)
     ensemble.unstack()
     pairs = zip(ensemble.modules, (trainer.module for trainer in alone), strict=True)
     return replace(found, relative_error=max(relative_error(one.parameters(), two.parameters()) for one, two in pairs))
@@ -133,21 +137,12 @@ class _Alone:
             self.step += 1
 
 
-def _regressors(count: int, inner_steps: int) -> list[CEMGaussianProcess]:
+def _regressor(inner_steps: int) -> CEMGaussianProcess:
     optimizer = functools.partial(torch.optim.AdamW, lr=0.005, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
-    modules = []
-    for seed in range(count):
-        torch.manual_seed(mix(seed, "init"))
-        model = GaussianProcessRegressor(CEMMLP(64, 170, num_steps=inner_steps))
-        modules.append(CEMGaussianProcess(model, optimizer, Cosine()))
-    return modules
+    return CEMGaussianProcess(GaussianProcessRegressor(CEMMLP(64, 170, num_steps=inner_steps)), optimizer, Cosine())
 
 
-def _language_models(make: Callable[..., CausalLanguageModel], count: int, width: int) -> list[NRGPTListOps]:
+def _language_model(make: Callable[..., CausalLanguageModel], width: int) -> NRGPTListOps:
     optimizer = functools.partial(torch.optim.AdamW, lr=5e-4, weight_decay=0.01)
-    modules = []
-    for seed in range(count):
-        torch.manual_seed(mix(seed, "init"))
-        model = make(VOCABULARY, WINDOW, width, num_heads=1, num_steps=RECURRENCES)
-        modules.append(NRGPTListOps(model, optimizer, Cosine()))
-    return modules
+    model = make(VOCABULARY, WINDOW, width, num_heads=1, num_steps=RECURRENCES)
+    return NRGPTListOps(model, optimizer, Cosine())

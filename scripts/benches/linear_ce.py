@@ -19,13 +19,11 @@ OTHER = "cross_entropy(linear(h, weight) * scale)"
 
 
 class Size(NamedTuple):
-    """Sizes of one bench: ``goal`` is that in time, and one timing covers ``repetitions`` passes."""
-
     tokens: int
     width: int
     dtype: torch.dtype
-    goal: float
-    repetitions: int
+    goal: float  # in time
+    repetitions: int  # passes that one timing covers
 
 
 CPU, CUDA = Size(4096, 256, torch.float32, 1 / 1.1, 1), Size(16384, 1024, torch.bfloat16, 1 / 1.05, 5)
@@ -45,8 +43,8 @@ def _time(size: Size, vocabulary: int, device: torch.device) -> Comparison:
     inputs = _inputs(size, vocabulary, device)
     ours, other = _pass(linear_cross_entropy, inputs), _pass(_whole, inputs)
     counted: dict[str, Any] = {"error": largest_error(ours(), other()), "flops": count_flops(other)}
-    case, calls = _case(size, vocabulary), size.repetitions
-    return timed(case, "ms", ours, other, OTHER, device, calls=calls, goal=size.goal, **counted)
+    counted |= {"calls": size.repetitions, "goal": size.goal}
+    return timed(_case(size, vocabulary), "ms", ours, other, OTHER, device, **counted)
 
 
 def _memory(size: Size, vocabulary: int, device: torch.device) -> Comparison:

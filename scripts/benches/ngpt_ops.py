@@ -33,9 +33,7 @@ class Case:
     small: list[Tensor]
 
     def moved(self, outputs: Sequence[Tensor]) -> int:
-        """Count bytes: large inputs in, outputs out; then their gradients and the inputs in, the inputs'
-        gradients out.
-        """
+        """Count bytes: inputs in, outputs out; then their gradients and the inputs in, the inputs' gradients out."""
         inputs, written = (sum(x.numel() * x.element_size() for x in side) for side in (self.large, outputs))
         return 3 * inputs + 2 * written
 
@@ -53,10 +51,10 @@ def compare(device: torch.device) -> Iterator[Comparison]:
             if not cpu:
                 yield _against(case, "compiled definition", torch.compile(_by(case, "reference")), 1.2, device)
         case = _with_matrix(tokens, width, dtype, device)
-        if cpu:
-            yield _against(case, "eager definition", _by(case, "reference"), None, device)
-        else:
-            yield _against(case, "scales folded into the matrix", _folded, None, device)
+        label, other = (
+            ("eager definition", _by(case, "reference")) if cpu else ("scales folded into the matrix", _folded)
+        )
+        yield _against(case, label, other, None, device)
 
 
 def _cases(tokens: int, width: int, head: int, dtype: torch.dtype, device: torch.device) -> Iterator[Case]:
@@ -69,12 +67,8 @@ def _cases(tokens: int, width: int, head: int, dtype: torch.dtype, device: torch
         return 1 + 0.1 * drawn(*shape)
 
     shape, hidden, window = f"{tokens} tokens, D={width}", 4 * width, tokens // 4
-    yield Case(
-        f"residual step, {shape}",
-        sphere_step,
-        [drawn(tokens, width), drawn(tokens, width, dtype=dtype)],
-        [drawn(width)],
-    )
+    states = [drawn(tokens, width), drawn(tokens, width, dtype=dtype)]
+    yield Case(f"residual step, {shape}", sphere_step, states, [drawn(width)])
     tables = textbook_tables(window, head)
     tables = type(tables)(*(table.to(device) for table in tables))
 
@@ -120,6 +114,5 @@ def _against(
     ours, theirs = with_gradients(lambda: auto(*leaves), leaves), with_gradients(lambda: other(*leaves), leaves)
     found = list(ours())
     error, moved = largest_error(found, theirs()), case.moved(found[: -len(leaves)])
-    sides = ours, theirs, label
-    unit = "ms forward and backward"
-    return timed(case.name, unit, *sides, device, calls=REPETITIONS, error=error, goal=goal, moved=moved)
+    sides = "ms forward and backward", ours, theirs, label
+    return timed(case.name, *sides, device, calls=REPETITIONS, error=error, goal=goal, moved=moved)

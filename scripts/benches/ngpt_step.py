@@ -15,10 +15,13 @@ from paper_repro.base.configs import compose, instantiate
 from paper_repro.kernels.preferences import prefer
 from paper_repro.training.step_time import StepSettings, build_stepper
 
-FUSED = ("machine.implementation=auto",)
 PLAIN = ("machine.implementation=reference", "optimizer._target_=torch.optim.AdamW")
-COMPILED = (*PLAIN, "step.compile=true")
-WAYS = {"fused": FUSED, "not fused": PLAIN, "torch.compile": COMPILED}
+KEYS = "size.width size.num_heads size.num_layers size.vocabulary_size step.window step.batch_size step.precision"
+WAYS = {
+    "fused": ("machine.implementation=auto",),
+    "not fused": PLAIN,
+    "torch.compile": (*PLAIN, "step.compile=true"),
+}
 
 
 class Size(NamedTuple):
@@ -34,16 +37,7 @@ class Size(NamedTuple):
     most: float
 
     def overrides(self) -> list[str]:
-        return [
-            f"size.width={self.width}",
-            f"size.num_heads={self.heads}",
-            f"size.num_layers={self.layers}",
-            f"size.vocabulary_size={self.vocabulary}",
-            f"step.window={self.window}",
-            f"step.batch_size={self.batch}",
-            "step.accumulate=1",
-            f"step.precision={self.precision}",
-        ]
+        return ["step.accumulate=1", *(f"{key}={value}" for key, value in zip(KEYS.split(), self, strict=False))]
 
 
 ON_CPU = (Size(256, 4, 4, 2048, 1024, 2, "32-true", 1.15), Size(512, 8, 4, 2048, 1024, 2, "32-true", 1.15))
@@ -53,19 +47,17 @@ ON_GPU = (Size(1024, 16, 24, 32000, 4096, 4, "bf16-mixed", 1.05),)
 def compare(device: torch.device) -> Iterator[Comparison]:
     """Compare two small models on a CPU; the paper's 0.5B at 4k context on a GPU."""
     cpu = device.type == "cpu"
+    pairs = [("fused", "gpt", "fused"), ("not fused", "gpt", "not fused"), ("fused", "ngpt", "not fused")]
+    if not cpu:
+        pairs += [("torch.compile", "gpt", "torch.compile"), ("fused", "ngpt", "torch.compile")]
     for size in ON_CPU if cpu else ON_GPU:
-        exact = _gradients(size, PLAIN, device)
-        errors = {way: relative_error(_gradients(size, WAYS[way], device), exact) for way in ("fused", "not fused")}
-        pairs = [("ngpt", "fused", "gpt", "fused"), ("ngpt", "not fused", "gpt", "not fused")]
-        pairs += [("ngpt", "fused", "ngpt", "not fused")]
-        if not cpu:
-            pairs += [("ngpt", "torch.compile", "gpt", "torch.compile"), ("ngpt", "fused", "ngpt", "torch.compile")]
-        for model, way, other, other_way in pairs:
+        exact, errors = _gradients(size, PLAIN, device), dict[str, float]()
+        for way, other, other_way in pairs:
             if way not in errors:
                 errors[way] = relative_error(_gradients(size, WAYS[way], device), exact)
             fused = way == other_way == "fused"
             run = size if cpu or fused else size._replace(batch=size.batch // 2)  # for two models that keep more
-            ours, theirs = _work(run, model, way, device), _work(run, other, other_way, device)
+            ours, theirs = _work(run, "ngpt", way, device), _work(run, other, other_way, device)
             goal = 1 / size.most if fused else None
             case = f"nGPT {way}, D={run.width}, {run.layers} layers, {run.batch} windows of {run.window}"
             label = f"{'GPT' if other == 'gpt' else 'nGPT'} {other_way}"

@@ -5,6 +5,7 @@ that one training step of a Shakespeare model of width 512 adds to a process.
 import copy
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,9 +18,8 @@ from paper_repro.models import nrgpt
 from paper_repro.training.counting import count_flops
 
 MODELS: tuple[type[nrgpt.NRGPT], ...] = (nrgpt.NRGPT_H_FF1, nrgpt.NRGPT_H_FF2W, nrgpt.NRGPT_H_FF2)
+"""The first two are those of the paper."""
 WINDOW, STEPS_PER_ROUND = 256, 5
-MEMORY_MODELS = MODELS[:2]
-"""Those of the paper."""
 
 
 def compare(device: torch.device) -> Iterator[Comparison]:
@@ -30,7 +30,7 @@ def compare(device: torch.device) -> Iterator[Comparison]:
         for make in MODELS:
             yield _step(make, width, batch_size, goal, device)
     if cpu:
-        for make in MEMORY_MODELS:
+        for make in MODELS[:2]:
             yield _memory(make)
 
 
@@ -41,7 +41,7 @@ def _step(make: type[nrgpt.NRGPT], width: int, batch_size: int, goal: float | No
     x = torch.randn(batch_size, WINDOW, width, device=device)
     direction = torch.randn_like(x)
     ours = _pass(closed, closed.gradients, x, direction)
-    other = _pass(by_autograd, lambda at: _by_autograd(by_autograd, at), x, direction)
+    other = _pass(by_autograd, partial(_by_autograd, by_autograd), x, direction)
     case = f"{make.__name__}, D={width}, batch {batch_size}, window {WINDOW}"
     sides = ours, other, "torch.func.grad of the energy"
     counted: dict[str, Any] = {"error": largest_error(ours(), other()), "flops": count_flops(ours)}
@@ -49,10 +49,8 @@ def _step(make: type[nrgpt.NRGPT], width: int, batch_size: int, goal: float | No
 
 
 def attention_energy(query: Tensor, key: Tensor, beta: float) -> Tensor:
-    """Compute -1/beta sum_h log sum_{B <= A} exp(beta q_A . k_Bh), (B, T), of q (B, T, D), k (B, H, T, D) (NRGPT,
-    equation 11).
-
-    Holds H T^2 scores per sequence.  For the mask B < A give queries 1 ... T-1 and keys 0 ... T-2.
+    """Compute -1/beta sum_h log sum_{B <= A} exp(beta q_A . k_Bh) (NRGPT, equation 11), (B, T), of q (B, T, D) and
+    k (B, H, T, D); for the mask B < A give queries 1 ... T-1 and keys 0 ... T-2.
     """
     scores = beta * torch.matmul(query.unsqueeze(1), key.mT)
     future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).triu(1)

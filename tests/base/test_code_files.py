@@ -38,7 +38,7 @@ def test_an_experiment_counts_its_model_its_kernels_and_how_it_is_trained() -> N
 
 
 def test_a_list_is_known_by_its_content_alone(tmp_path: Path) -> None:
-    code = identity.imported_by(["paper_repro.base.typed_yaml"])
+    code = identity.imported_by(["paper_repro.base.configs"])
     name = identity.keep_code(tmp_path, code)
     assert identity.read_code(tmp_path, name) == code and identity.other_code(tmp_path, name) == ()
     path = tmp_path / "code" / f"{name}.json"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base import typed_yaml
+from paper_repro.base import configs
 from paper_repro.base.configs import compose, experiments, explained
 from paper_repro.base.errors import ROOT, UsageError
 from paper_repro.tables import spec
@@ -25,7 +25,7 @@ def test_every_value_of_an_experiment_has_an_origin_and_reads_back(experiment: s
     text = explained(experiment, [], 3)
     assert "not found in any layer" not in text
     (tmp_path / "config.yaml").write_text(text)
-    assert typed_yaml.read(tmp_path / "config.yaml").plain() == config
+    assert configs.read(tmp_path / "config.yaml").plain() == config
 
 
 def test_each_layer_is_named() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paper_repro.base.configs import built_by, compose, experiments, require
+from paper_repro.base.configs import PACKAGES, built_by, compose, experiments, own_packages, require
 from paper_repro.base.errors import ROOT, UsageError
 from paper_repro.cells.tasks import FINISHED, Cell, Task
 from paper_repro.tests.support import sweeps
@@ -100,3 +100,10 @@ def test_a_factory_counts_as_what_its_annotation_says() -> None:
     require(node, "feed_forward", nn.Module, "an nn.Module")
     with pytest.raises(UsageError, match=r"gated_feed_forward, which is PreNorm: not a task"):
         require(node, "task", Task, "a task")
+
+
+def test_a_link_gives_a_package_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder := tmp_path / "lab-2.1").mkdir()
+    (link := tmp_path / "linked_lab").symlink_to(folder)
+    monkeypatch.setenv(PACKAGES, f"{link}/")
+    assert own_packages()["linked_lab"] == folder.resolve()

@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from paper_repro.base.configs import CONF, instantiate
+from paper_repro.base.configs import CONF, instantiate, read
 from paper_repro.base.errors import UsageError
-from paper_repro.base.typed_yaml import read
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.tokenizers import CharacterTokenizer

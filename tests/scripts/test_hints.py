@@ -27,7 +27,7 @@ EXPERIMENT, TABLE = "cem/gaussian_process", "cem/table3"
         ([f"paper_repro/conf/experiment/{EXPERIMENT}.yaml"], "batch_size: 200"),
         ([EXPERIMENT, "seed=7"], "# the seed 7"),
         ([EXPERIMENT, "--seed", "7"], "unknown option --seed: write seed=..."),
-        ([EXPERIMENT, "machine.data_root=/tmp/Ü"], 'data_root: "/tmp/Ü"'),
+        ([EXPERIMENT, "machine.data_root=/tmp/Ü"], "data_root: /tmp/Ü"),
         (
             [EXPERIMENT, "~training.clip_norm"],
             "deleting is not supported; null turns off what is optional: training.clip",

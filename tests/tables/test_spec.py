@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base import typed_yaml
+from paper_repro.base import configs
 from paper_repro.base.errors import UsageError
 from paper_repro.tables import plan as plans
 from paper_repro.tables import publish, spec, table, view
@@ -39,16 +39,16 @@ def test_the_made_up_artifact_is_read_whole(tmp_path: Path) -> None:
 
 
 def test_a_list_names_definitions_of_the_library_and_refines_them(tmp_path: Path) -> None:
-    node = typed_yaml.read(spec.PAPERS / "library.yaml").items()["metrics"].items()["val_loss"]
+    node = configs.read(spec.PAPERS / "library.yaml").items()["metrics"].items()["val_loss"]
     listed = (
         "metrics: [val_loss, {score: {title: Score, unit: '', direction: higher, digits: 2}}, {val_loss: {digits: 7}}]"
     )
     (tmp_path / "a.yaml").write_text(listed)
-    found = typed_yaml.read(tmp_path / "a.yaml", library={"metrics": {"val_loss": node}}).items()["metrics"].plain()
+    found = configs.read(tmp_path / "a.yaml", library={"metrics": {"val_loss": node}}).items()["metrics"].plain()
     assert found == {"val_loss": node.plain() | {"digits": 7}, "score": found["score"]}
     (tmp_path / "a.yaml").write_text("metrics: [val_los]")
     with pytest.raises(UsageError, match=r"a\.yaml:1: unknown 'val_los' in 'metrics' \(did you mean 'val_loss'\?\)"):
-        typed_yaml.read(tmp_path / "a.yaml", library={"metrics": {"val_loss": node}}).items()["metrics"].items()
+        configs.read(tmp_path / "a.yaml", library={"metrics": {"val_loss": node}}).items()["metrics"].items()
 
 
 PAPER = "seeds: [0, 1, 2]\n    about: as"
