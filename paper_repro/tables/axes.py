@@ -8,7 +8,7 @@ values the factors (``{times: 2}``), wherever they are written.  Of axis values 
 import itertools
 import math
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from paper_repro.base import configs, typed_yaml
@@ -284,10 +284,16 @@ def _with_number(axes: Mapping[str, Axis], place: Mapping[str, str], item: Overr
     return item.having(value.number)
 
 
+def unknown(kind: str, names: Iterable[str], known: Iterable[str]) -> Iterator[str]:
+    """Yield what is wrong with names that are not among the known ones."""
+    known = list(known)
+    return (f"unknown {kind} '{name}'{nearest(name, known)}" for name in names if name not in known)
+
+
 def place_problems(axes: Mapping[str, Axis], place: Mapping[str, str]) -> Iterator[str]:
     """Yield what is wrong with a partial place."""
     for axis, value in place.items():
         if axis not in axes:
-            yield f"unknown axis '{axis}'{nearest(axis, axes)}"
+            yield from unknown("axis", [axis], axes)
         elif value not in axes[axis].values:
             yield f"unknown value '{value}' of axis '{axis}'{nearest(value, axes[axis].values)}"

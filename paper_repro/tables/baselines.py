@@ -222,14 +222,15 @@ def shortfall(view: Any, key: Key, metric: str | None) -> Shortfall | None:
     Args:
         metric: the metric that was read; None for its files or records.
     """
-    if not any(record.status == FINISHED for record in view.results(key).values()):
+    point = view.point(dict(key))
+    if not any(record.status == FINISHED for record in view.results(point).values()):
         return None
     asked = [(one, name) for one in view.baselines if key in one.plan.keys for name in one.bounded(metric)]
     absent = None
     for one, name in asked:
         own = {
             seed: record.metrics[name]
-            for seed, record in view.results(key).items()
+            for seed, record in view.results(point).items()
             if record.status == FINISHED and name in record.metrics
         }
         bound = one.samples(name)

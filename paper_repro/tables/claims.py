@@ -557,7 +557,7 @@ def _unfit(
     for key, name in read:
         if lost := view.lost(name, dict(key)):
             place = baselines.label(view.artifact, key)
-            return CANNOT_TELL, f"{len(lost)} of {len(view.results(key))} seeds of {place} diverged"
+            return CANNOT_TELL, f"{len(lost)} of {len(view.results(view.point(dict(key))))} seeds of {place} diverged"
     if short:
         return CANNOT_TELL, short[0].text
     if estimate.interval is None:
