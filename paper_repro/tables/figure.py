@@ -209,14 +209,9 @@ class SweepFigure(Figure):
         return list(found)
 
     def _place(self, sweep: Sweep, key: Key) -> str:
-        several = {
-            axis for axis in sweep.over if axis != "model" and len({dict(k)[axis] for k in self.view.points}) > 1
-        }
-        axes = self.artifact.axes
-        labels = [
-            f"{axes[axis].title.lower()} {axes[axis].values[value].label}" for axis, value in key if axis in several
-        ]
-        return ", ".join(labels)
+        axes, keys = self.artifact.axes, [dict(other) for other in self.view.points]
+        several = [axis for axis in sweep.over if axis != "model" and len({other[axis] for other in keys}) > 1]
+        return ", ".join(f"{axes[a].title.lower()} {axes[a].values[value].label}" for a, value in key if a in several)
 
     def rows(self) -> list[Row]:
         found: list[Row] = []
@@ -440,8 +435,5 @@ def _drawn(canvas: Canvas) -> Iterator[tuple[str, Axes, list[tuple[float, float]
         drawn: list[tuple[Any, Any]] = [(cloud, cloud.get_offsets()) for cloud in clouds]
         drawn += [(line, line.get_xydata()) for line in axes.lines if line.get_transform() == axes.transData]
         for artist, places in drawn:
-            yield _named(artist.get_label()), axes, [(float(x), float(y)) for x, y in places]
-
-
-def _named(label: object) -> str:
-    return "" if str(label).startswith("_") else str(label)
+            label = str(artist.get_label())
+            yield "" if label.startswith("_") else label, axes, [(float(x), float(y)) for x, y in places]

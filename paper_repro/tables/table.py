@@ -24,9 +24,10 @@ from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import FAILED, FINISHED
 from paper_repro.tables import baselines, claims, stats
 from paper_repro.tables.axes import EXACT
+from paper_repro.tables.baselines import values
 from paper_repro.tables.claims import Estimate, Judgement
 from paper_repro.tables.spec import PAPERS, Artifact, Column, Metric, Number, Tolerance
-from paper_repro.tables.view import NOT_RUN, Point, View, column_value, lack, values
+from paper_repro.tables.view import NOT_RUN, Point, View, column_value, lack
 
 REPRODUCED, OFF, REDUCED, ALTERED, FITTED = "reproduced", "off by", "reduced scale", "altered", "fitted"
 PAPER, REFERENCE, OWN, AS_REFERENCE, VERDICT = "paper", "reference", "own", "as reference", "verdict"
@@ -232,15 +233,8 @@ class Table:
         plan = self.view.plan
         found = values(self.view.judged(point), name)
         printed, tolerance = self.view.printed(point.key, name), self.artifact.tolerances.get(name)
-        return on_metric(
-            self.artifact.metrics[name],
-            printed,
-            found,
-            tolerance,
-            plan.scale.comparable,
-            plan.altered,
-            self.artifact.fitted,
-        )
+        options = plan.scale.comparable, plan.altered, self.artifact.fitted
+        return on_metric(self.artifact.metrics[name], printed, found, tolerance, *options)
 
     def absence(self, point: Point, name: str, source: str) -> str:
         """Return the text in the place of a missing number; ``source`` is own or reference."""
@@ -414,16 +408,12 @@ class Table:
                 notes.append(f"{number}{baselines.label(artifact, point.key)}: {textwrap.shorten(text, 300)}.")
         if changed := measurements.told(view.changed):
             notes.append(f"{CHANGED.strip()} {changed}.")
-        return notes + self._lacks()
-
-    def _lacks(self) -> list[str]:
-        """Return why metrics are not available, each reason once."""
-        reasons: dict[str, list[str]] = {}
-        for record in (record for point in self.view.points.values() for record in self.view.judged(point).values()):
-            for name, reason in record.unavailable.items():
-                if name in self.artifact.metrics:
-                    reasons.setdefault(reason, []).append(self.artifact.metrics[name].title)
-        return [f"{', '.join(dict.fromkeys(names))}: n/a, {reason}" for reason, names in reasons.items()]
+        reasons: dict[str, dict[str, None]] = {}
+        judged = [record for point in view.points.values() for record in view.judged(point).values()]
+        for name, reason in ((name, why) for record in judged for name, why in record.unavailable.items()):
+            if name in artifact.metrics:
+                reasons.setdefault(reason, {})[artifact.metrics[name].title] = None
+        return notes + [f"{', '.join(names)}: n/a, {reason}" for reason, names in reasons.items()]
 
     @cached_property
     def _failed(self) -> list[Key]:
@@ -549,30 +539,31 @@ def table_of(view: View) -> Table:
 
 
 def _claim_document(one: Judgement) -> dict[str, Any]:
-    estimate = one.estimate
+    estimate, claim, interval = one.estimate, one.claim, one.estimate.interval
+    found = (
+        None
+        if interval is None
+        else {
+            **{"of": estimate.of, "to": estimate.to, "kind": estimate.kind},
+            **_ends(estimate, interval),
+            **{"seeds": interval.count, "items": estimate.items, "text": estimate.text},
+        }
+    )
     return {
-        "id": one.claim.id,
-        "whose": "ours" if one.claim.ours else "paper",
-        "where": one.claim.where,
-        "says": one.claim.says,
+        "id": claim.id,
+        "whose": "ours" if claim.ours else "paper",
+        "where": claim.where,
+        "says": claim.says,
         "verdict": one.verdict,
         "word": one.word,
-        "estimate": _estimate_document(estimate),
-        "claimed": one.claim.threshold.text,
+        "estimate": found,
+        "claimed": claim.threshold.text,
         "p": None if one.p_value is None else stats.rounded(one.p_value),
         "because": one.because,
         "parts": [
             {"label": label, **_ends(estimate, part), "text": estimate.numbers(part)} for label, part in estimate.parts
         ],
     }
-
-
-def _estimate_document(estimate: Estimate) -> dict[str, Any] | None:
-    if estimate.interval is None:
-        return None
-    named = {"of": estimate.of, "to": estimate.to, "kind": estimate.kind}
-    seeds = {"seeds": estimate.interval.count, "items": estimate.items, "text": estimate.text}
-    return {**named, **_ends(estimate, estimate.interval), **seeds}
 
 
 def _ends(estimate: Estimate, interval: stats.Interval) -> dict[str, float | None]:
@@ -627,14 +618,12 @@ def on_metric(
         return "", ""
     ours = stats.mean(list(found.values())) / metric.factor
     change = _relative(ours, printed.mean)
-    if altered:
-        return ALTERED, f"{ALTERED} ({change})"
-    if not comparable:
+    if not altered and not comparable:
         return REDUCED, REDUCED
-    if within(ours, printed, tolerance, metric.text):
-        word = FITTED if fitted else REPRODUCED
-        return word, f"{word} ({change})"
-    return OFF, f"{OFF} {change}"
+    if not altered and not within(ours, printed, tolerance, metric.text):
+        return OFF, f"{OFF} {change}"
+    word = ALTERED if altered else FITTED if fitted else REPRODUCED
+    return word, f"{word} ({change})"
 
 
 def on_column(column: Column, printed: Number | None, found: float | None, comparable: bool = True) -> tuple[str, str]:

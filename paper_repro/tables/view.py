@@ -20,7 +20,7 @@ from paper_repro.cells.records import LIMIT_BYTES, Record, record_path
 from paper_repro.cells.tasks import DIVERGED, FINISHED, NOT_FINITE
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec
-from paper_repro.tables.baselines import MeasuredBaseline, is_better
+from paper_repro.tables.baselines import MeasuredBaseline, is_better, values
 from paper_repro.tables.plan import Plan
 from paper_repro.tables.spec import Artifact, Column, Metric, Number
 
@@ -328,15 +328,6 @@ def with_derived(record: Record, metrics: Mapping[str, Metric]) -> Record:
     if len(found) == len(record.metrics) and len(lacking) == len(record.unavailable):
         return record
     return replace(record, metrics=found, unavailable=lacking)
-
-
-def values(found: Mapping[int, Record], name: str) -> dict[int, float]:
-    """Return a metric by seed, of the finished records."""
-    return {
-        seed: record.metrics[name]
-        for seed, record in found.items()
-        if record.status == FINISHED and name in record.metrics
-    }
 
 
 def lack(found: Mapping[int, Record], name: str) -> str:
