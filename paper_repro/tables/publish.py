@@ -12,7 +12,7 @@ from tabulate import tabulate
 
 from paper_repro.base import identity
 from paper_repro.base.configs import TARGET, explained, file_of, leaves
-from paper_repro.base.errors import UsageError, duration
+from paper_repro.base.errors import UsageError, duration, nearest
 from paper_repro.base.files import CorruptFileError, find_data, write_atomically
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells import measurements, records
@@ -25,7 +25,7 @@ from paper_repro.cells.tasks import FINISHED
 from paper_repro.cells.verify import Published, Verification
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec, view
-from paper_repro.tables.axes import EXACT, SCALES, place_problems
+from paper_repro.tables.axes import EXACT, SCALES, unknown
 from paper_repro.tables.claims import VERDICTS
 from paper_repro.tables.figure import Figure, figure_of
 from paper_repro.tables.plan import Plan
@@ -206,9 +206,10 @@ def listing(runs: Path, results: Path, names: Sequence[str] = (), columns: int |
     rows, missing, faults = list[list[str]](), dict[str, str](), spec.misplaced()
     headers = ["artifact", "title (the paper's)", "scales", "data", "reference", "made from", "the paper's claims"]
     headers += ["questions of ours", "yours"]
-    for name in names or spec.find():
+    found = spec.scan()
+    for name in names or found:
         try:
-            artifact = spec.load(name)
+            artifact = spec.load(name, found)
             _, ground, *claims = _judged(artifact, results)
         except UsageError as error:
             rows.append([name, "faulty, see below", *[""] * (len(headers) - 2)])
@@ -258,8 +259,9 @@ def _tabulated(rows: Sequence[Sequence[str]], headers: Sequence[str], kind: str 
 def published_listing(results: Path) -> str:
     """List every artifact of the committed reference as a Markdown table; each id links to its published table."""
     rows = []
-    for name in spec.find():
-        artifact = spec.load(name)
+    found = spec.scan()
+    for name in found:
+        artifact = spec.load(name, found)
         folder, *judged = _judged(artifact, results)
         title = name if folder is None else f"[{name}]({folder.relative_to(results).as_posix()}/table.md)"
         rows.append([title, artifact.title, "-" if folder is None else folder.name, *judged])
@@ -470,8 +472,11 @@ def _place(artifact: Artifact, text: str) -> dict[str, str]:
         raise UsageError(
             f"{artifact.id}: {text}: the seed is a word of its own: {key}={first} ... seed={found['seed']}"
         )
-    for problem in place_problems(artifact.axes, found):
-        raise UsageError(f"{artifact.id}: {text}: {problem}")
+    for axis, one in found.items():
+        for problem in unknown("axis", [axis], artifact.axes):
+            raise UsageError(f"{artifact.id}: {text}: {problem}")
+        if one not in (values := artifact.axes[axis].values):
+            raise UsageError(f"{artifact.id}: {text}: axis '{axis}' has no value '{one}'{nearest(one, values)}")
     return found
 
 

@@ -440,7 +440,7 @@ def find() -> dict[str, Path]:
     Raises:
         UsageError: $PAPER_REPRO_PAPERS names no folder.
     """
-    return {name: paths[0] for name, paths in _scan("*/*.yaml").items()}
+    return {name: paths[0] for name, paths in scan().items()}
 
 
 def misplaced() -> list[str]:
@@ -462,7 +462,8 @@ def folders() -> list[Path]:
     return [PAPERS, *([Path(extra)] if extra else []), *(folder for folder in own if folder.is_dir())]
 
 
-def _scan(pattern: str) -> dict[str, list[Path]]:
+def scan(pattern: str = "*/*.yaml") -> dict[str, list[Path]]:
+    """Return the files of every id; raises as ``find``."""
     found: dict[str, list[Path]] = {}
     for folder in folders():
         for path in sorted(folder.glob(pattern)):
@@ -476,13 +477,13 @@ def _only(what: str, name: str, paths: Sequence[Path]) -> Path:
     return paths[0]
 
 
-def load(name: str) -> Artifact:
-    """Return the artifact of that id.
+def load(name: str, found: Mapping[str, Sequence[Path]] | None = None) -> Artifact:
+    """Return the artifact of that id, of files that ``scan`` has found.
 
     Raises:
         UsageError: unknown id (with the nearest), or an error in its file, with file and line.
     """
-    found = _scan("*/*.yaml")
+    found = scan() if found is None else found
     if name not in found:
         raise UsageError(_unknown_artifact(name, list(found)))
     return load_file(_only("artifact", name, found[name]))
@@ -531,7 +532,7 @@ def _read(path: Path) -> tuple[Node, list[Node]]:
     root = own = typed_yaml.read(path, library=_library())
     below, names, known = list[Node](), list[str](), dict[str, list[Path]]()
     while LIKE in (entries := own.items()):
-        name, known = str(entries[LIKE].plain()), known or _scan("*/bases/*.yaml")
+        name, known = str(entries[LIKE].plain()), known or scan("*/bases/*.yaml")
         if name not in known:
             raise entries[LIKE].error(f"unknown base '{name}'{nearest(name, known)}")
         if name in names:
