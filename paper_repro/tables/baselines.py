@@ -84,9 +84,9 @@ class Baseline:
                 raise entries[key].error(f"{key} is {', '.join(words)}, not {values[key]!r}")
         values["metrics"] = {name: name for name in values.get("values", {})}
         if (named := entries.get("metrics")) is not None:
-            words = [child.text() for child in named.elements()] if named.is_sequence else []
+            listed = [child.text() for child in named.elements()] if named.is_sequence else []
             values["metrics"] = (
-                {n: n for n in words} if named.is_sequence else typed_yaml.convert(dict[str, str], named)
+                {n: n for n in listed} if named.is_sequence else typed_yaml.convert(dict[str, str], named)
             )
         if not values["metrics"] and values.get("judges") != NOTHING:
             raise node.error(f"baseline '{node.name}' bounds no metric: give it 'metrics', or judges: nothing")
