@@ -91,14 +91,13 @@ def read(root: Path) -> Source:
     if not paths:
         advice = "make some with reproduce.py, or give a folder that has them with from=DIR"
         raise UsageError(f"{root}: no table below it (expected PAPER/ARTIFACT/SCALE/table.json); {advice}")
-    results = tuple(_result(path) for path in paths)
-    kept, broken = _records(root)
+    results = tuple(map(_result, paths))
     uses: dict[str, list[Use]] = {}
     for result in results:
         for cell, place in result.document["cells"].items():
             uses.setdefault(cell, []).append(Use(result, place))
     benches = {path.stem: read_bench(path) for path in sorted((root / "bench").glob("*.json"))}
-    return Source(results, kept, broken, benches, uses)
+    return Source(results, *_records(root), benches, uses)
 
 
 def _result(path: Path) -> Result:
@@ -117,15 +116,14 @@ def _result(path: Path) -> Result:
             raise ValueError(f"a claim lacks '{missing}'")
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise damaged(path, error) from error
-    files = {}
+    files, artifact = dict[str, bytes](), None
     for other in (*FIGURES, *TABLES):
         with contextlib.suppress(FileNotFoundError, CorruptFileError):
             files[other] = read_regular(path.with_name(other), MOST_BYTES)
-    artifact = None
     with contextlib.suppress(UsageError):  # reproduce.py --list names it
-        artifact = spec.load(name)
-    known = artifact.at_scale(word) if artifact is not None and word in artifact.scales else None
-    return Result(path, name, scale, document, known, files)
+        found = spec.load(name)
+        artifact = found.at_scale(word) if word in found.scales else None
+    return Result(path, name, scale, document, artifact, files)
 
 
 def damaged(path: Path, error: Exception) -> UsageError:
@@ -193,27 +191,27 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
         listed(folder)
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / LOCK, timeout=0):
-            known, inside = listed(folder), folder.resolve()
-            every = {name: folder / name for name in sorted({*known, *files})}
+            every = {name: folder / name for name in sorted({*listed(folder), *files})}
+            inside = folder.resolve()
             outside = {name for name, path in every.items() if not path.parent.resolve().is_relative_to(inside)}
             if refused := sorted(outside & files.keys()):
                 raise UsageError(f"{folder}: {refused[0]!r} leads out of the report, perhaps by a link; remove that")
-            (folder / MARKER).write_bytes(_list(every))
-            for name, path in every.items():
-                if name not in outside:
-                    path.unlink(missing_ok=True)
-                if name in files:
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_bytes(files[name])
-            (folder / MARKER).write_bytes(_list(files))
+            _list(folder, every)
+            for name in every.keys() - outside:
+                every[name].unlink(missing_ok=True)
+            for name, content in files.items():
+                every[name].parent.mkdir(parents=True, exist_ok=True)
+                every[name].write_bytes(content)
+            _list(folder, files)
     except Timeout as error:
         raise UsageError(f"{folder}: another process builds a report there; wait, or give to=DIR") from error
     except OSError as error:
         raise UsageError(f"{error.filename or folder}: cannot be written ({error.strerror}); give to=DIR") from error
 
 
-def _list(names: Iterable[str]) -> bytes:
-    return json.dumps({"written_by": WRITER, "files": sorted(names)}, indent=0).encode() + b"\n"
+def _list(folder: Path, names: Iterable[str]) -> None:
+    text = json.dumps({"written_by": WRITER, "files": sorted(names)}, indent=0) + "\n"
+    (folder / MARKER).write_text(text, encoding="utf-8")
 
 
 def listed(folder: Path) -> list[str]:
@@ -221,13 +219,15 @@ def listed(folder: Path) -> list[str]:
     if (folder.is_symlink() or folder.exists()) and not folder.is_dir():
         raise UsageError(f"{folder}: something else than a folder lies there; give a folder with to=DIR")
     inside = sorted(path.name for path in folder.iterdir() if path.name != LOCK) if folder.is_dir() else []
+    if not inside:
+        return []
     try:
-        content: Any = json.loads(read_regular(folder / MARKER, MOST_BYTES)) if inside else {"files": []}
-        if inside and content["written_by"] != WRITER:
+        content: Any = json.loads(read_regular(folder / MARKER, MOST_BYTES))
+        if content["written_by"] != WRITER:
             raise ValueError("written by another program")
         names = [str(name) for name in content["files"]]
         return [name for name in names if name and ".." not in Path(name).parts and not name.startswith("/")]
-    except (OSError, CorruptFileError, ValueError, LookupError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         held = f"{folder}: holds '{inside[0]}' and no {MARKER} of ours ({error}), so it is left alone"
         raise UsageError(f"{held}; give a new or empty folder with to=DIR") from error
 

@@ -115,6 +115,7 @@ class Site:
         source, figures = self.source, list[tuple[Result, str]]()
         files = {f"static/{path.name}": path.read_bytes() for path in sorted((HERE / "static").iterdir())}
         for result in source.results:
+            place = f"{result.id}/{result.scale}"
             drawn = {
                 stem: drawing(result, stem) for stem in ("figure", "figure_appendix") if f"{stem}.svg" in result.files
             }
@@ -122,16 +123,18 @@ class Site:
                 files[result.page] = self.artifact(result, drawn)
             except DAMAGES as error:
                 raise damaged(result.path, error) from error
-            whole = {stem: shown for stem, shown in drawn.items() if isinstance(shown, Drawing)}
-            figures += [(result, stem) for stem in whole]
-            files |= {f"figures/{result.id}/{result.scale}/{stem}.svg": whole[stem].svg.encode() for stem in whole}
-            files |= {f"files/{result.id}/{result.scale}/{name}": content for name, content in result.files.items()}
+            for stem, shown in drawn.items():
+                if isinstance(shown, Drawing):
+                    figures.append((result, stem))
+                    files[f"figures/{place}/{stem}.svg"] = shown.svg.encode()
+            files |= {f"files/{place}/{name}": content for name, content in result.files.items()}
+        papers, claims = papers_of(source.results), self.claims()
         given: dict[str, Any] = {
-            "index.html": self.index(),
-            "claims.html": self.claims(),
-            "figures.html": {"figures": figures, "papers": papers_of(source.results)},
+            "index.html": claims | self.index(),
+            "claims.html": claims,
+            "figures.html": {"figures": figures, "papers": papers},
             "benches.html": {"benches": [self.bench(name) for name in source.benches]},
-            "records.html": {"papers": papers_of(source.results)},
+            "records.html": {"papers": papers},
         }
         files |= {name: self.page(name, name, **given[name]) for name in MENU}
         for cell, kept in source.records.items():
@@ -143,17 +146,14 @@ class Site:
         source, documents = self.source, [result.document for result in self.source.results]
         rows = headlines(documents, lambda cell: kept.record if (kept := source.records.get(cell)) else None)
         missed = misses(claim for table in largest(documents) for claim in table["claims"])
-        return {**self.claims(), "headlines": [row for row in rows if row.claim], "misses": missed}
+        return {"headlines": [row for row in rows if row.claim], "misses": missed}
 
     def claims(self) -> dict[str, Any]:
         found = [(result, claim) for result in self.source.results for claim in result.document["claims"]]
         rows = zip(found, adjusted([claim for _, claim in found]), strict=True)
         verdicts = [(word, word) for word, _ in counted(claim["verdict"] for _, claim in found)]
-        return {
-            "claims": [(*one, p) for one, p in rows],
-            "papers": papers_of(self.source.results),
-            "verdicts": verdicts,
-        }
+        papers = papers_of(self.source.results)
+        return {"claims": [(*one, p) for one, p in rows], "papers": papers, "verdicts": verdicts}
 
     def bench(self, name: str) -> Markup:
         try:
@@ -176,8 +176,8 @@ class Site:
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             sections.setdefault(section if key else "", []).append((key or name, text))
         commits = [str(code["commit"] or "unknown") for code in code_of(kept.record)]
-        given = {"kept": kept, "record": kept.record, "uses": uses, "papers": papers_of(use.result for use in uses)}
         curves = {name: shown for name, of in sorted(kept.record.curves.items()) if (shown := curve(of))}
+        given = {"kept": kept, "record": kept.record, "uses": uses, "papers": papers_of(use.result for use in uses)}
         given |= {"curves": curves, "sections": sections, "later": sorted({*commits[1:]} - {commits[0]})}
         return self.page(f"records/{cell}.html", "record.html", cell=cell, **given)
 
@@ -257,14 +257,14 @@ def grid(result: Result, source: Source) -> dict[str, Any]:
         quantities.append({"name": name, "spec": spec, "kinds": kinds, "setting": setting})
     quantities.sort(key=lambda one: (isinstance(one["spec"], Column), one["setting"]))
     for row in rows:
-        at, baseline, repeat = tuple(str(row.get(axis, "")) for axis in axes), row.get("baseline", ""), 0
-        while row["quantity"] in lines.get(key := (*at, baseline, str(repeat)), {}):
+        at, repeat = (*(str(row.get(axis, "")) for axis in axes), row.get("baseline", "")), 0
+        while row["quantity"] in lines.get(key := (*at, str(repeat)), {}):
             repeat += 1
         lines.setdefault(key, {})[row["quantity"]] = row
     cells: dict[tuple[str, ...], list[tuple[int, str]]] = {}
     for cell, place in result.document["cells"].items():
-        at = ("",) if "baseline" in place else tuple(str(place.get(axis, "")) for axis in axes)
-        cells.setdefault((*at, str(place.get("baseline", ""))), []).append((place["seed"], cell))
+        at = ("", place["baseline"]) if "baseline" in place else (*(str(place.get(axis, "")) for axis in axes), "")
+        cells.setdefault(at, []).append((place["seed"], cell))
     found = []
     for (*values, baseline, _), numbers in lines.items():
         entries = [
@@ -272,10 +272,9 @@ def grid(result: Result, source: Source) -> dict[str, Any]:
             for one in quantities
             for kind in one["kinds"]
         ]
-        ids = sorted(cells.get(("", baseline) if baseline else (*values, ""), []))
         behind = [
             (seed, cell, with_derived(kept.record, metrics) if (kept := source.records.get(cell)) else None)
-            for seed, cell in ids
+            for seed, cell in sorted(cells.get(("", baseline) if baseline else (*values, ""), []))
         ]
         named = labels(result, dict(zip(axes, values, strict=True)), baseline)
         found.append({"labels": named, "baseline": baseline, "entries": entries, "records": behind})

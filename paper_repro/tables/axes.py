@@ -5,11 +5,13 @@ axis values, ``beside`` of its axis values, the scale's ``over_axes``, ``at_scal
 values the factors (``{times: 2}``), wherever they are written.  Of axis values that set one key the last axis wins.
 """
 
+import contextlib
 import itertools
 import math
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from paper_repro.base import configs
 from paper_repro.base.configs import LARGEST, Node, Override
@@ -55,10 +57,8 @@ class AxisValue:
     def number(self) -> int | float | None:
         """The number that the label is; None where it is none."""
         for kind in (int, float):
-            try:
+            with contextlib.suppress(ValueError):
                 return kind(self.label)
-            except ValueError:
-                continue
         return None
 
 
@@ -76,8 +76,7 @@ class Axis:
     @classmethod
     def from_yaml(cls, node: Node) -> "Axis":
         entries = configs.entries(node, required=("values",), optional=("title", "sets"))
-        sets = entries.get("sets")
-        listed = entries["values"]
+        listed, title = entries["values"], node.name.replace("_", " ").capitalize()
         if listed.is_sequence:
             children = {child.text(): child for child in listed.elements()}
             if len(children) < len(listed.elements()):
@@ -86,8 +85,7 @@ class Axis:
             children = listed.items()
         if not children:
             raise node.error("an axis needs at least one value")
-        values = {name: _axis_value(name, child, sets) for name, child in children.items()}
-        title = node.name.replace("_", " ").capitalize()
+        values = {name: _axis_value(name, child, entries.get("sets")) for name, child in children.items()}
         return cls(configs.convert(str, entries["title"]) if "title" in entries else title, values)
 
 
@@ -111,21 +109,21 @@ def with_change(axes: Mapping[str, Axis], change: Node, scales: Sequence[str]) -
 
 
 def _axis_value(name: str, node: Node, sets: Node | None) -> AxisValue:
-    if node.is_mapping:
-        entries = configs.entries(node, optional=("label", "value", "overrides", "at_scale", "beside", "experiment"))
-        label = configs.convert(str, entries["label"]) if "label" in entries else name
-        value = entries.get("value")
+    value: Node | None = node
+    if not node.is_mapping:
+        label, found = node.text(), dict[str, Any]()
     else:
-        entries, label, value = {}, node.text(), node
-    own = configs.read_overrides(entries["overrides"]) if "overrides" in entries else ()
+        hints = typing.get_type_hints(AxisValue)
+        entries = configs.entries(node, optional=("value", *hints))
+        value = entries.get("value")
+        found = {key: configs.convert(hints[key], child) for key, child in entries.items() if key != "value"}
+        label = found.pop("label", name)
     if value is not None and sets is not None:
-        own += (configs.override_of(sets.text(), value),)
-    elif "value" in entries:
-        raise entries["value"].error("'value' needs the key that the axis sets: give the axis 'sets'")
-    at_scale = configs.convert(dict[str, Overrides], entries["at_scale"]) if "at_scale" in entries else {}
-    beside = configs.convert(dict[str, dict[str, Overrides]], entries["beside"]) if "beside" in entries else {}
-    experiment = configs.convert(str, entries["experiment"]) if "experiment" in entries else None
-    return AxisValue(label, Overrides(own), at_scale, beside, experiment)
+        own = found.get("overrides", Overrides()).items
+        found["overrides"] = Overrides((*own, configs.override_of(sets.text(), value)))
+    elif value is not None and value is not node:
+        raise value.error("'value' needs the key that the axis sets: give the axis 'sets'")
+    return AxisValue(label, **found)
 
 
 @dataclass(frozen=True)
@@ -139,9 +137,7 @@ class Restriction:
 
     def runs(self, key: Key) -> bool:
         """Return whether a point of the axes' product is inside."""
-        if not self.only and not self.any_of:
-            return True
-        place = dict(key)
+        place = dict(key) if self.only or self.any_of else {}
 
         def inside(restriction: dict[str, list[str]]) -> bool:
             return all(place[axis] in chosen for axis, chosen in restriction.items())
@@ -191,19 +187,14 @@ class Scale(Restriction):
         hints = typing.get_type_hints(cls)
         found = configs.entries(node, ("about",) if node.name != SMOKE else (), list(hints))
         values = {name: configs.convert(hints[name], child) for name, child in found.items() if name != "seeds"}
-        try:
-            if "seeds" in found:
-                values["seeds"] = _seeds(found["seeds"])
-            return cls(**{"comparable": node.name in COMPARABLE, "about": ABOUT_SMOKE, **values})
-        except UsageError:
-            raise
-        except ValueError as error:
-            word = str(error).split()[0].rstrip(":")
-            named = found.get("seeds" if word == "seed" else word, node)  # it may stand in a base's file
-            raise named.error(str(error)) from error
-
-    def __post_init__(self) -> None:
-        check_seeds(self.seeds)
+        if (seeds := found.get("seeds")) is not None:
+            count = 1 if seeds.is_sequence else configs.convert(int, seeds)
+            if not 0 < count <= MOST_SEEDS:
+                raise seeds.error(f"seeds is a number from 1 to {MOST_SEEDS}, or a list, not {count}")
+            values["seeds"] = configs.convert(list[int], seeds) if seeds.is_sequence else [*range(count)]
+            for problem in seed_problems(values["seeds"]):
+                raise seeds.error(problem)
+        return cls(**{"comparable": node.name in COMPARABLE, "about": ABOUT_SMOKE, **values})
 
     def seeds_at(self, key: Key) -> list[int]:
         """Return the seeds of a point: those of the scale, and the whole numbers above them where it has more."""
@@ -219,26 +210,17 @@ class Scale(Restriction):
             yield from (("more_seeds", {axis: value}) for axis, values in more.at.items() for value in values or [""])
 
 
-def _seeds(node: Node) -> list[int]:
-    if node.is_sequence:
-        return [configs.convert(int, child) for child in node.elements()]
-    count = configs.convert(int, node)
-    if not 0 < count <= MOST_SEEDS:
-        raise ValueError(f"seeds is a number from 1 to {MOST_SEEDS}, or a list, not {count}")
-    return [*range(count)]
-
-
-def check_seeds(seeds: Sequence[int]) -> None:
-    """Raises ValueError for an empty list, a negative seed, one that no record can hold or one given twice."""
+def seed_problems(seeds: Sequence[int]) -> Iterator[str]:
+    """Yield what is wrong with a list of seeds."""
     if not seeds:
-        raise ValueError("seeds: at least one is needed")
+        yield "seeds: at least one is needed"
     for seed in seeds:
         if seed < 0:
-            raise ValueError(f"seed {seed} is negative")
+            yield f"seed {seed} is negative"
         if seed > LARGEST:
-            raise ValueError(f"seed {seed} is above {LARGEST}, the largest that a record can hold")
+            yield f"seed {seed} is above {LARGEST}, the largest that a record can hold"
         if list(seeds).count(seed) > 1:
-            raise ValueError(f"seed {seed} is given twice, and a repeated seed is no further evidence")
+            yield f"seed {seed} is given twice, and a repeated seed is no further evidence"
 
 
 def points(axes: Mapping[str, Axis]) -> list[Key]:
@@ -283,10 +265,16 @@ def _with_number(axes: Mapping[str, Axis], place: Mapping[str, str], item: Overr
     return item.having(value.number)
 
 
+def unknown(kind: str, names: Iterable[str], known: Iterable[str]) -> Iterator[str]:
+    """Yield what is wrong with names that are not among the known ones."""
+    known = list(known)
+    return (f"unknown {kind} '{name}'{nearest(name, known)}" for name in names if name not in known)
+
+
 def place_problems(axes: Mapping[str, Axis], place: Mapping[str, str]) -> Iterator[str]:
     """Yield what is wrong with a partial place."""
     for axis, value in place.items():
         if axis not in axes:
-            yield f"unknown axis '{axis}'{nearest(axis, axes)}"
+            yield from unknown("axis", [axis], axes)
         elif value not in axes[axis].values:
             yield f"unknown value '{value}' of axis '{axis}'{nearest(value, axes[axis].values)}"

@@ -24,7 +24,7 @@ from paper_repro.cells.planned import Key, PlannedCell
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import FINISHED
 from paper_repro.tables import stats
-from paper_repro.tables.axes import Axis, Overrides, place_problems
+from paper_repro.tables.axes import Axis, Overrides, place_problems, unknown
 from paper_repro.tables.stats import Interval, Samples
 
 LIST = Path(__file__).parents[1] / "papers" / "baselines.yaml"
@@ -81,9 +81,10 @@ class Baseline:
         for key, words in (("direction", DIRECTIONS), ("judges", JUDGES)):
             if values.get(key, words[0]) not in words:
                 raise entries[key].error(f"{key} is {', '.join(words)}, not {values[key]!r}")
-        values["metrics"] = (
-            _names(entries["metrics"]) if "metrics" in entries else {n: n for n in values.get("values", {})}
-        )
+        values["metrics"] = {name: name for name in values.get("values", {})}
+        if (named := entries.get("metrics")) is not None:
+            listed = [child.text() for child in named.elements()] if named.is_sequence else []
+            values["metrics"] = {n: n for n in listed} if named.is_sequence else configs.convert(dict[str, str], named)
         if not values["metrics"] and values.get("judges") != NOTHING:
             raise node.error(f"baseline '{node.name}' bounds no metric: give it 'metrics', or judges: nothing")
         if "task" in entries:
@@ -104,15 +105,7 @@ class Baseline:
                 yield f"it bounds '{metric}', which no cell measures{nearest(metric, metrics)}"
             elif metrics[metric].direction != self.direction:
                 yield f"its direction is {self.direction}, that of '{metric}' is {metrics[metric].direction}"
-        for word in self.at_scale:
-            if word not in scales:
-                yield f"unknown scale '{word}'{nearest(word, scales)}"
-
-
-def _names(node: Node) -> dict[str, str]:
-    if node.is_sequence:
-        return {child.text(): child.text() for child in node.elements()}
-    return configs.convert(dict[str, str], node)
+        yield from unknown("scale", self.at_scale, scales)
 
 
 @functools.cache
@@ -159,22 +152,17 @@ class MeasuredBaseline:
         """Return the baseline's value of a metric of the artifact by seed, from all records or from those given."""
         if metric in self.spec.values:
             return dict.fromkeys(self.seeds, self.spec.values[metric])
-        name = self.spec.metrics.get(metric, metric)
-        records = self.found if found is None else found
-        return {
-            seed: record.metrics[name]
-            for seed, record in records.items()
-            if record.status == FINISHED and name in record.metrics
-        }
+        return values(self.found if found is None else found, self.spec.metrics.get(metric, metric))
 
     def lack(self, metric: str) -> str:
         """Return why there is no number for a metric."""
-        for seed, record in sorted(self.found.items()):
-            if record.status != FINISHED:
-                return f"seed {seed} {record.status}" + (f": {record.note}" if record.note else "")
-            name = self.spec.metrics.get(metric, metric)
-            return f"n/a: {record.unavailable[name]}" if name in record.unavailable else f"it has not measured {name}"
-        return next((cell.missing for cell in self.plan.cells.values() if cell.missing), "not run")
+        if not self.found:
+            return next((cell.missing for cell in self.plan.cells.values() if cell.missing), "not run")
+        seed, record = min(self.found.items())
+        if record.status != FINISHED:
+            return f"seed {seed} {record.status}" + (f": {record.note}" if record.note else "")
+        name = self.spec.metrics.get(metric, metric)
+        return f"n/a: {record.unavailable[name]}" if name in record.unavailable else f"it has not measured {name}"
 
     def bounded(self, metric: str | None) -> list[str]:
         """Return the metrics in which a model must be better where ``metric`` is read (None: its files)."""
@@ -183,18 +171,27 @@ class MeasuredBaseline:
         return [metric] if self.spec.judges == METRICS and metric in self.spec.metrics else []
 
 
+def values(found: Mapping[int, Record], name: str) -> dict[int, float]:
+    """Return a metric by seed, of the finished records."""
+    return {
+        seed: record.metrics[name]
+        for seed, record in found.items()
+        if record.status == FINISHED and name in record.metrics
+    }
+
+
 def difference(model: Samples, baseline: Samples) -> Interval:
     """Return the interval of a model's mean less its baseline's.
 
     It is paired where the baseline has all seeds of the model.  A baseline that is the same in all of its seeds is a
     number; of one that varies with the seed the interval is Welch's.
     """
+    first, *others = {*baseline.values()}
+    if not others and not model.keys() <= baseline.keys():
+        baseline = dict.fromkeys(model, first)
     if model.keys() <= baseline.keys():
         return stats.of([value - baseline[seed] for seed, value in model.items()])
-    own, bound = list(model.values()), list(baseline.values())
-    if len(set(bound)) == 1:
-        return stats.of([value - bound[0] for value in own])
-    return stats.welch(own, bound)
+    return stats.welch(list(model.values()), list(baseline.values()))
 
 
 def is_better(model: Samples, baseline: Samples, direction: str) -> bool:
@@ -221,24 +218,17 @@ def shortfall(view: Any, key: Key, metric: str | None) -> Shortfall | None:
     Args:
         metric: the metric that was read; None for its files or records.
     """
-    if not any(record.status == FINISHED for record in view.results(key).values()):
-        return None
-    asked = [(one, name) for one in view.baselines if key in one.plan.keys for name in one.bounded(metric)]
-    absent = None
-    for one, name in asked:
-        own = {
-            seed: record.metrics[name]
-            for seed, record in view.results(key).items()
-            if record.status == FINISHED and name in record.metrics
-        }
-        bound = one.samples(name)
-        if own and not bound:
-            absent = absent or Shortfall(f"no baseline: {one.spec.label}: {one.lack(name)}", False)
-        elif own and not is_better(own, bound, one.spec.direction):
-            spec = view.artifact.metrics[name]
-            numbers = [spec.text(stats.mean(list(side.values())) / spec.factor) for side in (own, bound)]
-            where = label(view.artifact, key)
-            return Shortfall(f"{where}: {spec.title} {numbers[0]}, {one.spec.label} {numbers[1]}", True)
+    found, absent = view.results(view.point(dict(key))), None
+    for one in view.baselines:
+        for name in one.bounded(metric) if key in one.plan.keys else ():
+            own, bound = values(found, name), one.samples(name)
+            if own and not bound:
+                absent = absent or Shortfall(f"no baseline: {one.spec.label}: {one.lack(name)}", False)
+            elif own and not is_better(own, bound, one.spec.direction):
+                spec = view.artifact.metrics[name]
+                numbers = [spec.text(stats.mean(list(side.values())) / spec.factor) for side in (own, bound)]
+                where = f"{label(view.artifact, key)}: {spec.title} {numbers[0]}"
+                return Shortfall(f"{where}, {one.spec.label} {numbers[1]}", True)
     return absent
 
 

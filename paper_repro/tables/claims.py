@@ -19,7 +19,7 @@ from paper_repro.base.configs import Node
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.cells.planned import Key
 from paper_repro.tables import baselines, stats
-from paper_repro.tables.axes import place_problems
+from paper_repro.tables.axes import place_problems, unknown
 from paper_repro.tables.stats import Bound, Interval, Samples
 
 HOLDS, FAILS, SEEN, OPPOSITE = "holds", "fails", "seen here", "opposite here"
@@ -114,37 +114,31 @@ class Contrast:
 
     @classmethod
     def from_yaml(cls, kind: str, node: Node) -> "Contrast":
-        named = "column" if kind == COUNT else "metric"
-        required = ("of",) if kind == COUNT else ("of", "to")
-        found = configs.entries(node, required, (named, "to", "over", "only", *(() if kind == COUNT else ("best",))))
+        named, sides = ("column", ("of",)) if kind == COUNT else ("metric", ("of", "to"))
+        hints = {"over": list[str], "only": dict[str, list[str]], "best": dict[str, str]}
+        found = configs.entries(
+            node, sides, (named, "to", *(name for name in hints if kind != COUNT or name != "best"))
+        )
         metric = configs.convert(str, found[named]) if named in found else None
-        over = tuple(configs.convert(list[str], found["over"])) if "over" in found else ()
-        only = configs.convert(dict[str, list[str]], found["only"]) if "only" in found else {}
-        best = configs.convert(dict[str, str], found["best"]) if "best" in found else {}
-        sides = [Side.read(found[name], metric) if name in found else None for name in ("of", "to")]
-        assert sides[0] is not None
-        return cls(kind, sides[0], sides[1], over, only, best)
+        of, to = (Side.read(found[name], metric) if name in found else None for name in ("of", "to"))
+        over, only, best = (configs.convert(hint, found[name]) if name in found else () for name, hint in hints.items())
+        assert of is not None
+        return cls(kind, of, to, tuple(over), dict(only), dict(best))
 
     def problems(self, artifact: Any) -> Iterator[str]:
         """Yield what is wrong with it in an artifact."""
-        known = artifact.columns if self.kind == COUNT else [n for n, spec in artifact.metrics.items() if spec.measured]
-        what = "column" if self.kind == COUNT else "metric"
+        measured = [name for name, spec in artifact.metrics.items() if spec.measured]
+        what, known = ("column", list(artifact.columns)) if self.kind == COUNT else ("metric", measured)
         for axis in (*self.over, *self.only):
             if axis not in artifact.axes or axis not in self.over:
                 yield f"'over' lacks axis '{axis}', or the artifact does{nearest(axis, artifact.axes)}"
         for axis, values in self.only.items():
             for value in values:
                 yield from place_problems(artifact.axes, {axis: value})
-        for axis, metric in self.best.items():
-            if axis not in artifact.axes:
-                yield f"'best' names axis '{axis}'{nearest(axis, artifact.axes)}"
-            if metric not in known:
-                yield f"'best' names metric '{metric}'{nearest(metric, known)}"
-        for side in (self.of, self.to):
-            if side is None:
-                continue
-            if side.metric not in known:
-                yield f"unknown {what} '{side.metric}'{nearest(side.metric, known)}"
+        yield from (f"'best': {problem}" for problem in unknown("axis", self.best, artifact.axes))
+        yield from (f"'best': {problem}" for problem in unknown("metric", self.best.values(), known))
+        for side in filter(None, (self.of, self.to)):
+            yield from unknown(what, [side.metric], known)
             yield from place_problems(artifact.axes, side.place)
             for axis in artifact.axes:
                 if (axis in side.place) + (axis in self.over) + (axis in self.best) != 1:
@@ -179,7 +173,7 @@ class Contrast:
             parts[label] = left, right
             items[label] = self._items(view, *sides)
         if all(own and own.keys() == parts[label][0].keys() & parts[label][1].keys() for label, own in items.items()):
-            return items_of_parts(self.kind, of, to, items)
+            return _over_items(self.kind, of, to, items, "" if self.kind == RATIO else "nats")
         if self.kind == RATIO:
             return ratio(of, to, parts)
         spec = view.artifact.metrics.get(self.of.metric)
@@ -323,23 +317,12 @@ def ratio(of: str, to: str, parts: Mapping[str, tuple[Samples, Samples]]) -> Est
         of, to: the names of both sides.
         parts: the values of both sides by seed, by the label of the part.
     """
-    if any(value <= 0 for part in parts.values() for side in part for value in side.values()):
-        return nothing("a ratio needs values above 0")
-    return _contrast(RATIO, of, to, {label: (_logs(left), _logs(right)) for label, (left, right) in parts.items()})
+    return _contrast(RATIO, of, to, parts, logs=True)
 
 
 def difference(of: str, to: str, parts: Mapping[str, tuple[Samples, Samples]], unit: str = "") -> Estimate:
     """Return the mean over parts of ``of`` - ``to``, by seed; see ``ratio``."""
     return _contrast(DIFFERENCE, of, to, parts, unit)
-
-
-def _contrast(kind: str, of: str, to: str, parts: Mapping[str, tuple[Samples, Samples]], unit: str = "") -> Estimate:
-    if not parts or not all(left and right for left, right in parts.values()):
-        return nothing("not run")
-    each = tuple((label, stats.compare(left, right)) for label, (left, right) in parts.items())
-    base = stats.mean([stats.mean(list(right.values())) for _, right in parts.values()])
-    found = stats.pooled(list(parts.values()))
-    return Estimate(kind, of, to, found, kind == RATIO, unit, each if len(each) > 1 else (), base=base)
 
 
 def number(
@@ -353,15 +336,31 @@ def number(
         geometric: whether it is the geometric mean, of values above 0.
         bound: whether the values are only known to be at least (>) or at most (<) so much.
     """
-    if not parts or not all(parts.values()):
+    nothing_less = {label: (part, dict.fromkeys(part, float(geometric))) for label, part in parts.items()}
+    return _contrast(NUMBER, of, "", nothing_less, unit, geometric, bound)
+
+
+def _contrast(
+    kind: str,
+    of: str,
+    to: str,
+    parts: Mapping[str, tuple[Samples, Samples]],
+    unit: str = "",
+    logs: bool = False,
+    bound: Bound = "=",
+) -> Estimate:
+    """Return the mean over parts of the differences of both sides, or of their logarithms."""
+    if not parts or not all(left and right for left, right in parts.values()):
         return nothing("not run")
-    if geometric and any(value <= 0 for part in parts.values() for value in part.values()):
-        return nothing("a geometric mean needs values above 0")
-    samples = {label: _logs(part) if geometric else part for label, part in parts.items()}
-    zero = {label: dict.fromkeys(part, 0.0) for label, part in samples.items()}
-    each = tuple((label, stats.of(list(part.values()))) for label, part in samples.items())
-    found = stats.pooled([(samples[label], zero[label]) for label in samples]).opened(bound)
-    return Estimate(NUMBER, of, "", found, geometric, unit, each if len(each) > 1 else ())
+    if logs:
+        if any(value <= 0 for part in parts.values() for side in part for value in side.values()):
+            return nothing(f"a {'ratio' if to else 'geometric mean'} needs values above 0")
+        parts = {label: (_logs(left), _logs(right)) for label, (left, right) in parts.items()}
+    each = (
+        tuple((label, stats.compare(left, right)) for label, (left, right) in parts.items()) if len(parts) > 1 else ()
+    )
+    base = stats.mean([stats.mean(list(right.values())) for _, right in parts.values()])
+    return Estimate(kind, of, to, stats.pooled(list(parts.values())).opened(bound), logs, unit, each, base=base)
 
 
 def share(of: str, counts: Mapping[int, tuple[int, int]]) -> Estimate:
@@ -377,30 +376,20 @@ def items(of: str, to: str, values: Mapping[int, Sequence[float]], unit: str = "
         of, to: the names of both sides; ``to`` may be empty.
         values: by seed, one value for each item, the same items in the same order.
     """
-    if not values or not all(len(own) for own in values.values()):
-        return nothing("not run")
-    kind = DIFFERENCE if to else NUMBER
-    return Estimate(kind, of, to, stats.over_items(values), False, unit, items=SEEDS_AND_ITEMS)
+    return _over_items(DIFFERENCE if to else NUMBER, of, to, {"": values}, unit)
 
 
-def items_of_parts(kind: str, of: str, to: str, parts: Mapping[str, Mapping[int, Sequence[float]]]) -> Estimate:
-    """Return the mean over parts, seeds and test items of differences of losses; for a ratio its exponential.
-
-    Args:
-        kind: ``ratio`` or ``difference``.
-        of, to: the names of both sides.
-        parts: differences by part and seed, one for each item, the same items in the same order.
-    """
+def _over_items(kind: str, of: str, to: str, parts: Mapping[str, Mapping[int, Sequence[float]]], unit: str) -> Estimate:
+    """Return the mean over parts, seeds and test items of differences of losses; for a ratio its exponential."""
     seeds = set.intersection(*(set(part) for part in parts.values()))
     whole = {
         seed: [stats.mean(each) for each in zip(*(part[seed] for part in parts.values()), strict=True)]
         for seed in seeds
     }
-    if not whole:
+    if not whole or not all(whole.values()):
         return nothing("not run")
     each = tuple((label, stats.over_items(part)) for label, part in parts.items()) if len(parts) > 1 else ()
-    logs, unit = kind == RATIO, "" if kind == RATIO else "nats"
-    return Estimate(kind, of, to, stats.over_items(whole), logs, unit, each, SEEDS_AND_ITEMS)
+    return Estimate(kind, of, to, stats.over_items(whole), kind == RATIO, unit, each, SEEDS_AND_ITEMS)
 
 
 def count(of: str, values: Mapping[str, float | None], to: str = "", unit: str = "") -> Estimate:
@@ -464,9 +453,7 @@ class Claim:
 
     def problems(self, artifact: Any) -> Iterator[str]:
         """Yield what is wrong with it in its artifact."""
-        for word in self.scales:
-            if word not in artifact.scales:
-                yield f"unknown scale '{word}'{nearest(word, artifact.scales)}"
+        yield from unknown("scale", self.scales, artifact.scales)
         if isinstance(self.form, Contrast):
             yield from self.form.problems(artifact)
             no_effect = {RATIO: 1.0, DIFFERENCE: 0.0}.get(self.form.kind)
@@ -557,7 +544,7 @@ def _unfit(
     for key, name in read:
         if lost := view.lost(name, dict(key)):
             place = baselines.label(view.artifact, key)
-            return CANNOT_TELL, f"{len(lost)} of {len(view.results(key))} seeds of {place} diverged"
+            return CANNOT_TELL, f"{len(lost)} of {len(view.results(view.point(dict(key))))} seeds of {place} diverged"
     if short:
         return CANNOT_TELL, short[0].text
     if estimate.interval is None:

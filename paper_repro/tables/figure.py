@@ -5,7 +5,6 @@ numbers are diamonds and dash-dotted lines; they are drawn where ours have the s
 at a reduced one if the unit means the same with any data and size of model (``EVERYWHERE``).
 """
 
-import csv
 import io
 import json
 import math
@@ -21,7 +20,7 @@ from paper_repro.cells.planned import Key
 from paper_repro.tables import plots, stats
 from paper_repro.tables.axes import EXACT
 from paper_repro.tables.spec import Artifact, Sweep
-from paper_repro.tables.table import data_of, size_of
+from paper_repro.tables.table import csv_text, data_of, size_of
 from paper_repro.tables.view import View
 
 if TYPE_CHECKING:
@@ -180,8 +179,8 @@ class Figure(ABC):
             _round_places(canvas)
             marks = json.dumps(_marks(canvas), separators=(",", ":"))
             FigureCanvasSVG(canvas).print_svg(svg, metadata={"Date": None, "Creator": None, "Description": marks})
-        table = _csv(_with_marks(rows, lines, printed))
-        contents = {".csv": table, ".png": png.getvalue(), ".svg": svg.getvalue()}
+        table = csv_text(_with_marks(rows, lines, printed)) if rows else ""
+        contents = {".csv": table.encode(), ".png": png.getvalue(), ".svg": svg.getvalue()}
         for ending, content in contents.items():
             write_atomically(folder / f"{self.stem}{ending}", content)
         other = self.appendix()
@@ -210,14 +209,9 @@ class SweepFigure(Figure):
         return list(found)
 
     def _place(self, sweep: Sweep, key: Key) -> str:
-        several = {
-            axis for axis in sweep.over if axis != "model" and len({dict(k)[axis] for k in self.view.points}) > 1
-        }
-        axes = self.artifact.axes
-        labels = [
-            f"{axes[axis].title.lower()} {axes[axis].values[value].label}" for axis, value in key if axis in several
-        ]
-        return ", ".join(labels)
+        axes, keys = self.artifact.axes, [dict(other) for other in self.view.points]
+        several = [axis for axis in sweep.over if axis != "model" and len({other[axis] for other in keys}) > 1]
+        return ", ".join(f"{axes[a].title.lower()} {axes[a].values[value].label}" for a, value in key if a in several)
 
     def rows(self) -> list[Row]:
         found: list[Row] = []
@@ -441,17 +435,5 @@ def _drawn(canvas: Canvas) -> Iterator[tuple[str, Axes, list[tuple[float, float]
         drawn: list[tuple[Any, Any]] = [(cloud, cloud.get_offsets()) for cloud in clouds]
         drawn += [(line, line.get_xydata()) for line in axes.lines if line.get_transform() == axes.transData]
         for artist, places in drawn:
-            yield _named(artist.get_label()), axes, [(float(x), float(y)) for x, y in places]
-
-
-def _named(label: object) -> str:
-    return "" if str(label).startswith("_") else str(label)
-
-
-def _csv(rows: Sequence[Row]) -> bytes:
-    stream = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    return stream.getvalue().encode()
+            label = str(artist.get_label())
+            yield "" if label.startswith("_") else label, axes, [(float(x), float(y)) for x, y in places]

@@ -1,7 +1,7 @@
 """The cells of an artifact: every point of its axes times every seed, with the identity of each."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells.planned import TRAINING, Key, PlannedCell, plan_cell
 from paper_repro.tables import spec
-from paper_repro.tables.axes import Scale, check_seeds
+from paper_repro.tables.axes import Scale, seed_problems
 from paper_repro.tables.baselines import PlannedBaseline
 from paper_repro.tables.spec import Agreement, Artifact
 
@@ -72,17 +72,16 @@ def make(
     name, scale_spec = artifact.scale(scale)
     as_written, artifact = artifact, artifact.at_scale(name)
     chosen = list(scale_spec.seeds if seeds is None else seeds)
-    try:
-        check_seeds(chosen)
-    except ValueError as error:
-        raise UsageError(f"seeds: {error}") from error
+    for problem in seed_problems(chosen):
+        raise UsageError(f"seeds: {problem}")
     as_planned = seeds is None and not any(_alters(parse(text).key, set()) for text in overrides)
-    cells = []
+    cells: list[PlannedCell] = []
     for key in artifact.points(scale_spec):
         layers = configs.parse_all([*artifact.overrides(key, scale_spec), *overrides])
         own = scale_spec.seeds_at(key) if as_planned else chosen
         try:
-            cells += _cells(artifact.experiment_at(key), key, layers, own)
+            composed = configs.compose_seeds(artifact.experiment_at(key), layers, own)
+            cells += (plan_cell(key, seed, config) for seed, config in zip(own, composed, strict=True))
         except UsageError as error:
             raise error if overrides else spec.named_first(artifact.path, error) from error
     try:
@@ -103,52 +102,42 @@ def _alters(key: str, timed: Set[str]) -> bool:
     return section != MACHINE or (rest in timed if rest else bool(timed))
 
 
-def _cells(experiment: str, key: Key, layers: Sequence[Override], seeds: Sequence[int]) -> list[PlannedCell]:
-    """Return the cells of one point."""
-    composed = configs.compose_seeds(experiment, layers, seeds)
-    return [plan_cell(key, seed, config) for seed, config in zip(seeds, composed, strict=True)]
-
-
 def _baselines(
     artifact: Artifact, word: str, scale: Scale, cells: Sequence[PlannedCell], overrides: Sequence[str]
 ) -> Iterator[PlannedBaseline]:
     """Yield each baseline once for each different data of the models."""
     trained: dict[Key, dict[int, PlannedCell]] = {}
-    for cell in filter(_is_trained, cells):
-        trained.setdefault(cell.key, {})[cell.seed] = cell
+    for cell in cells:
+        if cell.config["task"][configs.TARGET] == TRAINING:
+            trained.setdefault(cell.key, {})[cell.seed] = cell
+    seeds = sorted({seed for own in trained.values() for seed in own})
     for name, baseline in artifact.baselines.items() if trained else ():
         if baseline.metrics and baseline.metrics.keys().isdisjoint(artifact.metrics):
             continue  # the scale measures nothing that it bounds
         if baseline.values:
             yield PlannedBaseline(name, baseline, frozenset(trained), {})
             continue
-        seeds = sorted({seed for own in trained.values() for seed in own})
-        given = configs.parse_all(
-            [*scale.overrides.items, *scale.over_axes.items, *overrides, *baseline.overrides(word)]
-        )
-        layers = [item for item in given if item.key.split(".")[0] != identity.PROBES]
+        given: list[Override | str] = [
+            *scale.overrides.items,
+            *scale.over_axes.items,
+            *overrides,
+            *baseline.overrides(word),
+        ]
+        layers = [item for item in configs.parse_all(given) if item.key.split(".")[0] != identity.PROBES]
         by_data: dict[str, list[Key]] = {}
-        measured = {key: trained.get(_moved(key, baseline.at), own) for key, own in trained.items()}
+        moved = {key: tuple((axis, baseline.at.get(axis, value)) for axis, value in key) for key in trained}
+        measured = {key: trained.get(moved[key], own) for key, own in trained.items()}
         for key, own in measured.items():
             by_data.setdefault(identity.canonical_json(own[min(own)].config["data"]), []).append(key)
         for keys in by_data.values():
-            composed = configs.compose_seeds(artifact.experiment_at(keys[0]), layers, seeds)
-            below = dict(zip(seeds, composed, strict=True))
+            below = dict(zip(seeds, configs.compose_seeds(artifact.experiment_at(keys[0]), layers, seeds), strict=True))
+            models = max((measured[key] for key in keys), key=len)  # some keys have fewer seeds
             planned = {
-                seed: plan_cell(
-                    (("baseline", name),), seed, {**below[seed], "data": cell.config["data"], identity.PROBES: {}}
-                )
-                for seed, cell in max((measured[key] for key in keys), key=len).items()  # some keys have fewer seeds
+                seed: {**below[seed], "data": cell.config["data"], identity.PROBES: {}} for seed, cell in models.items()
             }
-            yield PlannedBaseline(name, baseline, frozenset(keys), planned)
-
-
-def _moved(key: Key, place: Mapping[str, str]) -> Key:
-    return tuple((axis, place.get(axis, value)) for axis, value in key)
-
-
-def _is_trained(cell: PlannedCell) -> bool:
-    return bool(cell.config["task"][configs.TARGET] == TRAINING)
+            key = (("baseline", name),)
+            own = {seed: plan_cell(key, seed, config) for seed, config in planned.items()}
+            yield PlannedBaseline(name, baseline, frozenset(keys), own)
 
 
 def _refuse_twins(artifact: Artifact, cells: Sequence[PlannedCell], overrides: Sequence[str]) -> None:
@@ -172,17 +161,16 @@ def _refuse_twins(artifact: Artifact, cells: Sequence[PlannedCell], overrides: S
 def _refuse_disagreement(artifact: Artifact, rule: Agreement, cells: Sequence[PlannedCell]) -> None:
     firsts: dict[Key, PlannedCell] = {}
     for cell in cells:
-        first = firsts.setdefault(tuple(pair for pair in cell.key if pair[0] in rule.within), cell)
+        pair = firsts.setdefault(tuple(pair for pair in cell.key if pair[0] in rule.within), cell), cell
         for name in rule.keys:
-            values = [_agreed(artifact, name, one) for one in (first, cell)]
+            values = [_agreed(artifact, name, one) for one in pair]
             if values[0] != values[1]:
-                texts = [
-                    f"{dict(one.key)} has {_text(value)}" for one, value in zip((first, cell), values, strict=True)
-                ]
+                texts = [f"{value:,}" if isinstance(value, int) else repr(value) for value in values]
+                told = ", ".join(f"{dict(one.key)} has {text}" for one, text in zip(pair, texts, strict=True))
                 keys = " x ".join(TOKEN_FACTORS) if name == TOKENS else name
                 raise UsageError(
-                    f"{artifact.path}: {artifact.id} compares cells with different {name}: {texts[0]}, {texts[1]}; "
-                    f"give both the same {keys}, or compare them in different artifacts"
+                    f"{artifact.path}: {artifact.id} compares cells with different {name}: {told}; give both the same "
+                    f"{keys}, or compare them in different artifacts"
                 )
 
 
@@ -195,7 +183,3 @@ def _agreed(artifact: Artifact, name: str, cell: PlannedCell) -> Any:
         raise UsageError(
             f"{artifact.path}: 'agree' names '{name}', for which the config of {dict(cell.key)} lacks {error}"
         ) from error
-
-
-def _text(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else repr(value)

@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from tabulate import tabulate
 
 from paper_repro.base import identity
-from paper_repro.base.configs import TARGET, explained, file_of
+from paper_repro.base.configs import TARGET, explained, file_of, leaves
 from paper_repro.base.errors import UsageError, duration, nearest
 from paper_repro.base.files import CorruptFileError, find_data, write_atomically
 from paper_repro.base.identity import MACHINE
@@ -25,14 +25,13 @@ from paper_repro.cells.tasks import FINISHED
 from paper_repro.cells.verify import Published, Verification
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec, view
-from paper_repro.tables.axes import EXACT, SCALES
+from paper_repro.tables.axes import EXACT, SCALES, unknown
 from paper_repro.tables.claims import VERDICTS
 from paper_repro.tables.figure import Figure, figure_of
 from paper_repro.tables.plan import Plan
 from paper_repro.tables.spec import PAPERS, Artifact, DataNeed
 from paper_repro.tables.table import Grid, Table, table_of
-
-NOT_RUN = "not run"
+from paper_repro.tables.view import NOT_RUN
 
 
 def render(plan: Plan, runs: Path, reference: Path | None) -> tuple[Table, list[Path]]:
@@ -61,7 +60,7 @@ def render(plan: Plan, runs: Path, reference: Path | None) -> tuple[Table, list[
     except UsageError:
         raise
     except Exception as error:
-        if (place := spec.fault_in(plan.artifact.modules, error)) is None:
+        if (place := spec.fault_in([str(module.__file__) for module in plan.artifact.modules], error)) is None:
             raise
         raise UsageError(
             f"{place}: {type(error).__name__}: {error}; every record is whole: mend it and use --render"
@@ -87,7 +86,7 @@ def closing(artifact: str, by_status: Mapping[str, int], seconds: float, folder:
     total = sum(by_status.values())
     others = [f"{count} {status}" for status, count in by_status.items() if status != FINISHED]
     cells = f"{total} cell{'' if total == 1 else 's'}" + (f" ({', '.join(others)})" if others else "")
-    words = _verdicts(json.loads((folder / "table.json").read_text())["claims"])
+    words = _verdicts(_document(folder)["claims"])
     claims = f"; claims: {words}" if words else ""
     return f"{artifact}: {cells}, {duration(seconds)}{claims}; look at {folder / 'table.md'}"
 
@@ -97,38 +96,28 @@ def _verdicts(found: Iterable[Mapping[str, Any]]) -> str:
     return ", ".join(f"{counts[word]} {word}" for word in VERDICTS if counts[word])
 
 
-@dataclass(frozen=True)
-class Content:
-    """The records of one artifact, to be written."""
-
-    plan: Plan
-    records: list[Record]
-    attachments: dict[Path, bytes]
-
-
 def publish(plan: Plan, runs: Path, results: Path) -> list[Path]:
     """Copy the records of a plan's cells into ``results`` and render the artifact there.
 
     Raises:
         UsageError: as ``content``, and nothing has been written then.  Or the disk is full.
     """
-    found = content(plan, runs, results)
+    whole, beside = content(plan, runs, results)
     try:
-        for path, attached in found.attachments.items():
+        for path, attached in beside.items():
             write_atomically(path, attached)
-        for record in found.records:
+        for record in whole:
             records.write(record_path(results, record.cell), record)
     except OSError as error:
         raise UsageError(
             f"{results}: cannot write there ({error.strerror}); {runs} still has every record: free some space and "
             "publish again"
         ) from error
-    _, written = render(found.plan, results, None)
-    return written
+    return render(plan, results, None)[1]
 
 
-def content(plan: Plan, runs: Path, results: Path) -> Content:
-    """Return what there is to publish of a plan.
+def content(plan: Plan, runs: Path, results: Path) -> tuple[list[Record], dict[Path, bytes]]:
+    """Return the records to publish of a plan, and the other files with their places.
 
     Raises:
         UsageError: the plan is altered, a cell has no result, a record comes from uncommitted or unknown code, or what
@@ -143,69 +132,47 @@ def content(plan: Plan, runs: Path, results: Path) -> Content:
     if plan.altered:
         raise UsageError(f"{' '.join(plan.altering)}: an altered run is no reference; publish without overrides")
     results_of = {cell.id: measurements.find(runs, cell) for cell in plan.all_cells}
-    found = {cell: result.record for cell, result in results_of.items() if result is not None and result.done}
-    wanted = [cell.id for cell in plan.all_cells]
-    done = found.keys() | {cell.id for cell in plan.all_cells if cell.id not in found and is_done(results, cell)}
-    open_cells = [cell for cell in wanted if cell not in done]
-    if open_cells:
-        lacking = next((cell.missing for cell in plan.all_cells if cell.id == open_cells[0] and cell.missing), "")
+    found = [one.record for one in results_of.values() if one is not None and one.done]
+    done = {record.cell for record in found}
+    if lacking := [cell for cell in plan.all_cells if cell.id not in done and not is_done(results, cell)]:
         first = f"run reproduce.py {plan.artifact.id} scale={plan.scale_name} runs={runs} first"
+        absent = f"a cell is named after its data, and here they are absent: {lacking[0].missing}"
         raise UsageError(
-            f"{len(open_cells)} of {len(wanted)} cells have no result in {runs} (the first: {open_cells[0]}); "
-            + (f"a cell is named after its data, and here they are absent: {lacking}" if lacking else first)
+            f"{len(lacking)} of {len(plan.all_cells)} cells have no result in {runs} (the first: {lacking[0].id}); "
+            + (absent if lacking[0].missing else first)
         )
-    _refuse_unknown_code(list(found.values()))
-    whole = [record for own in found.values() if (record := _to_write(own, results)) is not None]
-    attached = _attachments(list(found.values()), runs, results) | _code_lists(list(found.values()), runs, results)
-    return Content(plan, whole, attached)
-
-
-def _refuse_unknown_code(found: Sequence[Record]) -> None:
-    """Refuse records whose commit is unknown."""
-    nameless = [record.cell for record in found if not all(code["commit"] for code in measurements.code_of(record))]
-    if nameless:
-        raise UsageError(
-            f"{len(nameless)} records name no commit, because git could not be asked when they were made (the first: "
-            f"{nameless[0]}); run in a git checkout, delete them and run again"
-        )
-    dirty = [
-        record.cell for record in found if any(code["dirty"] is not False for code in measurements.code_of(record))
-    ]
-    if dirty:
-        raise UsageError(
-            f"{len(dirty)} records come from uncommitted code, or from code that changed while they ran (the first: "
-            f"{dirty[0]}); commit, delete them and run again"
-        )
-
-
-def _code_lists(found: Sequence[Record], runs: Path, results: Path) -> dict[Path, bytes]:
-    """Return where the lists of files that records name go, and their content."""
-    names = {each.get(measurements.LISTED) for record in found for each in measurements.code_of(record)} - {None}
-    paths = (Path(identity.CODE, f"{name}.json") for name in sorted(map(str, names)))
-    return {results / path: (runs / path).read_bytes() for path in paths if (runs / path).is_file()}
-
-
-def _to_write(record: Record, results: Path) -> Record | None:
-    """Return the record with what other probes of the published one have measured on the same weights; None if all of
-    it is published, perhaps in the spelling of an older version.
-    """
-    known = records.find(results, record.cell)
-    whole = record if known is None else measurements.joined(record, known)
-    return None if whole == known else whole
-
-
-def _attachments(found: Sequence[Record], runs: Path, results: Path) -> dict[Path, bytes]:
-    """Return where each attachment goes, and its content."""
-    contents = {}
-    for record in found:
-        for name in record.attachments:
-            try:
-                content = records.attachment(runs, record, name)
-            except CorruptFileError as error:
-                raise UsageError(str(error)) from error
-            assert content is not None
-            contents[record_path(results, record.cell).parent / name] = content
-    return contents
+    code = {record.cell: measurements.code_of(record) for record in found}
+    for wrong, why, way in (
+        (
+            [cell for cell, parts in code.items() if not all(each["commit"] for each in parts)],
+            "name no commit, because git could not be asked when they were made",
+            "run in a git checkout",
+        ),
+        (
+            [cell for cell, parts in code.items() if any(each["dirty"] is not False for each in parts)],
+            "come from uncommitted code, or from code that changed while they ran",
+            "commit",
+        ),
+    ):
+        if wrong:
+            raise UsageError(f"{len(wrong)} records {why} (the first: {wrong[0]}); {way}, delete them and run again")
+    beside: dict[Path, bytes] = {}
+    try:
+        for record in found:
+            for name in record.attachments:
+                beside[record_path(results, record.cell).parent / name] = records.attachment(runs, record, name) or b""
+    except CorruptFileError as error:
+        raise UsageError(str(error)) from error
+    listed = {
+        str(each[measurements.LISTED]) for parts in code.values() for each in parts if each.get(measurements.LISTED)
+    }
+    for path in (Path(identity.CODE, f"{name}.json") for name in sorted(listed)):
+        if (runs / path).is_file():
+            beside[results / path] = (runs / path).read_bytes()
+    # what other probes of a published record have measured on the same weights stays
+    pairs = [(records.find(results, record.cell), record) for record in found]
+    joined = [(old, record if old is None else measurements.joined(record, old)) for old, record in pairs]
+    return [whole for old, whole in joined if whole != old], beside
 
 
 def adopt(plan: Plan, runs: Path, results: Path) -> int:
@@ -237,32 +204,34 @@ def listing(runs: Path, results: Path, names: Sequence[str] = (), columns: int |
         columns: of the terminal, which is shown fewer columns of the table, wrapped; None: it is not for a terminal.
     """
     rows, missing, faults = list[list[str]](), dict[str, str](), spec.misplaced()
-    duplicates = spec.duplicates()
-    for name, path in spec.find().items():
-        if names and name not in names:
-            continue
+    headers = ["artifact", "title (the paper's)", "scales", "data", "reference", "made from", "the paper's claims"]
+    headers += ["questions of ours", "yours"]
+    found = spec.scan()
+    for name in names or found:
         try:
-            if name in duplicates:
-                raise UsageError(duplicates[name])
-            artifact = spec.load_file(path)
-            folder = _judged_folder(artifact, results)
-            ground = "-" if folder is None else str(_document(folder).get("made_of", "-"))
-            claims = [_judged_claims(artifact, results, whose) for whose in ("paper", "ours")]
+            artifact = spec.load(name, found)
+            _, ground, *claims = _judged(artifact, results)
         except UsageError as error:
-            rows.append([name, "faulty, see below"])
+            rows.append([name, "faulty, see below", *[""] * (len(headers) - 2)])
             faults.append(f"{name} is faulty: {error}")
             continue
         absent = [need for need in artifact.needs.values() if find_data(need.path) is None]
         missing |= {f"{_folder(need.path)} ({need.title})": need.command for need in absent}
-        data = _data(artifact, absent)
+        with_results = [
+            [word for word in artifact.scales if (root / name / word / "table.json").is_file()]
+            for root in (results, runs)
+        ]
+        reference, yours = (", ".join("yes" if word == EXACT else word for word in own) or "-" for own in with_results)
         scales = ", ".join(artifact.scales)
-        reference = _scales_with_results(artifact, results)
-        yours = _scales_with_results(artifact, runs)
-        rows.append([name, artifact.title, scales, data, reference, ground, *claims, yours])
-    headers = ["artifact", "title (the paper's)", "scales", "data", "reference", "made from", "the paper's claims"]
-    headers += ["questions of ours", "yours"]
+        rows.append([name, artifact.title, scales, _data(artifact, absent), reference, ground, *claims, yours])
+    if columns is None:
+        table = _tabulated(rows, headers)
+    else:
+        kept = [place for place, name in enumerate(headers) if name not in LEFT_OUT]
+        table = Grid([headers[place] for place in kept], [[row[place] for place in kept] for row in rows]).within(
+            columns
+        )
     legend = [*(f"{title}: {command}" for title, command in missing.items()), *faults]
-    table = _written(headers, rows, columns)
     return "\n".join([table, "", *legend] if legend else [table])
 
 
@@ -270,44 +239,72 @@ def _data(artifact: Artifact, absent: Sequence[DataNeed]) -> str:
     """Say which scales are ready, and what the others lack."""
     if not absent:
         return "present" if artifact.needs else "generated"
-    lacking = {word for need in absent for word in need.scales or artifact.scales}
-    ready = [word for word in artifact.scales if word not in lacking]
-    wanted: dict[str, list[str]] = {}
+    wanted: dict[str, dict[str, None]] = {}
     for need in absent:
-        words = wanted.setdefault(_folder(need.path), [])
-        words += [word for word in need.scales or artifact.scales if word not in words]
+        wanted.setdefault(_folder(need.path), {}).update(dict.fromkeys(need.scales or artifact.scales))
+    ready = [word for word in artifact.scales if not any(word in words for words in wanted.values())]
     missing = ", ".join(f"{name} ({', '.join(words)})" for name, words in wanted.items())
     return f"{'ready: ' + ', '.join(ready) + '; ' if ready else ''}missing {missing}"
 
 
 def _folder(path: str) -> str:
     """Return the folder below the data's that a path begins with."""
-    return path.split("/", maxsplit=1)[0]
+    return path.partition("/")[0]
 
 
-def _written(headers: list[str], rows: Sequence[list[str]], columns: int | None) -> str:
-    """Write the list; for a terminal of so many columns, its most important columns alone."""
-    kept = [place for place, name in enumerate(headers) if columns is None or name not in LEFT_OUT]
-    whole = [row + [""] * (len(headers) - len(row)) for row in rows]
-    chosen = [[row[place] for place in kept] for row in whole]
-    names = [headers[place] for place in kept]
-    if columns is None:
-        return tabulate(chosen, names, tablefmt="simple", disable_numparse=True)
-    return Grid(names, chosen).within(columns)
+def _tabulated(rows: Sequence[Sequence[str]], headers: Sequence[str], kind: str = "simple") -> str:
+    return tabulate(rows, headers, tablefmt=kind, disable_numparse=True)
 
 
 def published_listing(results: Path) -> str:
     """List every artifact of the committed reference as a Markdown table; each id links to its published table."""
     rows = []
-    for name, path in spec.find().items():
-        artifact = spec.load_file(path)
-        folder = _judged_folder(artifact, results)
+    found = spec.scan()
+    for name in found:
+        artifact = spec.load(name, found)
+        folder, *judged = _judged(artifact, results)
         title = name if folder is None else f"[{name}]({folder.relative_to(results).as_posix()}/table.md)"
-        scale, ground = ("-", "-") if folder is None else (folder.name, _document(folder)["made_of"])
-        claims = [_judged_claims(artifact, results, whose) for whose in ("paper", "ours")]
-        rows.append([title, artifact.title, scale, ground, *claims])
+        rows.append([title, artifact.title, "-" if folder is None else folder.name, *judged])
     headers = ["artifact", "title (the paper's)", "scale", "made from", "the paper's claims", "questions of ours"]
-    return tabulate(rows, headers, tablefmt="github", disable_numparse=True)
+    return _tabulated(rows, headers, "github")
+
+
+def _judged(artifact: Artifact, root: Path) -> tuple[Path | None, str, str, str]:
+    """Return the folder of the results of the largest scale that has any, what they are made from, and the words of
+    the paper's claims and of ours, counted."""
+    folders = [root / artifact.id / word for word in (*SCALES, EXACT) if word in artifact.scales]
+    folder = next((folder for folder in reversed(folders) if (folder / "table.json").is_file()), None)
+    if folder is None:
+        return None, "-", "-", "-"
+    document = _document(folder)
+    paper, ours = (
+        _verdicts(one for one in document["claims"] if one.get("whose", "paper") == whose) or "-"
+        for whose in ("paper", "ours")
+    )
+    return folder, str(document.get("made_of", "-")), paper, ours
+
+
+def _document(folder: Path) -> dict[str, Any]:
+    path = folder / "table.json"
+    try:
+        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(document["claims"], list):
+            raise TypeError("its claims are no list")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path}: not the table of an artifact ({error}); render or publish it again") from error
+    return document
+
+
+def counted(tables: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the tables whose verdicts are counted: of each artifact its largest scale's, none that is altered."""
+    words = (*SCALES, EXACT)
+    whole = [table for table in tables if not table.get("overrides")]
+    found = dict.fromkeys(table["artifact"] for table in whole)
+    sizes = {one: words.index(one) for one in words}
+    return [
+        max((table for table in whole if table["artifact"] == name), key=lambda table: sizes.get(table["scale"], -1))
+        for name in found
+    ]
 
 
 def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
@@ -318,13 +315,11 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
         roots: the user's records, and the reference, whose cells ``--published`` counts as done.
     """
     estimates = estimate(plan.cells, roots, kept=roots[0])
-    rows: list[list[str]] = []
-    reasons: list[str] = []
-    total = 0.0
+    rows, reasons, total = list[list[str]](), _Footnotes(), 0.0
     for key in plan.artifact.points(plan.scale):
         cells = [cell for cell in plan.cells if cell.key == key]
-        done = [cell for cell in cells if is_done(roots[0], cell)]
-        left = sum(estimates[cell.id].seconds for cell in cells if cell not in done)
+        done = {cell.id for cell in cells if is_done(roots[0], cell)}
+        left = sum(estimates[cell.id].seconds for cell in cells if cell.id not in done)
         total += left
         labels = [plan.artifact.axes[axis].values[value].label for axis, value in key]
         cost = estimates[cells[0].id].cost
@@ -335,37 +330,40 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
         if published := sum(is_done(roots[-1], cell) for cell in cells):
             state += f", {published} published"
         if reason := cells[0].missing:
-            reasons += [reason] if reason not in reasons else []
-            state = f"no data [{reasons.index(reason) + 1}]"
+            state = f"no data {reasons.mark(reason)}"
         rows.append([*labels, state, *counts, duration(left)])
-    rows += _baseline_rows(plan, roots[0])
+    for name, baseline in plan.artifact.baselines.items():
+        own = {cell.id: cell for one in plan.baselines if one.name == name for cell in one.cells.values()}
+        if own:
+            label = [f"Baseline: {baseline.label}", *[""] * (len(plan.artifact.axes) - 1)]
+            state = f"{sum(is_done(roots[0], cell) for cell in own.values())} of {len(own)} done"
+            rows.append([*label, state, "", "", "", ""])
     headers = [axis.title for axis in plan.artifact.axes.values()]
     headers += ["cells", "parameters", "FLOPs of a training step", "memory a cell", "time left"]
-    workers = int(plan.cells[0].config.get("machine", {}).get("workers", 1))
+    config = plan.cells[0].config
+    workers = int(config.get("machine", {}).get("workers", 1))
     lines = [
         f"{plan.artifact.id} at scale {plan.scale_name}: {plan.scale.about}",
-        tabulate(rows, headers, tablefmt="simple", disable_numparse=True),
-        *(f"[{number}] {reason}" for number, reason in enumerate(reasons, start=1)),
+        _tabulated(rows, headers),
+        *reasons.lines,
         f"{len(plan.all_cells)} cells, about {duration(total / workers)} left with {workers} worker(s), each on "
-        f"{_machine_of(plan)}; estimated from records where there are any, else from "
-        f"{unmeasured_rate(plan.cells[0].config):.2g} FLOPs a second; FLOPs are those of the matrix products, forward "
-        "and backward",
+        f"{_machine_of(plan)}; estimated from records where there are any, else from {unmeasured_rate(config):.2g} "
+        "FLOPs a second; FLOPs are those of the matrix products, forward and backward",
     ]
-    if slow := slow_products(plan.cells[0].config, processor_flags()):
-        lines.append(slow)
-    return "\n".join(lines)
+    return "\n".join(filter(None, [*lines, slow_products(config, processor_flags())]))
 
 
-def _baseline_rows(plan: Plan, runs: Path) -> list[list[str]]:
-    """Return a line for each baseline, whose cells train nothing."""
-    found = []
-    for name, baseline in plan.artifact.baselines.items():
-        cells = {cell.id: cell for one in plan.baselines if one.name == name for cell in one.cells.values()}
-        if cells:
-            done = sum(is_done(runs, cell) for cell in cells.values())
-            others = [""] * (len(plan.artifact.axes) - 1)
-            found.append([f"Baseline: {baseline.label}", *others, f"{done} of {len(cells)} done", "", "", "", ""])
-    return found
+class _Footnotes(list[str]):
+    """Long reasons, each once, below a table that has their numbers."""
+
+    def mark(self, reason: str) -> str:
+        if reason not in self:
+            self.append(reason)
+        return f"[{self.index(reason) + 1}]"
+
+    @property
+    def lines(self) -> list[str]:
+        return [f"[{number}] {reason}" for number, reason in enumerate(self, start=1)]
 
 
 def _flops(count: int) -> str:
@@ -378,6 +376,13 @@ def _flops(count: int) -> str:
 
 def _memory(count: float) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
+
+
+def _machine_of(plan: Plan) -> str:
+    machine = plan.cells[0].config.get(MACHINE) or {}
+    if not on_gpu(machine):
+        return f"{machine.get('threads', 1) or 'all'} thread(s) of a CPU"
+    return f"{count_devices(machine.get('devices', 1))} GPU(s)"
 
 
 def cells_table(plan: Plan, runs: Path, reference: Path) -> str:
@@ -398,21 +403,15 @@ def cells_table(plan: Plan, runs: Path, reference: Path) -> str:
                 lacking = f", to measure: {', '.join(found.lacking)}" if found.lacking else ""
                 whose = " (reference)" if root == reference else ""
                 status, path = f"{found.record.status}{lacking}{whose}", _shown(record_path(root, cell.id))
-                code = _code(root, found.record)
+                files = measurements.changed_files(root, found.record)
+                code = "not recorded" if files is None else f"other: {', '.join(files)}" if files else "as now"
                 break
         if cell.missing:
             status = "no data" if path == "-" else status
             absent[cell.missing] = None
         rows.append([cell.id, setting, str(cell.seed), status, code, path])
     headers = ["cell", "setting", "seed", "status", "code and data", "record"]
-    table = tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
-    return "\n".join([table, *absent])
-
-
-def _code(root: Path, record: Record) -> str:
-    """Return whether the files that a result depends on are those of now."""
-    files = measurements.changed_files(root, record)
-    return "not recorded" if files is None else f"other: {', '.join(files)}" if files else "as now"
+    return "\n".join([_tabulated(rows, headers), *absent])
 
 
 def _unfinished(runs: Path, cell: PlannedCell, saved: Mapping[str, int]) -> str:
@@ -427,57 +426,6 @@ def _shown(path: Path) -> str:
     """Return a path as seen from the working folder, where it lies in there."""
     here = Path.cwd()
     return str(path.resolve().relative_to(here) if path.resolve().is_relative_to(here) else path)
-
-
-def _machine_of(plan: Plan) -> str:
-    machine = plan.cells[0].config.get(MACHINE) or {}
-    if not on_gpu(machine):
-        return f"{machine.get('threads', 1) or 'all'} thread(s) of a CPU"
-    return f"{count_devices(machine.get('devices', 1))} GPU(s)"
-
-
-def _judged_claims(artifact: Artifact, root: Path, whose: str) -> str:
-    """Count the words of the paper's claims, or of ours, in the results of the largest scale that has any."""
-    folder = _judged_folder(artifact, root)
-    found = [] if folder is None else _document(folder)["claims"]
-    return _verdicts(claim for claim in found if claim.get("whose", "paper") == whose) or "-"
-
-
-def _document(folder: Path) -> dict[str, Any]:
-    path = folder / "table.json"
-    try:
-        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(document["claims"], list):
-            raise TypeError("its claims are no list")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path}: not the table of an artifact ({error}); render or publish it again") from error
-    return document
-
-
-def counted(tables: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the tables whose verdicts are counted: of each artifact its largest scale's, none that is altered."""
-    found: dict[str, Mapping[str, Any]] = {}
-    for table in tables:
-        known = found.get(table["artifact"])
-        if not table.get("overrides") and (known is None or _size(known) < _size(table)):
-            found[table["artifact"]] = table
-    return list(found.values())
-
-
-def _size(table: Mapping[str, Any]) -> int:
-    words = (*SCALES, EXACT)
-    return words.index(table["scale"]) if table["scale"] in words else -1
-
-
-def _judged_folder(artifact: Artifact, root: Path) -> Path | None:
-    """Return the folder of the results of the largest scale that has any."""
-    folders = [root / artifact.id / word for word in (*SCALES, EXACT) if word in artifact.scales]
-    return next((folder for folder in reversed(folders) if (folder / "table.json").is_file()), None)
-
-
-def _scales_with_results(artifact: Artifact, root: Path) -> str:
-    scales = [scale for scale in artifact.scales if (root / artifact.id / scale / "table.json").is_file()]
-    return ", ".join("yes" if scale == EXACT else scale for scale in scales) or "-"
 
 
 def explain(artifact: Artifact, scale: str, words: Sequence[str], seed: int | None = None) -> str:
@@ -520,13 +468,14 @@ def _place(artifact: Artifact, text: str) -> dict[str, str]:
         return {}
     first, *rest = value.split(",")
     found = {key: first, **{axis: one for axis, _, one in (part.strip().partition("=") for part in rest)}}
+    if "seed" in found.keys() - artifact.axes.keys():
+        raise UsageError(
+            f"{artifact.id}: {text}: the seed is a word of its own: {key}={first} ... seed={found['seed']}"
+        )
     for axis, one in found.items():
-        if axis == "seed":
-            raise UsageError(f"{artifact.id}: {text}: the seed is a word of its own: {key}={first} ... seed={one}")
-        if axis not in artifact.axes:
-            raise UsageError(f"{artifact.id}: {text}: unknown axis '{axis}'{nearest(axis, artifact.axes)}")
-        values = artifact.axes[axis].values
-        if one not in values:
+        for problem in unknown("axis", [axis], artifact.axes):
+            raise UsageError(f"{artifact.id}: {text}: {problem}")
+        if one not in (values := artifact.axes[axis].values):
             raise UsageError(f"{artifact.id}: {text}: axis '{axis}' has no value '{one}'{nearest(one, values)}")
     return found
 
@@ -541,7 +490,8 @@ class Candidate:
     @property
     def kind(self) -> tuple[str, frozenset[str]]:
         """The experiment, and the classes of the ``model`` section."""
-        return self.artifact.experiment_at(self.cell.key), frozenset(_classes(self.cell.config.get("model")))
+        classes = (str(value) for key, value in leaves(self.cell.config.get("model")) if key.endswith(TARGET))
+        return self.artifact.experiment_at(self.cell.key), frozenset(classes)
 
     @property
     def place(self) -> str:
@@ -560,7 +510,7 @@ def choose(names: Sequence[str], scale: str | None, published: Published) -> lis
     Raises:
         UsageError: an unknown artifact, or one without published results.
     """
-    chosen, whole = list[Candidate](), list[Candidate]()
+    best: dict[Any, tuple[float, Candidate]] = {}
     for name in names or spec.find():
         artifact = spec.load(name)
         words = artifact.scales if scale is None else [artifact.scale(scale)[0]]
@@ -569,37 +519,21 @@ def choose(names: Sequence[str], scale: str | None, published: Published) -> lis
         if names and not found:
             at = f" at scale {scale}" if scale else ""
             raise UsageError(f"{name}: {published.root} has no results{at}; --list shows which scales are published")
-        chosen += _cheapest(found, published) if names else []
-        whole += found
-    return chosen or _cheapest(whole, published)
-
-
-def _cheapest(candidates: Iterable[Candidate], published: Published) -> list[Candidate]:
-    best: dict[Any, tuple[float, Candidate]] = {}
-    for one in candidates:
-        record = published.find(one.cell)
-        seconds = float("inf") if record is None else record.seconds
-        if one.kind not in best or seconds < best[one.kind][0]:
-            best[one.kind] = seconds, one
+        for one in found:
+            record = published.find(one.cell)
+            seconds = float("inf") if record is None else record.seconds
+            kind = (name if names else "", *one.kind)
+            if kind not in best or seconds < best[kind][0]:
+                best[kind] = seconds, one
     return [one for _, one in best.values()]
-
-
-def _classes(node: Any) -> Iterator[str]:
-    """Yield every class that a node of a config names."""
-    for key, value in node.items() if isinstance(node, dict) else enumerate(node if isinstance(node, list) else []):
-        yield from [value] if key == TARGET else _classes(value)
 
 
 def verified(rows: Iterable[tuple[Candidate, Verification]]) -> str:
     """Show one line for each verified cell; long reasons stand below the table."""
-    lines, reasons = list[list[str]](), list[str]()
+    lines, reasons = list[list[str]](), _Footnotes()
     for one, found in rows:
-        verdict = found.verdict
-        if found.why:
-            reasons += [found.why] if found.why not in reasons else []
-            verdict = f"{verdict} [{reasons.index(found.why) + 1}]"
+        verdict = f"{found.verdict} {reasons.mark(found.why)}" if found.why else found.verdict
         difference = "" if found.difference is None else f"{found.difference:.1e}"
         lines.append([one.artifact.id, one.place, str(one.cell.seed), found.compared, difference, verdict])
     headers = ["artifact", "cell", "seed", "compared", "largest relative difference", "verdict"]
-    text = tabulate(lines, headers, tablefmt="simple", disable_numparse=True)
-    return "\n".join([text, *(f"[{number}] {reason}" for number, reason in enumerate(reasons, start=1))])
+    return "\n".join([_tabulated(lines, headers), *reasons.lines])

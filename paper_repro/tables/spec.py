@@ -14,7 +14,7 @@ import importlib.util
 import math
 import os
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -26,13 +26,14 @@ from paper_repro.base.configs import Node, Override, experiments, is_experiment,
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.cells.planned import Key
 from paper_repro.tables import axes as axes_of
-from paper_repro.tables.axes import EXACT, SCALES, Axis, Restriction, Scale, place_problems
+from paper_repro.tables import stats
+from paper_repro.tables.axes import EXACT, SCALES, Axis, Restriction, Scale, place_problems, unknown
 from paper_repro.tables.baselines import Baseline
 from paper_repro.tables.claims import Claim, Smallest
 
 HOMES = ("paper_repro.papers.", "paper_repro.tables.")
 """Where the classes and functions lie that a YAML may name."""
-DERIVED = {"exp": 1, "log": 1, "complement": 1, "difference": 2, "ratio": 2, "gain": 2}
+DERIVED = {"exp": 1, "complement": 1, "gain": 2}
 """The functions that ``derived`` may name, with the number of metrics that each takes."""
 AXIS = "axis."
 """How a column names an axis."""
@@ -44,12 +45,6 @@ class Source:
 
     paper: str
     where: str = ""
-
-    def placed(self, node: Node, is_ablation: bool) -> "Source":
-        """Return the same with a place; only an artifact over a base that prints no numbers may leave it out."""
-        if not self.where and not is_ablation:
-            raise node.error("missing 'where' in 'source'")
-        return self if self.where else dataclasses.replace(self, where="an ablation of it")
 
 
 @dataclass(frozen=True)
@@ -127,6 +122,16 @@ class Column:
         """Return whether a point has such a number."""
         return all(value in self.only.get(axis, [value]) for axis, value in key)
 
+    def problems(self, name: str, axes: Mapping[str, Axis]) -> Iterator[str]:
+        """Yield what is wrong with it in an artifact with these axes."""
+        for _, place in Restriction(self.only).places():
+            yield from place_problems(axes, place)
+        if self.axis is not None:
+            yield from (f"column '{name}': {problem}" for problem in unknown("axis", [self.axis], axes))
+            for value in axes[self.axis].values.values():
+                if value.number is None:
+                    yield f"column '{name}': the label '{value.label}' of axis '{self.axis}' is no number"
+
     def text(self, value: float) -> str:
         return f"{value / self.factor:.{self.digits}f}{self.unit}"
 
@@ -146,17 +151,17 @@ class Number:
             return cls(float(plain))
         if isinstance(plain, list) and len(plain) == 2 and all(map(_is_number, plain)) and plain[1] >= 0:
             return cls(float(plain[0]), float(plain[1]))
-        if isinstance(plain, dict) and set(plain) == {"seeds"} and isinstance(plain["seeds"], dict) and plain["seeds"]:
-            wrong = [item for item in plain["seeds"].items() if not (item[0].isdecimal() and _is_number(item[1]))]
-            if wrong:
-                raise node.error(
-                    f"'{node.name}': seeds maps whole numbers to numbers, not {wrong[0][0]} to {wrong[0][1]!r}"
-                )
-            values = tuple((int(seed), float(value)) for seed, value in plain["seeds"].items())
-            numbers = [value for _, value in values]
-            mean = math.fsum(numbers) / len(numbers)
-            spread = math.sqrt(math.fsum((value - mean) ** 2 for value in numbers) / max(len(numbers) - 1, 1))
-            return cls(mean, spread if len(numbers) > 1 else None, values)
+        seeds = plain.get("seeds") if isinstance(plain, dict) and len(plain) == 1 else None
+        if (
+            isinstance(seeds, dict)
+            and seeds
+            and all(map(str.isdecimal, seeds))
+            and all(map(_is_number, seeds.values()))
+        ):
+            numbers = [float(value) for value in seeds.values()]
+            return cls(
+                stats.mean(numbers), stats.sample_std(numbers), tuple(zip(map(int, seeds), numbers, strict=True))
+            )
         raise node.error(f"'{node.name}' is a number, [mean, std] or {{seeds: {{seed: value}}}}, not {plain!r}")
 
 
@@ -244,11 +249,6 @@ class DataNeed:
     scales: list[str] = field(default_factory=list)
     """The scales that read them (empty: all)."""
 
-    def __post_init__(self) -> None:
-        for word in self.scales:
-            if word not in SCALES:
-                raise ValueError(f"unknown scale '{word}'{nearest(word, SCALES)}")
-
 
 @dataclass(frozen=True)
 class Sweep:
@@ -266,13 +266,9 @@ class Sweep:
 
     def problems(self, artifact: "Artifact") -> Iterator[str]:
         """Yield what is wrong with it in its artifact."""
-        for axis in (self.axis, *self.over, *self.at, *self.only):
-            if axis not in artifact.axes:
-                yield f"sweep: unknown axis '{axis}'{nearest(axis, artifact.axes)}"
-        if self.metric not in artifact.metrics:
-            yield f"sweep: unknown metric '{self.metric}'{nearest(self.metric, artifact.metrics)}"
-        if self.by not in artifact.columns:
-            yield f"sweep: unknown column '{self.by}'{nearest(self.by, artifact.columns)}"
+        yield from unknown("axis", (self.axis, *self.over, *self.at, *self.only), artifact.axes)
+        yield from unknown("metric", [self.metric], artifact.metrics)
+        yield from unknown("column", [self.by], artifact.columns)
 
     def holds(self, place: Mapping[str, str]) -> bool:
         """Return whether a point belongs to it."""
@@ -319,27 +315,6 @@ class Artifact:
     """The dotted path of the kind of figure; not given: the one beside the YAML or a base, or none."""
     bases: tuple[Path, ...] = ()
     """The files that ``path`` lies over, the nearest first."""
-
-    def __post_init__(self) -> None:
-        for problem in self._axis_problems():
-            raise UsageError(f"{self.path}: {problem}")
-
-    def _axis_problems(self) -> Iterator[str]:
-        """Yield what is wrong with the axes, or with what names them."""
-        self.points()
-        for name, column in self.columns.items():
-            if column.axis is not None and column.axis not in self.axes:
-                yield f"column '{name}': unknown axis '{column.axis}'{nearest(column.axis, self.axes)}"
-            elif column.axis is not None:
-                for value in self.axes[column.axis].values.values():
-                    if value.number is None:
-                        yield f"column '{name}': the label '{value.label}' of axis '{column.axis}' is no number"
-        for axis in (axis for rule in self.agree for axis in rule.within if axis not in self.axes):
-            yield f"'agree': unknown axis '{axis}'{nearest(axis, self.axes)}"
-        values = (value for spec in self.axes.values() for value in spec.values.values())
-        for place in ({axis: other} for value in values for axis in value.beside for other in value.beside[axis]):
-            for problem in place_problems(self.axes, place):
-                yield f"'beside': {problem}"
 
     @property
     def quantities(self) -> dict[str, Metric | Column]:
@@ -408,10 +383,10 @@ class Artifact:
         """
         if "." in name:
             return cast(Callable[..., Any], named(name, where))
-        for module in self.modules:
-            if (found := getattr(module, f"estimate_{name}", None)) is not None:
-                return cast(Callable[..., Any], found)
-        raise UsageError(f"{where}: there is no function estimate_{name}(view) in the Python file beside it")
+        found = [function for one in self.modules if (function := getattr(one, f"estimate_{name}", None)) is not None]
+        if not found:
+            raise UsageError(f"{where}: there is no function estimate_{name}(view) in the Python file beside it")
+        return cast(Callable[..., Any], found[0])
 
     def kind(self, name: str | None, base: type) -> Any:
         """Return the class of its table or figure: the one that the YAML names, or the subclass of ``base`` in the
@@ -426,18 +401,11 @@ class Artifact:
                 raise UsageError(f"{self.path}: {name} is no {base.__name__}")
             return chosen
         for module in self.modules:
-            own = [
-                value
-                for value in vars(module).values()
-                if isinstance(value, type)
-                and issubclass(value, base)
-                and value.__module__ == module.__name__
-                and not vars(value).get("is_appendix")
-            ]
+            classes = (one for one in vars(module).values() if isinstance(one, type) and issubclass(one, base))
+            own = [one for one in classes if one.__module__ == module.__name__ and not vars(one).get("is_appendix")]
             if len(own) > 1:
-                raise UsageError(
-                    f"{module.__file__}: more than one {base.__name__}: {', '.join(k.__name__ for k in own)}"
-                )
+                several = ", ".join(one.__name__ for one in own)
+                raise UsageError(f"{module.__file__}: more than one {base.__name__}: {several}")
             if own:
                 return own[0]
         return None
@@ -471,13 +439,7 @@ def find() -> dict[str, Path]:
     Raises:
         UsageError: $PAPER_REPRO_PAPERS names no folder.
     """
-    return {name: paths[0] for name, paths in _scan("*/*.yaml").items()}
-
-
-def duplicates() -> dict[str, str]:
-    """Return the ids that two files have, each with what is wrong; raises as ``find``."""
-    found = _scan("*/*.yaml").items()
-    return {name: _duplicate("artifact", name, paths) for name, paths in found if len(paths) > 1}
+    return {name: paths[0] for name, paths in scan().items()}
 
 
 def misplaced() -> list[str]:
@@ -490,23 +452,6 @@ def misplaced() -> list[str]:
     ]
 
 
-def known_bases() -> dict[str, Path]:
-    """Return every file that ``like`` can name.
-
-    Raises:
-        UsageError: two files have one name, or as ``find``.
-    """
-    found = _scan("*/bases/*.yaml")
-    for name, paths in found.items():
-        if len(paths) > 1:
-            raise UsageError(_duplicate("base", name, paths))
-    return {name: paths[0] for name, paths in found.items()}
-
-
-def _duplicate(what: str, name: str, paths: Sequence[Path]) -> str:
-    return f"duplicate {what} id '{name}': {' and '.join(map(str, paths))}"
-
-
 def folders() -> list[Path]:
     """Return the folders of papers: ours, $PAPER_REPRO_PAPERS and those of the user's packages; raises as ``find``."""
     extra = os.environ.get(EXTRA_PAPERS)
@@ -516,7 +461,8 @@ def folders() -> list[Path]:
     return [PAPERS, *([Path(extra)] if extra else []), *(folder for folder in own if folder.is_dir())]
 
 
-def _scan(pattern: str) -> dict[str, list[Path]]:
+def scan(pattern: str = "*/*.yaml") -> dict[str, list[Path]]:
+    """Return the files of every id; raises as ``find``."""
     found: dict[str, list[Path]] = {}
     for folder in folders():
         for path in sorted(folder.glob(pattern)):
@@ -524,21 +470,25 @@ def _scan(pattern: str) -> dict[str, list[Path]]:
     return found
 
 
-def load(name: str) -> Artifact:
-    """Return the artifact of that id.
+def _only(what: str, name: str, paths: Sequence[Path]) -> Path:
+    if len(paths) > 1:
+        raise UsageError(f"duplicate {what} id '{name}': {' and '.join(map(str, paths))}")
+    return paths[0]
+
+
+def load(name: str, found: Mapping[str, Sequence[Path]] | None = None) -> Artifact:
+    """Return the artifact of that id, of files that ``scan`` has found.
 
     Raises:
         UsageError: unknown id (with the nearest), or an error in its file, with file and line.
     """
-    found = _scan("*/*.yaml")
+    found = scan() if found is None else found
     if name not in found:
-        raise UsageError(unknown(name, list(found)))
-    if len(found[name]) > 1:
-        raise UsageError(_duplicate("artifact", name, found[name]))
-    return load_file(found[name][0])
+        raise UsageError(_unknown_artifact(name, list(found)))
+    return load_file(_only("artifact", name, found[name]))
 
 
-def unknown(word: str, known: Sequence[str]) -> str:
+def _unknown_artifact(word: str, known: Sequence[str]) -> str:
     """Return the error of a word that names no artifact, with the nearest one, of the same paper where it is known."""
     beside, paper = "".join(f"; {fault}" for fault in misplaced()), word.partition("/")[0].casefold()
     own = [name for name in known if name.startswith(f"{paper}/")]
@@ -569,16 +519,41 @@ def named_first(path: Path, error: UsageError) -> UsageError:
 
 def where(artifact: Artifact, section: str, name: str) -> str:
     """Return the file and line in which an artifact, or a base of it, writes a key of a section."""
-    root, _ = _read(artifact.path)
-    node = root.items()[section].items()[name]
+    return _at_key(_read(artifact.path)[0].items()[section].items()[name])
+
+
+def _at_key(node: Node) -> str:
     return f"{node.path}:{node.key_line}"
 
 
 def _read(path: Path) -> tuple[Node, list[Node]]:
     """Return a file laid over its bases, and the bases, the nearest first."""
-    root = configs.read(path, library=_library())
-    below = _bases_of(root)
+    root = own = configs.read(path, library=_library())
+    below, names, known = list[Node](), list[str](), dict[str, list[Path]]()
+    while LIKE in (entries := own.items()):
+        name, known = str(entries[LIKE].plain()), known or scan("*/bases/*.yaml")
+        if name not in known:
+            raise entries[LIKE].error(f"unknown base '{name}'{nearest(name, known)}")
+        if name in names:
+            raise entries[LIKE].error(f"'{name}' is like itself")
+        base = _only("base", name, known[name])
+        own = _read_once(base, base.stat().st_mtime_ns)
+        names.append(name)
+        below.append(own)
     return functools.reduce(configs.over, [*reversed(below), root]), below
+
+
+@functools.lru_cache(maxsize=256)
+def _read_once(path: Path, changed: int) -> Node:
+    """Read a base, on which many artifacts lie; ``changed`` is the time of its last change."""
+    return configs.read(path, library=_library())
+
+
+@functools.cache
+def _library() -> configs.Library:
+    """Return the definitions of metrics, columns and data that artifacts share."""
+    sections = configs.read(PAPERS / "library.yaml").items()
+    return {"needs" if name == "data" else name: node.items() for name, node in sections.items()}
 
 
 def _load(path: Path) -> Artifact:
@@ -590,7 +565,7 @@ def _load(path: Path) -> Artifact:
     allowed = {name: hint for name, hint in Artifact.__annotations__.items() if name not in FOUND}
     for key, child in entries.items():
         if key not in allowed:
-            raise UsageError(f"{child.path}:{child.key_line}: unknown key '{key}'{nearest(key, [*allowed, *MORE])}")
+            raise UsageError(f"{_at_key(child)}: unknown key '{key}'{nearest(key, [*allowed, *MORE])}")
     values: dict[str, Any] = {
         key: configs.convert(allowed[key], child) for key, child in entries.items() if key != "tolerances"
     }
@@ -599,11 +574,21 @@ def _load(path: Path) -> Artifact:
     for required in ("title", "source", "experiment", "metrics", "axes", "scales"):
         if required not in values:
             raise root.error(f"missing '{required}'" + (f", or '{CHANGE}'" if required == "axes" else ""))
-    values["source"] = values["source"].placed(entries["source"], bool(below) and "published" not in entries)
+    if not values["source"].where:  # only an artifact over a base that prints no numbers may leave it out
+        if not below or "published" in entries:
+            raise entries["source"].error("missing 'where' in 'source'")
+        values["source"] = dataclasses.replace(values["source"], where="an ablation of it")
     _fill(values, entries)
     bases = tuple(base.path for base in below)
     artifact = Artifact(id=f"{path.parent.name}/{path.stem}", path=path, bases=bases, **values)
-    _check(artifact, entries)
+    tolerances = entries["tolerances"].items() if "tolerances" in entries else ()
+    for problems in (
+        _problems_of_axes(artifact),
+        _problems_of_quantities(artifact, tolerances),
+        _problems_of_parts(artifact),
+    ):
+        for place, problem in problems:
+            raise UsageError(f"{_line(entries, place)}: {problem}")
     return artifact
 
 
@@ -654,151 +639,109 @@ def _judged(spec: Metric | Column) -> bool:
     return bool(spec.published) and (isinstance(spec, Column) or spec.measured)
 
 
-def _bases_of(own: Node) -> list[Node]:
-    """Return the files below one, the nearest first."""
-    found, names, known = list[Node](), list[str](), None
-    while LIKE in (entries := own.items()):
-        name, known = str(entries[LIKE].plain()), known or known_bases()
-        if name not in known:
-            raise entries[LIKE].error(f"unknown base '{name}'{nearest(name, known)}")
-        if name in names:
-            raise entries[LIKE].error(f"'{name}' is like itself")
-        own = _read_once(known[name], known[name].stat().st_mtime_ns)
-        names.append(name)
-        found.append(own)
-    return found
+Problems = Iterator[tuple[tuple[str | int, ...], str]]
+"""What is wrong, each with the keys that lead to its place in the file."""
 
 
-@functools.lru_cache(maxsize=256)
-def _read_once(path: Path, changed: int) -> Node:
-    """Read a base, on which many artifacts lie; ``changed`` is the time of its last change."""
-    return configs.read(path, library=_library())
+def _line(entries: Mapping[str, Node], path: Sequence[str | int]) -> str:
+    """Return the file and line of a place; the title's where a base or ``overrides`` stands for the section."""
+    section, *names = path
+    node = entries.get(str(section), entries["title"])
+    for name in names:
+        node = node.items()[name] if isinstance(name, str) else node.elements()[name]
+    return _at_key(node) if section == "scales" and len(names) == 1 else node.where
 
 
-@functools.cache
-def _library() -> configs.Library:
-    """Return the definitions of metrics, columns and data that artifacts share."""
-    sections = configs.read(PAPERS / "library.yaml").items()
-    return {"needs" if name == "data" else name: node.items() for name, node in sections.items()}
+def _at(problems: Iterable[str], *path: str | int) -> Problems:
+    return ((path, problem) for problem in problems)
 
 
-def _check(artifact: Artifact, entries: Mapping[str, Node]) -> None:
-    """Check an artifact against itself.
-
-    Args:
-        artifact: as built from its file.
-        entries: the file's top-level nodes, for the lines.
-
-    Raises:
-        UsageError: with file and line.
-    """
-    _check_scales(artifact, entries)
-    for node, problem in (*_problems_of_quantities(artifact, entries), *_problems_of_parts(artifact, entries)):
-        raise node.error(problem)
-    if artifact.published is not None:
-        _check_published(artifact, entries)
-
-
-def _problems_of_quantities(artifact: Artifact, entries: Mapping[str, Node]) -> Iterator[tuple[Node, str]]:
-    """Yield what is wrong with metrics, columns, tolerances and the summary, each with its node."""
-    names = artifact.quantities
-    nodes = {
-        key: entries[key].items() if key in entries else {} for key in ("tolerances", "columns", "metrics", "summary")
-    }
-    for name, node in nodes["tolerances"].items():
-        if name not in names and name != DEFAULT:
-            yield node, f"unknown metric '{name}'{nearest(name, names)}"
-    for name, spec in names.items():
-        if artifact.published is not None and _judged(spec) and name not in artifact.tolerances:
-            yield entries.get("tolerances", entries["title"]), f"no tolerance for the published '{name}'"
-    for name, metric in artifact.metrics.items():
-        problems = [derivation_problem(name, metric)] if metric.derived else []
-        problems += [
-            f"unknown scale '{word}'{nearest(word, artifact.scales)}"
-            for word in metric.scales
-            if word not in artifact.scales
-        ]
-        yield from ((nodes["metrics"][name], problem) for problem in problems if problem)
-    for name, column in artifact.columns.items():
-        if name in artifact.metrics:
-            yield entries["columns"], f"'{name}' is both a metric and a column"
-        for _, place in Restriction(column.only).places():
-            yield from ((nodes["columns"][name], problem) for problem in place_problems(artifact.axes, place))
-    for name, item in artifact.summary.items():
-        if (item.published is None) != (item.tolerance is None):
-            yield nodes["summary"][name], f"'{name}': a published number and a tolerance go together"
-
-
-def _problems_of_parts(artifact: Artifact, entries: Mapping[str, Node]) -> Iterator[tuple[Node, str]]:
-    """Yield what is wrong with experiments, baselines, sweeps and claims, each with its node."""
-    for axis in artifact.best_within:
-        if axis not in artifact.axes:
-            yield entries["best_within"], f"unknown axis '{axis}'{nearest(axis, artifact.axes)}"
+def _problems_of_axes(artifact: Artifact) -> Problems:
+    """Yield what is wrong with axes, scales, and what names them."""
+    axes, scales = artifact.axes, artifact.scales
+    for word in scales:
+        yield from _at(unknown("scale", [word], (*SCALES, EXACT)), "scales", word)
+    if EXACT in scales and len(scales) > 1:
+        yield ("scales",), "an exact artifact has the scale 'exact' alone"
+    artifact.points()  # not too many
+    restricted: list[tuple[Sequence[str], Restriction]] = [(("scales", word), scale) for word, scale in scales.items()]
+    for path, restriction in [*restricted, (("runs",), artifact.runs)]:
+        for word, place in restriction.places():
+            yield from _at(place_problems(axes, place), *path, word)
+    for axis, spec in axes.items():
+        for value, item in spec.values.items():
+            yield from _at(unknown("scale", item.at_scale, scales), "axes", axis, "values", value, "at_scale")
+            places = ({other: name} for other, own in item.beside.items() for name in own)
+            yield from _at((f"'beside': {one}" for place in places for one in place_problems(axes, place)), "axes")
+    within = [axis for rule in artifact.agree for axis in rule.within]
+    yield from _at((f"'agree': {problem}" for problem in unknown("axis", within, axes)), "agree")
+    yield from _at(unknown("axis", artifact.best_within, axes), "best_within")
     for name in dict.fromkeys(artifact.experiment_at(key) for key in artifact.points()):
         if not is_experiment(name):
-            yield entries["experiment"], f"unknown experiment '{name}'{nearest(name, experiments())}"
+            yield from _at(unknown("experiment", [name], experiments()), "experiment")
+
+
+def _problems_of_quantities(artifact: Artifact, tolerances: Iterable[str]) -> Problems:
+    """Yield what is wrong with metrics, columns, tolerances, data and summary."""
+    names, scales = artifact.quantities, artifact.scales
+    for name in tolerances:
+        yield from _at(unknown("metric", [name], (*names, DEFAULT)), "tolerances", name)
+    for name, quantity in names.items():
+        if artifact.published is not None and _judged(quantity) and name not in artifact.tolerances:
+            yield ("tolerances",), f"no tolerance for the published '{name}'"
+    for name, metric in artifact.metrics.items():
+        yield from _at((*derivation_problems(name, metric), *unknown("scale", metric.scales, scales)), "metrics", name)
+    for name, column in artifact.columns.items():
+        if name in artifact.metrics:
+            yield ("columns",), f"'{name}' is both a metric and a column"
+        yield from _at(column.problems(name, artifact.axes), "columns", name)
+    for name, need in artifact.needs.items():
+        yield from _at(unknown("scale", need.scales, SCALES), "needs", name)
+    for name, item in artifact.summary.items():
+        if (item.published is None) != (item.tolerance is None):
+            yield ("summary", name), f"'{name}': a published number and a tolerance go together"
+
+
+def _problems_of_parts(artifact: Artifact) -> Problems:
+    """Yield what is wrong with baselines, sweeps, claims and printed rows."""
     for name, baseline in artifact.baselines.items():
-        for problem in baseline.problems(artifact.axes, artifact.metrics, list(artifact.scales)):
-            yield entries["baselines"].items()[name], f"baseline '{name}': {problem}"
-    parts: list[tuple[str, Sequence[Any]]] = [("sweeps", artifact.sweeps), ("claims", artifact.claims)]
-    for section, found in parts:
-        nodes = entries[section].elements() if section in entries else []
-        for part, node in zip(found, nodes, strict=True):
-            yield from ((node, problem) for problem in part.problems(artifact))
+        found = baseline.problems(artifact.axes, artifact.metrics, list(artifact.scales))
+        yield from _at((f"baseline '{name}': {problem}" for problem in found), "baselines", name)
+    for place, sweep in enumerate(artifact.sweeps):
+        yield from _at(sweep.problems(artifact), "sweeps", place)
     ids = [claim.id for claim in artifact.claims]
-    for index, node in enumerate(entries["claims"].elements() if ids else []):
-        if ids[index] in ids[:index]:
-            yield node, f"duplicate claim id '{ids[index]}'"
+    for place, claim in enumerate(artifact.claims):
+        yield from _at(claim.problems(artifact), "claims", place)
+        if claim.id in ids[:place]:
+            yield ("claims", place), f"duplicate claim id '{claim.id}'"
+    rows = artifact.published.rows if artifact.published is not None else []
+    for place, row in enumerate(rows):
+        yield from _at(_problems_of_row(artifact, row, rows[:place]), "published", "rows", place)
 
 
-def _check_scales(artifact: Artifact, entries: Mapping[str, Node]) -> None:
-    for word, child in entries["scales"].items().items():
-        if word not in (*SCALES, EXACT):
-            raise UsageError(f"{child.path}:{child.key_line}: unknown scale '{word}'{nearest(word, (*SCALES, EXACT))}")
-    if EXACT in artifact.scales and len(artifact.scales) > 1:
-        raise entries["scales"].error("an exact artifact has the scale 'exact' alone")
-    restrictions = [(artifact.scales[word], node) for word, node in entries["scales"].items().items()]
-    for restriction, node in [*restrictions, *([(artifact.runs, entries["runs"])] if "runs" in entries else [])]:
-        for word, place in restriction.places():
-            for problem in place_problems(artifact.axes, place):
-                raise node.items()[word].error(problem)
-    for axis, spec in artifact.axes.items():
-        for value, item in spec.values.items():
-            for word in (word for word in item.at_scale if word not in artifact.scales):
-                node = entries["axes"].items()[axis].items()["values"].items()[value].items()["at_scale"]
-                raise node.error(f"unknown scale '{word}'{nearest(word, artifact.scales)}")
+def _problems_of_row(artifact: Artifact, row: PublishedRow, earlier: Sequence[PublishedRow]) -> Iterator[str]:
+    """Yield what is wrong with a row of printed numbers."""
+    yield from place_problems(artifact.axes, row.at)
+    printed = [name for name, spec in artifact.quantities.items() if spec.published]
+    yield from unknown("metric or column", row.values, printed)
+    for name, number in row.values.items():
+        tolerance = artifact.tolerances.get(name)
+        if tolerance is not None and tolerance.published_stds is not None and number and number.std is None:
+            yield f"'{name}' is judged by published_stds: give it as [mean, std]"
+        for other in earlier:  # rows that have a point in common
+            if name in other.values and all(row.at.get(axis, value) == value for axis, value in other.at.items()):
+                yield f"'{name}' was already given at {other.where}"
 
 
-def _check_published(artifact: Artifact, entries: Mapping[str, Node]) -> None:
-    names = [name for name, spec in artifact.quantities.items() if spec.published]
-    seen: dict[tuple[str, Key], str] = {}
-    assert artifact.published is not None
-    for row in artifact.published.rows:
-        for problem in place_problems(artifact.axes, row.at):
-            raise UsageError(f"{row.where}: {problem}")
-        for name, number in row.values.items():
-            if name not in names:
-                raise UsageError(f"{row.where}: unknown metric or column '{name}'{nearest(name, names)}")
-            tolerance = artifact.tolerances.get(name)
-            if tolerance is not None and tolerance.published_stds is not None and number and number.std is None:
-                raise UsageError(f"{row.where}: '{name}' is judged by published_stds: give it as [mean, std]")
-            for key in artifact.points():
-                if row.at.items() <= dict(key).items():
-                    if (name, key) in seen:
-                        raise UsageError(f"{row.where}: '{name}' was already given at {seen[name, key]}")
-                    seen[name, key] = row.where
-
-
-def derivation_problem(name: str, metric: Metric) -> str | None:
-    """Return what is wrong with how a metric is derived; None if nothing is."""
-    if len(metric.derived) != 1:
-        return f"'{name}' is derived by one function, found {len(metric.derived)}"
-    ((function, sources),) = metric.derived.items()
-    if function not in DERIVED:
-        return f"'{name}' is derived by {function!r}, expected one of {', '.join(DERIVED)}"
-    if len(sources) != DERIVED[function]:
-        return f"'{name}': {function} takes {DERIVED[function]} metric(s), found {len(sources)}"
-    return None
+def derivation_problems(name: str, metric: Metric) -> Iterator[str]:
+    """Yield what is wrong with how a metric is derived."""
+    if metric.derived and len(metric.derived) != 1:
+        yield f"'{name}' is derived by one function, found {len(metric.derived)}"
+    for function, sources in metric.derived.items():
+        if function not in DERIVED:
+            yield f"'{name}' is derived by {function!r}, expected one of {', '.join(DERIVED)}"
+        elif len(sources) != DERIVED[function]:
+            yield f"'{name}': {function} takes {DERIVED[function]} metric(s), found {len(sources)}"
 
 
 def _module(name: str, path: Path) -> ModuleType:
@@ -812,23 +755,15 @@ def _module(name: str, path: Path) -> ModuleType:
     except Exception as error:
         said = error.msg if isinstance(error, SyntaxError) else str(error)
         fault = f"{type(error).__name__}: {said}" if said else type(error).__name__
-        raise UsageError(f"{_place(path, error)}: it cannot be imported, {fault}: mend it") from error
+        place = fault_in([str(path)], error) or str(path)
+        if isinstance(error, SyntaxError) and error.filename:
+            place = f"{error.filename}:{error.lineno}"
+        raise UsageError(f"{place}: it cannot be imported, {fault}: mend it") from error
     return module
 
 
-def _place(path: Path, error: Exception) -> str:
-    """Return the file, and the line of it at which an import failed, where there is one."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}:{error.lineno}"
-    return _line([str(path)], error) or str(path)
-
-
-def fault_in(modules: Sequence[ModuleType], error: Exception) -> str | None:
-    """Return the file and the line of one of the modules that led to an error; None where none did."""
-    return _line([str(module.__file__) for module in modules], error)
-
-
-def _line(files: Sequence[str], error: Exception) -> str | None:
+def fault_in(files: Sequence[str], error: Exception) -> str | None:
+    """Return the file and the line of one of the files that led to an error; None where none did."""
     frames = reversed(traceback.extract_tb(error.__traceback__))
     return next((f"{frame.filename}:{frame.lineno}" for frame in frames if frame.filename in files), None)
 
@@ -910,4 +845,4 @@ def matching(word: str) -> tuple[list[str], str]:
         return [known[name] for name in chosen], ""
     if alike := [name for name in found if name.partition("/")[2].casefold() == "/".join(parts)]:
         raise UsageError(f"artifact {word!r} lacks its paper: give {' or '.join(alike)}")
-    raise UsageError(unknown(word, [*found, *papers]))
+    raise UsageError(_unknown_artifact(word, [*found, *papers]))

@@ -24,19 +24,20 @@ from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import FAILED, FINISHED
 from paper_repro.tables import baselines, claims, stats
 from paper_repro.tables.axes import EXACT
+from paper_repro.tables.baselines import values
 from paper_repro.tables.claims import Estimate, Judgement
 from paper_repro.tables.spec import PAPERS, Artifact, Column, Metric, Number, Tolerance
-from paper_repro.tables.view import NOT_RUN, Point, View, column_value, lack, values
+from paper_repro.tables.view import NOT_RUN, Point, View, column_value, lack
 
 REPRODUCED, OFF, REDUCED, ALTERED, FITTED = "reproduced", "off by", "reduced scale", "altered", "fitted"
-VERDICT, AS_REFERENCE = "verdict", "as reference"
+PAPER, REFERENCE, OWN, AS_REFERENCE, VERDICT = "paper", "reference", "own", "as reference", "verdict"
+"""The kinds of columns of a metric."""
 CHANGED, NOT_BEATEN = " †", " ‡"
 """Behind a number that comes from other code or data than there is now; behind one that beats no trivial baseline."""
 MOST_PARTS = 8
 """Parts of an estimate that a table shows; table.json has all of them."""
 NARROWEST = 12
 """Characters of a column in a terminal, at least; with less, rows become blocks."""
-NO_COMMIT = "unknown (no git there)"
 BOLD = ("\x02", "\x03")
 """Stand for bold in a grid until its text has been escaped."""
 
@@ -149,20 +150,19 @@ class Table:
 
     def grid(self) -> Grid:
         """Return one line for each point: its place, the metrics, and the settings that differ between points."""
-        view, artifact = self.view, self.artifact
-        headers = [artifact.axes[axis].title for axis in self._axes]
-        headers += [header for own in self._headers.values() for header in own]
-        columns = {name: column for name, column in artifact.columns.items() if name not in self._folded}
-        headers += [column.title for column in columns.values()]
-        best = {(name, source): self._best(name, source) for name in artifact.metrics for source in _SOURCES}
+        artifact, columns = self.artifact, {k: v for k, v in self.artifact.columns.items() if k not in self._folded}
+        layout = [(name, kind, header) for name, own in self._headers.items() for kind, header in own.items()]
+        headers = [artifact.axes[axis].title for axis in self._axes] + [header for *_, header in layout]
+        best = {(name, kind): self._best(name, kind) for name, kind, _ in layout}
         rows = []
-        for key, point in view.points.items():
+        for key, point in self.view.points.items():
             row = [artifact.axes[axis].values[value].label for axis, value in key if axis in self._axes]
-            for name, metric in artifact.metrics.items():
-                bold = {source: BOLD if key in best[name, source] else ("", "") for source in _SOURCES}
-                row += self._metric_cells(name, metric, point, bold)
+            row += [self._cell(name, kind, point, key in best[name, kind]) for name, kind, _ in layout]
             rows.append([*row, *(self._column_text(name, column, point) for name, column in columns.items())])
-        return Grid(headers, rows + self._baseline_lines(len(columns)))
+        for one in self.view.baselines:
+            numbers = [self._baseline_cell(one, name, kind) for name, kind, _ in layout]
+            rows.append([*self._baseline_labels(one), *numbers, *[""] * len(columns)])
+        return Grid([*headers, *(column.title for column in columns.values())], rows)
 
     def _column_text(self, name: str, column: Column, point: Point) -> str:
         if not column.is_at(point.key):
@@ -181,12 +181,9 @@ class Table:
     @cached_property
     def _folded(self) -> dict[str, str]:
         """The columns with one value in all rows, each with its text."""
-        texts = {
-            name: {self._column_text(name, column, point) for point in self.view.points.values()}
-            for name, column in self.artifact.columns.items()
-        }
-        several = len(self.view.points) > 1
-        return {name: found.pop() for name, found in texts.items() if several and len(found) == 1}
+        points = self.view.points.values()
+        texts = {name: {self._column_text(name, one, p) for p in points} for name, one in self.artifact.columns.items()}
+        return {name: found.pop() for name, found in texts.items() if len(points) > 1 and len(found) == 1}
 
     def _same(self) -> str:
         axes, first = self.artifact.axes, dict(next(iter(self.view.points), ()))
@@ -197,67 +194,47 @@ class Table:
         return ", ".join([*places, *columns]) if first else ""
 
     @cached_property
-    def _headers(self) -> dict[str, list[str]]:
-        """The headers of each metric."""
-        view, found = self.view, {}
+    def _headers(self) -> dict[str, dict[str, str]]:
+        """For each metric the kinds of its columns with their headers."""
+        view, found = self.view, dict[str, dict[str, str]]()
         for name, metric in self.artifact.metrics.items():
-            printed = self._has_printed(metric)
-            headers = [f"{metric.title}: paper"] if printed else []
+            title, printed = metric.title, self.artifact.published is not None and bool(metric.published)
+            headers = {PAPER: f"{title}: paper"} if printed else {}
             if metric.measured and view.has_reference:
-                headers.append(f"{metric.title}: reference")
-                headers += [f"{metric.title}: yours", AS_REFERENCE] if view.has_own else []
+                headers[REFERENCE] = f"{title}: reference"
+                headers |= {OWN: f"{title}: yours", AS_REFERENCE: AS_REFERENCE} if view.has_own else {}
             elif metric.measured:
                 whose = "ours" if view.own_root_is_reference else "yours"
-                headers.append(f"{metric.title}: {whose}" if printed else metric.title)
-            found[name] = [*headers, VERDICT] if metric.measured and printed else headers
+                headers[OWN] = f"{title}: {whose}" if printed else title
+            found[name] = headers | ({VERDICT: VERDICT} if metric.measured and printed else {})
         return found
 
-    def _has_printed(self, metric: Metric) -> bool:
-        return self.artifact.published is not None and bool(metric.published)
-
-    def _metric_cells(self, name: str, metric: Metric, point: Point, bold: Mapping[str, tuple[str, str]]) -> list[str]:
-        printed = self.view.printed(point.key, name)
-        cells = [_wrap(_printed_text(metric, printed), bold["paper"])] if self._has_printed(metric) else []
-        if not metric.measured:
-            return cells
-        mark = NOT_BEATEN if self.view.is_beaten(point.key, name) is False else ""
-        texts = {}
-        for source in ("own", "reference"):
-            found = values(getattr(point, source), name)
-            texts[source] = _wrap(_spread(metric, found), bold[source]) or self.absence(point, name, source)
-            judged = source == ("own" if self.view.has_own else "reference")
-            texts[source] += mark if found and judged else ""
-        if any(cell.id in self.view.changed for cell in point.cells.values()) and values(point.own, name):
-            texts["own"] += CHANGED
-        if not self.view.has_reference:
-            cells.append(texts["own"])
-        elif self.view.has_own:
-            cells += [
-                texts["reference"],
-                texts["own"],
-                agreement(values(point.own, name), values(point.reference, name)),
-            ]
-        else:
-            cells.append(texts["reference"])
-        if self._has_printed(metric):
+    def _cell(self, name: str, kind: str, point: Point, bold: bool) -> str:
+        metric = self.artifact.metrics[name]
+        if kind == VERDICT:
             text = self.verdict(name, point)[1]
-            cells.append(self._unknown(point) if text == NOT_RUN else text)
-        return cells
+            return self._unknown(point) if text == NOT_RUN else text
+        if kind == AS_REFERENCE:
+            return agreement(values(point.own, name), values(point.reference, name))
+        found = {} if kind == PAPER else values(getattr(point, kind), name)
+        text = _printed_text(metric, self.view.printed(point.key, name)) if kind == PAPER else _spread(metric, found)
+        text = f"{BOLD[0]}{text}{BOLD[1]}" if bold and text else text
+        if kind == PAPER:
+            return text
+        text = text or self.absence(point, name, kind)
+        if found and (kind == OWN) == self.view.has_own and self.view.is_beaten(point.key, name) is False:
+            text += NOT_BEATEN
+        if found and kind == OWN and any(cell.id in self.view.changed for cell in point.cells.values()):
+            text += CHANGED
+        return text
 
     def verdict(self, name: str, point: Point) -> tuple[str, str]:
         """Return the verdict on a metric at a point, as a word and as a table prints it."""
         plan = self.view.plan
         found = values(self.view.judged(point), name)
         printed, tolerance = self.view.printed(point.key, name), self.artifact.tolerances.get(name)
-        return on_metric(
-            self.artifact.metrics[name],
-            printed,
-            found,
-            tolerance,
-            plan.scale.comparable,
-            plan.altered,
-            self.artifact.fitted,
-        )
+        options = plan.scale.comparable, plan.altered, self.artifact.fitted
+        return on_metric(self.artifact.metrics[name], printed, found, tolerance, *options)
 
     def absence(self, point: Point, name: str, source: str) -> str:
         """Return the text in the place of a missing number; ``source`` is own or reference."""
@@ -271,19 +248,19 @@ class Table:
         """Return the text where nothing is known: a finished row without a metric is left empty."""
         return "" if self.view.judged(point) else NOT_RUN
 
-    def _best(self, name: str, source: str) -> set[Key]:
+    def _best(self, name: str, kind: str) -> set[Key]:
         """Return the keys of the best values, as printed, of each group of ``best_within`` that has several."""
         metric = self.artifact.metrics[name]
-        if not self.artifact.best_within or metric.direction == "none":
+        if not self.artifact.best_within or metric.direction == "none" or kind not in (PAPER, OWN, REFERENCE):
             return set()
         sign = 1.0 if metric.direction == "lower" else -1.0
         groups: dict[Any, list[tuple[float, Key]]] = {}
         for key, point in self.view.points.items():
-            if source == "paper":
+            if kind == PAPER:
                 printed = self.view.printed(key, name)
                 value = None if printed is None else printed.mean
             else:
-                found = values(getattr(point, source), name)
+                found = values(getattr(point, kind), name)
                 value = stats.mean(list(found.values())) / metric.factor if found else None
             if value is not None:
                 group = tuple(dict(key)[axis] for axis in self.artifact.best_within)
@@ -302,29 +279,20 @@ class Table:
         within = f"{judged.count(FITTED)} of {len(judged)} measured numbers lie {' or '.join(sorted(rules))}"
         return f"{within}, with settings that were fitted to them."
 
-    def _baseline_lines(self, columns: int) -> list[list[str]]:
-        """Return a line for each trivial baseline; the first axis on which its models differ carries its name."""
-        lines = []
-        names = [one.plan.name for one in self.view.baselines]
-        for one in self.view.baselines:
-            common, axes = one.plan.common(), self.artifact.axes
-            free = [axis for axis in self._axes if axis not in common] or self._axes
-            place = {axis: axes[axis].values[common[axis]].label if axis in common else "" for axis in self._axes}
-            title = baselines.title(one, names.count(one.plan.name) > 1, self.artifact)
-            place[free[0]] = f"Baseline: {title}"
-            cells = [self._baseline_cell(one, name, header) for name, own in self._headers.items() for header in own]
-            lines.append([*place.values(), *cells, *[""] * columns])
-        return lines
+    def _baseline_labels(self, one: baselines.MeasuredBaseline) -> list[str]:
+        """Return a baseline's place; the first axis on which its models differ carries its name."""
+        common, axes = one.plan.common(), self.artifact.axes
+        place = {axis: axes[axis].values[common[axis]].label if axis in common else "" for axis in self._axes}
+        several = [other.plan.name for other in self.view.baselines].count(one.plan.name) > 1
+        free = next((axis for axis in self._axes if axis not in common), self._axes[0])
+        place[free] = f"Baseline: {baselines.title(one, several, self.artifact)}"
+        return list(place.values())
 
-    def _baseline_cell(self, one: baselines.MeasuredBaseline, name: str, header: str) -> str:
+    def _baseline_cell(self, one: baselines.MeasuredBaseline, name: str, kind: str) -> str:
         metric = self.artifact.metrics[name]
-        if not metric.measured or header.endswith(": paper") or header in (VERDICT, AS_REFERENCE):
+        if not metric.measured or kind not in (REFERENCE, OWN):
             return ""
-        chosen = {": reference": one.reference, ": yours": one.own}
-        source = next(
-            (found for end, found in chosen.items() if header.endswith(end) and self.view.has_reference), None
-        )
-        found = one.samples(name, source)
+        found = one.samples(name, None if not self.view.has_reference else one.own if kind == OWN else one.reference)
         spread = stats.sample_std([value / metric.factor for value in found.values()])
         if found and (not spread or metric.text(spread) == metric.text(0.0)):
             found = {0: stats.mean(list(found.values()))}
@@ -440,16 +408,12 @@ class Table:
                 notes.append(f"{number}{baselines.label(artifact, point.key)}: {textwrap.shorten(text, 300)}.")
         if changed := measurements.told(view.changed):
             notes.append(f"{CHANGED.strip()} {changed}.")
-        return notes + self._lacks()
-
-    def _lacks(self) -> list[str]:
-        """Return why metrics are not available, each reason once."""
-        reasons: dict[str, list[str]] = {}
-        for record in (record for point in self.view.points.values() for record in self.view.judged(point).values()):
-            for name, reason in record.unavailable.items():
-                if name in self.artifact.metrics:
-                    reasons.setdefault(reason, []).append(self.artifact.metrics[name].title)
-        return [f"{', '.join(dict.fromkeys(names))}: n/a, {reason}" for reason, names in reasons.items()]
+        reasons: dict[str, dict[str, None]] = {}
+        judged = [record for point in view.points.values() for record in view.judged(point).values()]
+        for name, reason in ((name, why) for record in judged for name, why in record.unavailable.items()):
+            if name in artifact.metrics:
+                reasons.setdefault(reason, {})[artifact.metrics[name].title] = None
+        return notes + [f"{', '.join(names)}: n/a, {reason}" for reason, names in reasons.items()]
 
     @cached_property
     def _failed(self) -> list[Key]:
@@ -469,48 +433,51 @@ class Table:
         """Return one row for each point and metric or column, with everything that a program wants to compare."""
         rows: list[dict[str, Any]] = []
         for key, point in self.view.points.items():
-            for name, column in self.artifact.columns.items():
-                if column.is_at(key):
-                    printed = self.view.printed(key, name)
-                    found = column_value(self.artifact, column, point, self.view.judged(point))
-                    word = on_column(column, printed, found, self.view.plan.scale.comparable)[0]
-                    row = {**dict(key), "quantity": name, "paper_mean": None if printed is None else printed.mean}
-                    row |= {"paper_std": None, **stats.columns("own", [] if found is None else [found])}
-                    rows.append({**row, "verdict": word})
-            for name, metric in self.artifact.metrics.items():
+            for name in self.artifact.quantities:
                 printed = self.view.printed(key, name)
                 row = {**dict(key), "quantity": name, "paper_mean": None if printed is None else printed.mean}
                 row["paper_std"] = None if printed is None else printed.std
-                own, reference = (values(found, name) for found in (point.own, point.reference))
-                row |= self._columns(metric, own, reference, self.verdict(name, point)[0] if metric.measured else "")
-                if not self.view.own_root_is_reference:
-                    row["as_reference"] = agreement(own, reference)
-                if (beaten := self.view.is_beaten(key, name)) is not None:
-                    row["beaten"] = beaten
+                if (column := self.artifact.columns.get(name)) is None:
+                    metric, own, reference = (
+                        self.artifact.metrics[name],
+                        *(values(f, name) for f in (point.own, point.reference)),
+                    )
+                    row |= self._columns(
+                        metric, own, reference, self.verdict(name, point)[0] if metric.measured else ""
+                    )
+                    if not self.view.own_root_is_reference:
+                        row["as_reference"] = agreement(own, reference)
+                    if (beaten := self.view.is_beaten(key, name)) is not None:
+                        row["beaten"] = beaten
+                elif column.is_at(key):
+                    found = column_value(self.artifact, column, point, self.view.judged(point))
+                    word = on_column(column, printed, found, self.view.plan.scale.comparable)[0]
+                    row |= {
+                        "paper_std": None,
+                        **stats.columns("own", [] if found is None else [found]),
+                        "verdict": word,
+                    }
+                else:
+                    continue
                 rows.append(row)
-        return rows + self._baseline_rows()
+        for one in self.view.baselines:
+            place = {axis: one.plan.common().get(axis, "") for axis in self.artifact.axes}
+            for name, metric in self.artifact.metrics.items():
+                if metric.measured and (found_by_seed := one.samples(name)):
+                    row = {**place, "quantity": name, "paper_mean": None, "paper_std": None}
+                    whole = self.view.own_root_is_reference
+                    own = found_by_seed if whole else one.samples(name, one.own)
+                    row |= self._columns(metric, own, one.samples(name, one.reference), "")
+                    rows.append({**row, "baseline": one.plan.name})
+        return rows
 
     def _columns(
         self, metric: Metric, own: Mapping[int, float], reference: Mapping[int, float], verdict: str
     ) -> dict[str, Any]:
-        row = {**stats.columns("own", [value / metric.factor for value in own.values()]), "verdict": verdict}
+        row = {**stats.columns(OWN, [value / metric.factor for value in own.values()]), "verdict": verdict}
         if not self.view.own_root_is_reference:
-            row |= stats.columns("reference", [value / metric.factor for value in reference.values()])
+            row |= stats.columns(REFERENCE, [value / metric.factor for value in reference.values()])
         return row
-
-    def _baseline_rows(self) -> list[dict[str, Any]]:
-        rows = []
-        for one in self.view.baselines:
-            place = {axis: one.plan.common().get(axis, "") for axis in self.artifact.axes}
-            for name, metric in self.artifact.metrics.items():
-                if metric.measured and (found := one.samples(name)):
-                    whole = self.view.own_root_is_reference
-                    own, reference = (
-                        (found, {}) if whole else (one.samples(name, one.own), one.samples(name, one.reference))
-                    )
-                    row = {**place, "quantity": name, "paper_mean": None, "paper_std": None}
-                    rows.append({**row, **self._columns(metric, own, reference, ""), "baseline": one.plan.name})
-        return rows
 
     def document(self) -> dict[str, Any]:
         """Return the content of table.json."""
@@ -544,28 +511,25 @@ class Table:
     def _cells(self) -> dict[str, Any]:
         """Return the ids of the judged records; a record's own id does not depend on the data that a reader has."""
         found: dict[str, Any] = {}
-        for point in self.view.points.values():
-            for seed, cell in point.cells.items():
-                record = self.view.judged(point).get(seed)
-                found[cell.id if record is None else record.cell] = {**dict(point.key), "seed": seed}
-        for one in self.view.baselines:
-            for seed, cell in one.plan.cells.items():
-                record = one.found.get(seed)
-                found[cell.id if record is None else record.cell] = {"baseline": one.plan.name, "seed": seed}
+        places = [(p.cells, self.view.judged(p), dict(p.key)) for p in self.view.points.values()]
+        places += [(one.plan.cells, one.found, {"baseline": one.plan.name}) for one in self.view.baselines]
+        for cells, own, place in places:
+            for seed, cell in cells.items():
+                found[own[seed].cell if seed in own else cell.id] = {**place, "seed": seed}
         return found
 
     def csv(self) -> str:
         """Return the rows as table.csv has them."""
-        rows = [{name: value for name, value in row.items() if name != "beaten"} for row in self.long_rows()]
-        stream = io.StringIO()
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        writer = csv.DictWriter(stream, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return stream.getvalue()
+        return csv_text([{name: value for name, value in row.items() if name != "beaten"} for row in self.long_rows()])
 
 
-_SOURCES = ("paper", "own", "reference")
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Write rows under the names that any of them has."""
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return stream.getvalue()
 
 
 def table_of(view: View) -> Table:
@@ -575,30 +539,31 @@ def table_of(view: View) -> Table:
 
 
 def _claim_document(one: Judgement) -> dict[str, Any]:
-    estimate = one.estimate
+    estimate, claim, interval = one.estimate, one.claim, one.estimate.interval
+    found = (
+        None
+        if interval is None
+        else {
+            **{"of": estimate.of, "to": estimate.to, "kind": estimate.kind},
+            **_ends(estimate, interval),
+            **{"seeds": interval.count, "items": estimate.items, "text": estimate.text},
+        }
+    )
     return {
-        "id": one.claim.id,
-        "whose": "ours" if one.claim.ours else "paper",
-        "where": one.claim.where,
-        "says": one.claim.says,
+        "id": claim.id,
+        "whose": "ours" if claim.ours else "paper",
+        "where": claim.where,
+        "says": claim.says,
         "verdict": one.verdict,
         "word": one.word,
-        "estimate": _estimate_document(estimate),
-        "claimed": one.claim.threshold.text,
+        "estimate": found,
+        "claimed": claim.threshold.text,
         "p": None if one.p_value is None else stats.rounded(one.p_value),
         "because": one.because,
         "parts": [
             {"label": label, **_ends(estimate, part), "text": estimate.numbers(part)} for label, part in estimate.parts
         ],
     }
-
-
-def _estimate_document(estimate: Estimate) -> dict[str, Any] | None:
-    if estimate.interval is None:
-        return None
-    named = {"of": estimate.of, "to": estimate.to, "kind": estimate.kind}
-    seeds = {"seeds": estimate.interval.count, "items": estimate.items, "text": estimate.text}
-    return {**named, **_ends(estimate, estimate.interval), **seeds}
 
 
 def _ends(estimate: Estimate, interval: stats.Interval) -> dict[str, float | None]:
@@ -623,16 +588,12 @@ def _spread(metric: Metric, found: Mapping[int, float]) -> str:
     return text if spread is None else f"{text} ± {metric.text(stats.rounded(spread))}"
 
 
-def _wrap(text: str, marks: tuple[str, str]) -> str:
-    return f"{marks[0]}{text}{marks[1]}" if text else ""
-
-
 def _origin(found: Sequence[Record]) -> str:
     """Return device and commit of records, in words."""
     devices = sorted({str(record.provenance.get("device")) for record in found})
     torches = sorted({str(record.provenance.get("versions", {}).get("torch", "none")) for record in found})
     code = [each for record in found for each in measurements.code_of(record)]
-    commits = sorted({(each["commit"] or "")[:10] or NO_COMMIT for each in code})
+    commits = sorted({(each["commit"] or "")[:10] or "unknown (no git there)" for each in code})
     dirty = " with uncommitted changes" if any(each["dirty"] for each in code) else ""
     return f"on {'; '.join(devices)}, torch {', '.join(torches)}, commit {', '.join(commits)}{dirty}"
 
@@ -657,14 +618,12 @@ def on_metric(
         return "", ""
     ours = stats.mean(list(found.values())) / metric.factor
     change = _relative(ours, printed.mean)
-    if altered:
-        return ALTERED, f"{ALTERED} ({change})"
-    if not comparable:
+    if not altered and not comparable:
         return REDUCED, REDUCED
-    if within(ours, printed, tolerance, metric.text):
-        word = FITTED if fitted else REPRODUCED
-        return word, f"{word} ({change})"
-    return OFF, f"{OFF} {change}"
+    if not altered and not within(ours, printed, tolerance, metric.text):
+        return OFF, f"{OFF} {change}"
+    word = ALTERED if altered else FITTED if fitted else REPRODUCED
+    return word, f"{word} ({change})"
 
 
 def on_column(column: Column, printed: Number | None, found: float | None, comparable: bool = True) -> tuple[str, str]:

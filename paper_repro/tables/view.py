@@ -1,6 +1,5 @@
 """An artifact joined with its records: all that a table, a figure or a claim may read; records as a tidy table."""
 
-import contextlib
 import difflib
 import json
 import logging
@@ -21,7 +20,7 @@ from paper_repro.cells.records import LIMIT_BYTES, Record, record_path
 from paper_repro.cells.tasks import DIVERGED, FINISHED, NOT_FINITE
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec
-from paper_repro.tables.baselines import MeasuredBaseline, PlannedBaseline, is_better
+from paper_repro.tables.baselines import MeasuredBaseline, is_better, values
 from paper_repro.tables.plan import Plan
 from paper_repro.tables.spec import Artifact, Column, Metric, Number
 
@@ -34,6 +33,8 @@ _TABLE_BYTES = 10_000_000
 _UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """Errors of a damaged or missing file whose content is read unchecked."""
 _log = logging.getLogger(__name__)
+Notes = dict[tuple[Key, str | None], None]
+"""The places that were read, each with its metric (None: files or records)."""
 
 
 def gain(before: float, after: float) -> float:
@@ -41,14 +42,8 @@ def gain(before: float, after: float) -> float:
     return 100 * (1 - math.exp(after - before))
 
 
-FUNCTIONS: dict[str, Callable[..., float]] = {
-    "exp": math.exp,
-    "log": math.log,
-    "complement": lambda share: 1 - share,
-    "difference": lambda one, other: one - other,
-    "ratio": lambda one, other: one / other,
-    "gain": gain,
-}
+FUNCTIONS: dict[str, Callable[..., float]] = {"exp": math.exp, "complement": lambda share: 1 - share, "gain": gain}
+"""The functions of ``derived``; ``spec.DERIVED`` has the number of their arguments."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +68,8 @@ class View:
     baselines: tuple[MeasuredBaseline, ...] = ()
     changed: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The user's cells that come from other code or data than there is now, each with the files that differ."""
-    read: dict[tuple[Key, str | None], None] | None = None
-    """The places that were read, each with its metric (None: files or records); None: nothing is noted."""
+    read: Notes | None = None
+    """None: nothing is noted."""
 
     @property
     def artifact(self) -> Artifact:
@@ -98,9 +93,9 @@ class View:
         """Whether there is a committed record of any model."""
         return any(point.reference for point in self.points.values())
 
-    def noting(self) -> tuple["View", dict[tuple[Key, str | None], None]]:
+    def noting(self) -> tuple["View", Notes]:
         """Return the view that notes which places are read, and its notes."""
-        noted: dict[tuple[Key, str | None], None] = {}
+        noted: Notes = {}
         return replace(self, read=noted), noted
 
     def unwatched(self) -> "View":
@@ -119,28 +114,25 @@ class View:
         """Return whether the scale has a point at a (partial) place."""
         return any(place.items() <= dict(key).items() for key in self.points)
 
-    def _judged(self, point: Point) -> dict[int, Record]:
+    def results(self, point: Point) -> dict[int, Record]:
+        """Return a point's records by seed: the user's, or those of the reference where the user has none at all."""
         return point.own if self.has_own else point.reference
 
     def judged(self, point: Point) -> dict[int, Record]:
-        """Return a point's records by seed: the user's, or those of the reference where the user has none at all."""
+        """Return ``results``, noted as read."""
         self._note(point.key, None)
-        return self._judged(point)
-
-    def results(self, key: Key) -> dict[int, Record]:
-        """Return the judged records at a full place, by seed."""
-        return self._judged(self.points[key]) if key in self.points else {}
+        return self.results(point)
 
     def samples(self, name: str, place: Mapping[str, str]) -> dict[int, float]:
         """Return a metric by seed, of the finished cells at a place; none where the scale has no such place."""
         point = self.point(place)
         self._note(point.key, name)
-        return values(self._judged(point), name)
+        return values(self.results(point), name)
 
     def counted(self, name: str, place: Mapping[str, str]) -> float | None:
         """Return a column's value at a place, which is the same for all seeds."""
         point = self.point(place)
-        return column_value(self.artifact, self.artifact.columns[name], point, self._judged(point))
+        return column_value(self.artifact, self.artifact.columns[name], point, self.results(point))
 
     def best(self, place: Mapping[str, str], axis: str, metric: str) -> str:
         """Return the value of an axis with the best mean of a metric, over the seeds that all of its values have.
@@ -160,38 +152,41 @@ class View:
         """Return the seeds at a place that diverged, or whose metric is not finite."""
         return [
             seed
-            for seed, record in sorted(self._judged(self.point(place)).items())
+            for seed, record in sorted(self.results(self.point(place)).items())
             if record.status == DIVERGED or (name is not None and record.unavailable.get(name) == NOT_FINITE)
         ]
 
     def absence(self, name: str, place: Mapping[str, str]) -> str:
         """Return why there are no samples: "not run", or why the metric is not available."""
-        return lack(self._judged(self.point(place)), name) or self.unnamed.get(name) or NOT_RUN
+        return lack(self.results(self.point(place)), name) or self.unnamed.get(name) or NOT_RUN
 
     def attachments(self, name: str, place: Mapping[str, str]) -> dict[int, bytes]:
         """Return the files of that name of the finished cells at a place, by seed; a damaged file counts as absent."""
         point = self.point(place)
         self._note(point.key, None)
-        root = self.own_root if self.has_own or self.reference_root is None else self.reference_root
-        found = {seed: _attachment(root, record, name) for seed, record in self._judged(point).items()}
+        found = {seed: self._attachment(record, name, self.has_own) for seed, record in self.results(point).items()}
         return {seed: content for seed, content in found.items() if content is not None}
 
     def baseline_attachment(self, baseline: str, name: str, seed: int) -> bytes | None:
         """Return a file of a baseline's cell; None where there is none, or it is damaged."""
-        for one in self.baselines:
-            if one.plan.name == baseline and (record := one.found.get(seed)) is not None:
-                own = seed in one.own or self.reference_root is None
-                content = _attachment(self.own_root if own else self.reference_root or self.own_root, record, name)
-                if content is not None:
-                    return content
-        return None
+        found = [one for one in self.baselines if one.plan.name == baseline and seed in one.found]
+        contents = (self._attachment(one.found[seed], name, seed in one.own) for one in found)
+        return next((content for content in contents if content is not None), None)
+
+    def _attachment(self, record: Record, name: str, is_own: bool) -> bytes | None:
+        root = self.own_root if is_own or self.reference_root is None else self.reference_root
+        try:
+            return records.attachment(root, record, name) if record.status == FINISHED else None
+        except CorruptFileError as error:
+            _log.warning("%s", error)
+            return None
 
     def printed(self, key: Key, name: str) -> Number | None:
         return self.artifact.printed(key, name)
 
     def is_beaten(self, key: Key, name: str) -> bool | None:
         """Return whether a model beats each baseline of a metric; None where there is none to compare."""
-        found = values(self.results(key), name)
+        found = values(self.results(self.points[key]), name)
         bounds = [one for one in self.baselines if key in one.plan.keys and name in one.bounded(name)]
         pairs = [(samples, one.spec.direction) for one in bounds if found and (samples := one.samples(name))]
         return all(is_better(found, samples, direction) for samples, direction in pairs) if pairs else None
@@ -211,37 +206,29 @@ class View:
         pairs = [pair for own in places for pair in own]
         if not all(places) or not all(c.probes.keys() <= identity.probes(r.config).keys() for c, r in pairs):
             return {}
-        known = {name for _, record in pairs for name in (*record.metrics, *record.unavailable)}
-        measured = {name: metric for name, metric in self.artifact.metrics.items() if metric.measured}
-        slips = {name: next(_slips(name, metric, known), "") for name, metric in measured.items() if name not in known}
-        return {name: why for name, why in slips.items() if why}
+        known, slips = _names(record for _, record in pairs), dict[str, str]()
+        for name, metric in self.artifact.metrics.items():
+            if metric.measured and name not in known:
+                sources = [source for sources in metric.derived.values() for source in sources]
+                absent = [source for source in sources if known.isdisjoint(source.split(" or "))]
+                if absent or not metric.derived:
+                    slips[name] = (
+                        f"no metric {absent[0] if absent else 'of that name'}{nearest((*absent, name)[0], known)}"
+                    )
+        return slips
 
     def unknown_metric(self, names: Iterable[str | None]) -> str:
         """Return one of the metrics that were read, if no record has any of them; else nothing."""
-        finished = [r for point in self.points.values() for r in self._judged(point).values() if r.status == FINISHED]
-        known = {*self.artifact.metrics}.union(*({*record.metrics, *record.unavailable} for record in finished))
-        wanted = {name for name in names if name is not None}
+        finished = [r for point in self.points.values() for r in self.results(point).values() if r.status == FINISHED]
+        known, wanted = {*self.artifact.metrics} | _names(finished), {name for name in names if name is not None}
         if not finished or not wanted or wanted & known:
             return ""
         return f"metric '{min(wanted)}', which no record has{nearest(min(wanted), known)}"
 
 
-def _slips(name: str, metric: Metric, known: set[str]) -> Iterator[str]:
-    if not metric.derived:
-        yield f"no metric of that name{nearest(name, known)}"
-    for source in (source for sources in metric.derived.values() for source in sources):
-        if known.isdisjoint(source.split(" or ")):
-            yield f"no metric {source}{nearest(source, known)}"
-
-
-def _attachment(root: Path, record: Record, name: str) -> bytes | None:
-    if record.status != FINISHED:
-        return None
-    try:
-        return records.attachment(root, record, name)
-    except CorruptFileError as error:
-        _log.warning("%s", error)
-        return None
+def _names(found: Iterable[Record]) -> set[str]:
+    """Return the names of all metrics that records have or say are not available."""
+    return set[str]().union(*({*record.metrics, *record.unavailable} for record in found))
 
 
 def build(plan: Plan, own: Path, reference: Path | None) -> View:
@@ -249,31 +236,23 @@ def build(plan: Plan, own: Path, reference: Path | None) -> View:
 
     Where data is missing or differs from the reference's, so that ids differ, the reference is found by its settings.
     """
-    points: dict[Key, Point] = {}
     committed = Committed(own if reference is None else reference, plan)
+
+    def read(cells: Mapping[int, PlannedCell]) -> tuple[dict[int, Record], dict[int, Record]]:
+        """Return the user's records and those of the reference, by seed."""
+        known = {seed: record for seed, cell in cells.items() if (record := committed.find(cell)) is not None}
+        if reference is None:
+            return known, {}
+        users = ((seed, result_of(own, cell, plan.artifact)) for seed, cell in cells.items())
+        return {seed: record for seed, record in users if record is not None}, known
+
+    by_key: dict[Key, dict[int, PlannedCell]] = {}
     for cell in plan.cells:
-        point = points.setdefault(cell.key, Point(cell.key, {}, {}, {}))
-        point.cells[cell.seed] = cell
-        record = committed.find(cell)
-        if record is not None and reference is not None:
-            point.reference[cell.seed] = record
-        if reference is not None:
-            record = result_of(own, cell, plan.artifact)
-        if record is not None:
-            point.own[cell.seed] = record
-    measured = tuple(_measured(one, plan, own, reference, committed) for one in plan.baselines)
+        by_key.setdefault(cell.key, {})[cell.seed] = cell
+    points = {key: Point(key, cells, *read(cells)) for key, cells in by_key.items()}
+    measured = tuple(MeasuredBaseline(one, *read(one.cells), plan.seeds) for one in plan.baselines)
     changed = {} if reference is None else measurements.changed(own, plan.all_cells)
     return View(plan, points, own, reference, measured, changed)
-
-
-def _measured(
-    one: PlannedBaseline, plan: Plan, own: Path, reference: Path | None, committed: "Committed"
-) -> MeasuredBaseline:
-    known = {seed: record for seed, cell in one.cells.items() if (record := committed.find(cell)) is not None}
-    if reference is None:
-        return MeasuredBaseline(one, known, {}, plan.seeds)
-    users = ((seed, result_of(own, cell, plan.artifact)) for seed, cell in one.cells.items())
-    return MeasuredBaseline(one, {seed: record for seed, record in users if record is not None}, known, plan.seeds)
 
 
 @dataclass
@@ -288,32 +267,26 @@ class Committed:
         record = None if cell.missing else result_of(self.root, cell, artifact)
         if record is not None or not (cell.missing or cell.id != cell.settings):
             return record
-        for other in self._alike(cell.settings):
-            if (record := result_of(self.root, replace(cell, id=other), artifact)) is not None:
-                return record
-        return None
-
-    def _alike(self, settings: str) -> Iterator[str]:
-        """Yield the ids of records with these settings; those of the published table first: to read all takes long."""
-        yield from self._published.get(settings, ())
-        yield from self._all.get(settings, ())
+        # the records of the published table first: to read all takes long
+        others = (other for known in ("_published", "_all") for other in getattr(self, known).get(cell.settings, ()))
+        found = (result_of(self.root, replace(cell, id=other), artifact) for other in others)
+        return next((record for record in found if record is not None), None)
 
     @cached_property
     def _published(self) -> dict[str, list[str]]:
-        with contextlib.suppress(*_UNREADABLE):
+        with suppress(*_UNREADABLE):
             table = json.loads(read_regular(self.root / self.plan.folder / "table.json", _TABLE_BYTES))
             return self._by_settings(table["cells"])
         return {}
 
     @cached_property
     def _all(self) -> dict[str, list[str]]:
-        paths = (self.root / "cells").glob("*/record.json")
-        return self._by_settings(sorted((path.parent.name for path in paths), reverse=True))
+        return self._by_settings(reversed(cells_of(self.root)))
 
     def _by_settings(self, ids: Iterable[str]) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
         for cell in ids:
-            with contextlib.suppress(*_UNREADABLE):
+            with suppress(*_UNREADABLE):
                 config = json.loads(read_regular(record_path(self.root, cell), LIMIT_BYTES))["config"]
                 found.setdefault(identity.settings(config), []).append(cell)
         return found
@@ -357,15 +330,6 @@ def with_derived(record: Record, metrics: Mapping[str, Metric]) -> Record:
     return replace(record, metrics=found, unavailable=lacking)
 
 
-def values(found: Mapping[int, Record], name: str) -> dict[int, float]:
-    """Return a metric by seed, of the finished records."""
-    return {
-        seed: record.metrics[name]
-        for seed, record in found.items()
-        if record.status == FINISHED and name in record.metrics
-    }
-
-
 def lack(found: Mapping[int, Record], name: str) -> str:
     """Return why a metric is not available, as far as the first colon ("n/a: needs gpt2"); empty if it is."""
     reasons = [record.unavailable[name] for record in found.values() if name in record.unavailable]
@@ -390,7 +354,7 @@ def column_value(artifact: Artifact, column: Column, point: Point, found: Mappin
         return None
     cell = next(iter(point.cells.values()))
     for key in column.sources:
-        with contextlib.suppress(KeyError, TypeError, ValueError):
+        with suppress(KeyError, TypeError, ValueError):
             return float(configs.lookup(cell.config, key))
     raise UsageError(f"column '{column.title}': the config has no number under '{column.source}' at {dict(point.key)}")
 
@@ -400,7 +364,6 @@ FIRST = ("artifact", "artifacts", "scale")
 LAST = ("seed", "metric", "value", "unit", "status", "cell", "num_parameters", "seconds", "device", "commit")
 SHORTEST = 4
 """How many characters of an id have to be given."""
-_ABSENT = object()
 
 
 def frame(
@@ -437,26 +400,20 @@ def frame(
         raise UsageError(f"keys={list(keys)}: {taken[0]} is a column already; leave it out")
     if overrides and not artifacts:
         raise UsageError(f"overrides={list(overrides)}: they belong to an artifact; name one")
-    rows, between = list[Row](), ["artifact", "scale"] if artifacts else ["artifacts"]
+    found, between = list[tuple[Row, Record, dict[str, str], bool]](), list[str]()
     for name in artifacts:
         plan = with_seeds_of_table(plans.make(spec.load(name), scale, None, overrides), root)
         between += plan.artifact.axes
-        units = _units(plan.artifact)
-        for one in placed(plan, root):
-            head = {"artifact": plan.artifact.id, "scale": plan.scale_name, **one.place}
-            rows += ({**head, **row} for row in _rows(one.record, keys, units, list(units)))
+        head, units = {"artifact": plan.artifact.id, "scale": plan.scale_name}, _units(plan.artifact)
+        found += [({**head, **one.place}, one.record, units, True) for one in placed(plan, root)]
     if not artifacts:
-        rows += _all_rows(root, keys)
-    for key in keys:
-        if rows and all(row[key] is _ABSENT for row in rows):
-            found = (records.find(root, cell) for cell in dict.fromkeys(row["cell"] for row in rows))
-            known = {name for record in found if record is not None for name in _keys(record.config)}
-            raise UsageError(f"keys={list(keys)}: the config of no record has '{key}'{nearest(key, known)}")
-    rows = [{name: None if value is _ABSENT else value for name, value in row.items()} for row in rows]
-    between += [name for row in rows for name in row]
-    columns = dict.fromkeys(name for name in FIRST if name in between)
-    columns |= dict.fromkeys(name for name in between if name not in (*FIRST, *LAST, *keys))
-    return pandas.DataFrame(rows, columns=[*columns, *keys, *LAST])
+        found += [({"artifacts": " ".join(own)}, record, units, False) for record, own, units in _every(root)]
+    rows = [row for head, record, units, whole in found for row in _rows(head, record, keys, units, whole)]
+    known = {name for _, record, *_ in found for name in _keys(record.config)} if keys and rows else {*keys}
+    if unknown := [key for key in keys if key not in known]:
+        raise UsageError(f"keys={list(keys)}: the config of no record has '{unknown[0]}'{nearest(unknown[0], known)}")
+    first = ["artifact", "scale"] if artifacts else ["artifacts"]
+    return pandas.DataFrame(rows, columns=[*first, *dict.fromkeys(between), *keys, *LAST])
 
 
 @dataclass(frozen=True)
@@ -489,39 +446,44 @@ def placed(plan: Plan, root: Path) -> list[Placed]:
     ]
 
 
-def _all_rows(root: Path, keys: Sequence[str]) -> Iterator[Row]:
-    """Yield the rows of every record, with the artifacts whose tables below ``root`` show its cell."""
+def _every(root: Path) -> Iterator[tuple[Record, list[str], dict[str, str]]]:
+    """Yield every record with the artifacts whose tables below ``root`` show its cell, and its metrics' units."""
     shown: dict[str, dict[str, None]] = {}
-    for path in sorted(root.glob("*/*/*/table.json")):
-        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            table = json.loads(path.read_text(encoding="utf-8"))
-            for cell in table["cells"]:
-                shown.setdefault(cell, {})[table["artifact"]] = None
-    names = {*spec.find()} & {one for own in shown.values() for one in own}
-    units = {name: _units(spec.load(name)) for name in names}
+    for table in _tables(root):
+        for cell in table["cells"]:
+            shown.setdefault(cell, {})[table["artifact"]] = None
+    units = {name: _units(spec.load(name)) for name in {*spec.find()} & {one for own in shown.values() for one in own}}
     for cell in cells_of(root):
         if (found := records.find(root, cell)) is not None:
-            own = shown.get(cell, {})
+            own = list(shown.get(cell, ()))
             measured = {metric: unit for name in own for metric, unit in units.get(name, {}).items()}
-            for row in _rows(measurements.whole(root, found), keys, measured, []):
-                yield {"artifacts": " ".join(own), **row}
+            yield measurements.whole(root, found), own, measured
+
+
+def _tables(root: Path) -> Iterator[dict[str, Any]]:
+    """Yield the content of each table.json below ``root`` that is whole."""
+    for path in sorted(root.glob("*/*/*/table.json")):
+        with suppress(OSError, ValueError):
+            table = json.loads(path.read_text(encoding="utf-8"))
+            if isinstance(table, dict) and isinstance(table.get("cells"), dict) and "artifact" in table:
+                yield table
 
 
 def _units(artifact: Artifact) -> dict[str, str]:
     return {name: metric.unit for name, metric in artifact.metrics.items() if metric.measured}
 
 
-def _rows(record: Record, keys: Sequence[str], units: Mapping[str, str], wanted: Sequence[str]) -> Iterator[Row]:
-    """Yield a record's metrics; those that it should have and lacks have the value NaN."""
-    expected = wanted if record.status != FINISHED else []
-    head: Row = {}
+def _rows(head: Row, record: Record, keys: Sequence[str], units: Mapping[str, str], whole: bool) -> Iterator[Row]:
+    """Yield a record's metrics; where ``whole``, those of ``units`` that an unfinished one lacks have the value NaN."""
+    expected = units if whole and record.status != FINISHED else ()
+    settings: Row = dict.fromkeys(keys)
     for key in keys:
-        head[key] = _ABSENT
         with suppress(KeyError):
-            head[key] = configs.lookup(record.config, key)
+            settings[key] = configs.lookup(record.config, key)
     for name in dict.fromkeys([*record.metrics, *record.unavailable, *expected]) or [""]:
         yield {
             **head,
+            **settings,
             "seed": record.seed,
             "metric": name,
             "value": record.metrics.get(name, float("nan")),
@@ -581,29 +543,21 @@ def trained(checkpoint: Path) -> tuple[Path, Record]:
 
 
 def _folder(word: str, roots: Sequence[Path]) -> Path:
-    for root in roots:
-        if "/" not in word and record_path(root, word).is_file():
-            return record_path(root, word).parent
     known = {cell: root for root in reversed(roots) for cell in cells_of(root)}
+    if word in known:
+        return record_path(known[word], word).parent
     begin = [cell for cell in known if cell.startswith(word)] if len(word) >= SHORTEST else []
     if len(begin) == 1:
         return record_path(known[begin[0]], begin[0]).parent
-    where = " and ".join(str(root / "cells") for root in roots)
     if begin:
         raise UsageError(f"{word}: {len(begin)} cells begin so, {', '.join(sorted(begin)[:5])}; give more of the id")
-    published = _published(word) if len(word) >= SHORTEST else ""
+    where = " and ".join(str(root / "cells") for root in roots)
+    unlike = f"{word}: neither the folder of a cell nor the id of one in {where}"
+    for table in _tables(RESULTS) if len(word) >= SHORTEST else ():
+        if any(cell.startswith(word) for cell in table["cells"]):
+            command = f"reproduce.py {table['artifact']} scale={table.get('scale')}"
+            shown = f"its record is published with {table['artifact']}, weights are not: run {command} to train it"
+            raise UsageError(f"{unlike}; {shown}")
     cutoff = 0.3 if len(word) < identity.LENGTH else 0.8  # of whole ids any two are alike by chance
-    close = [] if published else difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
-    near = f" (did you mean '{close[0]}'?)" if close else ""
-    raise UsageError(f"{word}: neither the folder of a cell nor the id of one in {where}{near}{published}")
-
-
-def _published(word: str) -> str:
-    """Say where a cell that begins so is published, and what makes its weights; nothing of other words."""
-    for path in sorted(RESULTS.glob("*/*/*/table.json")):
-        with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged table says nothing
-            table = json.loads(path.read_text(encoding="utf-8"))
-            if any(cell.startswith(word) for cell in table["cells"]):
-                command = f"reproduce.py {table['artifact']} scale={table['scale']}"
-                return f"; its record is published with {table['artifact']}, weights are not: run {command} to train it"
-    return ""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
+    raise UsageError(f"{unlike} (did you mean '{close[0]}'?)" if close else unlike)

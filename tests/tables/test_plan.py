@@ -18,7 +18,7 @@ def refusal(folder: Path, text: str, overrides: tuple[str, ...] = ()) -> str:
     return str(caught.value)
 
 
-def test_cells_that_differ_are_refused_with_both_places_and_both_values(tmp_path: Path) -> None:
+def test_cells_that_differ_and_agreement_on_what_is_not_there_are_refused(tmp_path: Path) -> None:
     path = str(tmp_path / "made" / "up.yaml")
     found = refusal(tmp_path, ARTIFACT + "agree:\n  - {keys: [trunk.layers]}\n")
     assert found.startswith(f"{path}: made/up compares cells with different trunk.layers: ")
@@ -26,9 +26,6 @@ def test_cells_that_differ_are_refused_with_both_places_and_both_values(tmp_path
     assert "give both the same trunk.layers" in found
     found = refusal(tmp_path, ARTIFACT + "agree:\n  - {keys: [trunk.width], within: [task]}\n")
     assert "{'task': 'easy', 'model': 'old'} has 8, {'task': 'easy', 'model': 'new'} has 16" in found
-
-
-def test_agreement_on_what_is_not_there_is_refused(tmp_path: Path) -> None:
     found = refusal(tmp_path, ARTIFACT + "agree:\n  - {keys: [trunk.layres]}\n")
     assert "'agree' names 'trunk.layres', for which the config of {'task': 'easy', 'model': 'old'} lacks" in found
     found = refusal(tmp_path, ARTIFACT + "agree:\n  - {keys: [tokens]}\n")

@@ -153,11 +153,9 @@ def test_without_files_a_record_of_the_same_settings_under_another_id_is_not_tak
 
 METRICS = {
     "perplexity": Metric("Perplexity", "", "lower", derived={"exp": ["val_loss"]}),
-    "logarithm": Metric("Logarithm", "", "lower", derived={"log": ["val_loss"]}),
-    "ratio": Metric("Ratio", "", "lower", derived={"ratio": ["val_loss", "score"]}),
+    "gain": Metric("Gain", "%", "higher", derived={"gain": ["plain_loss", "val_loss"]}),
     "wrong": Metric("Wrong", "", "lower", derived={"complement": ["right"]}),
 }
-OF_THE_LOSS = {"perplexity", "logarithm", "ratio"}
 
 
 def derived(metrics: dict[str, float], **unavailable: str) -> records.Record:
@@ -166,22 +164,19 @@ def derived(metrics: dict[str, float], **unavailable: str) -> records.Record:
 
 
 def test_what_follows_from_what_was_measured() -> None:
-    record = derived({"val_loss": 2.0, "score": 4.0, "right": 0.75})
+    record = derived({"val_loss": 2.0, "plain_loss": 2.5, "right": 0.75})
     assert record.metrics["wrong"] == 0.25
     assert record.metrics["perplexity"] == pytest.approx(7.38905609893)
-    assert record.metrics["ratio"] == 0.5 and not record.unavailable
+    assert record.metrics["gain"] == pytest.approx(39.3469340287) and not record.unavailable
 
 
 def test_what_lacks_a_source_lacks_what_that_lacks() -> None:
-    record = derived({"val_loss": 2.0}, score="needs gpt2")
-    assert record.unavailable == {"score": "needs gpt2", "ratio": "needs gpt2"} and "perplexity" in record.metrics
-    assert derived({"score": 1.0}).unavailable == {}, "never asked for"
+    record = derived({"val_loss": 2.0}, plain_loss="needs gpt2")
+    assert record.unavailable == {"plain_loss": "needs gpt2", "gain": "needs gpt2"} and "perplexity" in record.metrics
+    assert derived({"plain_loss": 1.0}).unavailable == {}, "never asked for"
 
 
-@pytest.mark.parametrize(
-    ("loss", "wrong"),
-    [(1e4, {"perplexity"}), (0.0, {"logarithm"}), (-1.0, {"logarithm"}), (float("nan"), {*OF_THE_LOSS, "val_loss"})],
-)
+@pytest.mark.parametrize(("loss", "wrong"), [(1e4, set()), (float("nan"), {"val_loss"})])
 def test_what_is_not_finite_says_so(loss: float, wrong: set[str]) -> None:
-    assert derived({"val_loss": loss, "score": 4.0}).unavailable == dict.fromkeys(sorted(wrong), "not finite")
-    assert derived({"val_loss": 1.0, "score": 0.0}).unavailable == {"ratio": "not finite"}
+    found = derived({"val_loss": loss, "plain_loss": 4.0}).unavailable
+    assert found == dict.fromkeys({"perplexity", "gain", *wrong}, "not finite")

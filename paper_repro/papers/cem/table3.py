@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paper_repro.tables import figure, plots, stats
+from paper_repro.tables.baselines import values
 from paper_repro.tables.figure import Axes, BaselineLine, Canvas, PrintedNumber, Row, baseline_lines
-from paper_repro.tables.view import values
 
 METRIC = "test_rmse"
 STEPS = {"t1": 1, "t2": 2, "t4": 4, "t8": 8}
