@@ -58,7 +58,7 @@ def load(source: str | Path, runs: str | Path | None = None) -> "nn.Module":
         model.tokenizer = found.tokenizer()
     except UsageError:  # its data are absent, or have no vocabulary
         model.tokenizer = None
-    return model  # type: ignore[no-any-return]
+    return model
 
 
 def names() -> list[str]:
