@@ -6,21 +6,26 @@ package called ``kernels`` would shadow the Hugging Face package of that name.  
 inside this package, and either way they have one name only: ``paper_repro.kernels`` and so on.
 """
 
+import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paper_repro.exports.weights import load_model as load_model
+    from paper_repro.exports.weights import load as load
+    from paper_repro.exports.weights import push as push
 
+_EXPORTED = ("load", "push")
 _root = Path(__file__).resolve().parent.parent
 if (_root / "pyproject.toml").is_file() and (_root / "lightning_modules").is_dir():
     __path__.append(str(_root))
 
 
 def __getattr__(name: str) -> Any:
-    """Import ``load_model`` where it is asked for: it needs torch, the rest of the package works without."""
-    if name == "load_model":
-        from paper_repro.exports.weights import load_model
-
-        return load_model
+    """Import ``load`` and ``push`` where they are asked for: the package imports alone what is used."""
+    if name in _EXPORTED:
+        return getattr(importlib.import_module("paper_repro.exports.weights"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_EXPORTED])

@@ -1,12 +1,14 @@
-"""Write the weights of a finished cell for use elsewhere.
+"""Write a trained model's weights for use elsewhere, or upload them to the Hugging Face hub.
 
-    export.py 95071d22e59ea75a --to DIR                       model.safetensors and config.json
-    export.py runs/cells/<cell> --to DIR --format huggingface  the same two, as transformers reads them
+    export.py 95071d22e59ea75a --to DIR                        weights, config, vocabulary and card, for load
+    export.py runs/cells/<cell> --to DIR --format huggingface  weights and config, as transformers reads them
+    export.py ngpt --to hf://owner/name                        a model that comes with the package, to the hub
+    export.py --make ngpt                                      trains that one again, if runs/ has no result of it
 
-In Python, load_model opens the files of the first line, and a finished cell as well:
+In Python, load opens what the first and third line wrote, and a finished cell as well:
 
-    from paper_repro import load_model
-    model = load_model("DIR")
+    from paper_repro import load
+    model = load("DIR")
 
 Exit codes: 0, or 2 where nothing was written.
 """
@@ -20,21 +22,32 @@ if __name__ == "__main__":  # before imports that another Python lacks
 import sys
 from collections.abc import Sequence
 
-from paper_repro.base.errors import Options, run_main
-from paper_repro.exports.weights import FORMAT, export
+from paper_repro.base.errors import Options, UsageError, run_main
+from paper_repro.exports.weights import DTYPES, FORMAT, HUB, export, make, push
 
 
 def main(arguments: Sequence[str]) -> int:
     given = [word.replace("runs=", "--runs=", 1) if word.startswith("runs=") else word for word in arguments]
     parser = Options("export.py", __doc__)
     add = parser.add_argument
-    add("cell", help="a cell's id, the beginning of one, or its folder")
-    add("--to", type=Path, required=True, help="where to write: a new folder, or an empty one")
+    add("model", nargs="?", help="a cell's id, the beginning of one, its folder, a name as ngpt, or hf://owner/name")
+    add("--to", help="where to write: a new folder, an empty one, or hf://owner/name")
     add("--format", default=FORMAT, help="paper-repro, or huggingface: Llama and GPT for transformers")
+    add("--dtype", default=DTYPES[0], help=f"of the stored weights: {', '.join(DTYPES)}")
+    add("--private", action="store_true", help="a repository of the hub that is new is private")
+    add("--make", nargs="+", metavar="NAME", help="train models that come with the package, and write them anew")
     add("--runs", type=Path, help="folder of runs for ids (default: $PAPER_REPRO_RUNS, else runs/); runs=DIR, too")
     words = parser.read(given)
-    for path in export(words.cell, words.to, words.format, words.runs):
-        print(path)
+    if words.make is not None:
+        written = [path for name in words.make for path in make(name, runs=words.runs)]
+    elif words.model is None or words.to is None:
+        raise UsageError("which model, and where to? give MODEL --to DIR, or --make NAME")
+    elif words.to.startswith(HUB):
+        print(push(words.model, words.to, words.runs, words.private))
+        return 0
+    else:
+        written = export(words.model, Path(words.to), words.format, words.runs, words.dtype)
+    print(*written, sep="\n")
     return 0
 
 

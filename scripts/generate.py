@@ -1,5 +1,6 @@
 """Continue prompts with a trained language model.
 
+    generate.py ngpt --prompt "The function returns"    # a model that comes with the package
     generate.py runs/cells/<cell> --prompt "ROMEO:" --prompt "JULIET:" --tokens 500 --seed 5
     generate.py runs/cells/<cell>                      # the paper's kind of four prompts, each with its seed
 
@@ -16,13 +17,12 @@ if __name__ == "__main__":  # before imports that another Python lacks
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paper_repro.base.configs import CONF, LARGEST
 from paper_repro.base.errors import Options, UsageError, number, run_main
-from paper_repro.cells.records import Record
-from paper_repro.tables.view import trained
+from paper_repro.exports.weights import Opened, opened
 
 if TYPE_CHECKING:
     from paper_repro.datamodules.tokenizers import Tokenizer
@@ -35,7 +35,7 @@ PROBE = "paper_repro.probes.text_quality.TextQuality"
 def main(arguments: Sequence[str]) -> int:
     parser = Options("generate.py", __doc__)
     add = parser.add_argument
-    add("checkpoint", type=Path, help="folder of a finished cell, the weights in it, or the cell's id")
+    add("checkpoint", help="a name as ngpt, hf://owner/name, folder of a finished cell or an export, or a cell's id")
     add("--prompt", action="append", help="text to continue; several times for several texts")
     add("--tokens", type=number(int, 1), default=1000, help="number of tokens that follow a prompt (default 1000)")
     add("--temperature", type=number(float, 0), default=1.0, help="0 takes the likeliest token (default 1)")
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     add("--data-root", help="folder of the data of the vocabulary, beside $PAPER_REPRO_DATA")
     add("--device", choices=("cpu", "gpu"), default="cpu")
     words = parser.read(arguments)
-    model, tokenizer, record = _load(words)
+    model, tokenizer, found = _load(words)
     from paper_repro.models.generation import generate
 
     settle = _set_inner_steps(words, model)
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError("--stop: the vocabulary of this model has no token that ends a text; leave it out")
     options = {"top_k": words.top_k, "top_p": words.top_p, "use_cache": words.cache}
     options["stop"] = tokenizer.end_of_text if words.stop else None
-    for prompt, seed in _prompts(words, record, tokenizer):
+    for prompt, seed in _prompts(words, found.config, tokenizer):
         ids = tokenizer.encode(prompt)
         if len(ids) > model.block_length and not words.crop:
             raise UsageError(
@@ -80,25 +80,20 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _load(words: argparse.Namespace) -> tuple[CausalLanguageModel, Tokenizer, Record]:
+def _load(words: argparse.Namespace) -> tuple[CausalLanguageModel, Tokenizer, Opened]:
     """Return the model with its weights, and the vocabulary that it was trained with."""
-    folder, record = trained(words.checkpoint)  # a wrong folder is refused before torch is imported
+    found = opened(words.checkpoint, device=words.device, data_root=words.data_root)
 
-    from paper_repro.cells.tasks import Cell
-    from paper_repro.datamodules.tokenizers import trained_tokenizer
     from paper_repro.models.common import CausalLanguageModel
     from paper_repro.probes.thoughts import command_for
-    from paper_repro.training.build import rebuild
 
-    machine = {"accelerator": words.device, "data_root": words.data_root}
-    parts = rebuild(folder, Cell(record.cell, {**record.config, "machine": machine}))
-    model = parts.module.model
+    model = found.module.model
     if not isinstance(model, CausalLanguageModel):
         raise UsageError(
-            f"{folder}: its model, {type(model).__name__}, generates no text; give a language model's cell; "
+            f"{words.checkpoint}: its model, {type(model).__name__}, generates no text; give a language model's cell; "
             f"{command_for(model)}"
         )
-    return model, trained_tokenizer(parts.data, record.provenance.get("data", {}), record.cell), record
+    return model, found.tokenizer(), found
 
 
 def _set_inner_steps(words: argparse.Namespace, model: CausalLanguageModel) -> Settle | None:
@@ -124,13 +119,13 @@ def _set_inner_steps(words: argparse.Namespace, model: CausalLanguageModel) -> S
         raise UsageError(f"{said}: {error}") from error
 
 
-def _prompts(words: argparse.Namespace, record: Record, tokenizer: Tokenizer) -> list[tuple[str, int]]:
+def _prompts(words: argparse.Namespace, config: Mapping[str, Any], tokenizer: Tokenizer) -> list[tuple[str, int]]:
     """Return the given prompts; else the prompts of the cell's own probe, or of the shipped one for such a
     vocabulary.
     """
     if words.prompt:
         return [(prompt, words.seed or 0) for prompt in words.prompt]
-    nodes = (record.config.get("probes") or {}).values()
+    nodes = (config.get("probes") or {}).values()
     probe = next((node for node in nodes if node and node.get("_target_") == PROBE), None)
     if probe is None:
         from omegaconf import OmegaConf

@@ -1,5 +1,6 @@
 """Look at the weights of a trained nGPT, or of the GPT that it is held against: figures 4, 5 and 6 of its paper.
 
+    inspect_model.py ngpt --to figures                  # a model that comes with the package
     inspect_model.py runs/cells/<cell>                  # prints the numbers, draws into the cell's folder
     inspect_model.py runs/cells/<cell> --to figures --layers 1,2 --json
 
@@ -18,27 +19,27 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from paper_repro.base.errors import Options, UsageError, counts, run_main
-from paper_repro.cells.records import Record
-from paper_repro.tables.view import trained
+from paper_repro.exports.weights import Opened, opened
 
 if TYPE_CHECKING:
     from paper_repro.cells.tasks import Findings
+    from paper_repro.datamodules.counter_based import CounterBasedDataModule
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = Options("inspect_model.py", __doc__)
     add = parser.add_argument
-    add("checkpoint", type=Path, help="folder of a finished cell, the weights in it, or the cell's id")
+    add("checkpoint", help="a name as ngpt, hf://owner/name, folder of a finished cell or an export, or a cell's id")
     add("--to", type=Path, help="folder for embeddings/, matrices/ and scales/ (default: inspection/ beside it)")
     add("--layers", type=counts, help="layers that are drawn (default: 3,4 as in the paper, or the last two)")
     add("--json", action="store_true", help="print the numbers as JSON")
     add("--device", choices=("cpu", "gpu"), default="cpu")
     words = parser.read(arguments)
-    folder, record = trained(words.checkpoint)  # a wrong folder is refused before torch is imported
-    label, found = _measure(folder, record, words)
+    model = opened(words.checkpoint, device=words.device)
+    label, found = _measure(model, words)
     if words.json:
         print(json.dumps({name: findings.metrics for name, findings in found.items()}, indent=1))
     else:
@@ -46,32 +47,30 @@ def main(arguments: Sequence[str]) -> int:
             print(name)
             for metric, value in findings.metrics.items():
                 print(f"  {metric:<32} {value:.6g}")
-    for path in _draw(label, words.to or folder / "inspection", found):
+    for path in _draw(label, words.to or model.folder / "inspection", found):
         print(path, file=sys.stderr)
     return 0
 
 
-def _measure(folder: Path, record: Record, words: argparse.Namespace) -> tuple[str, dict[str, Findings]]:
+def _measure(model: Opened, words: argparse.Namespace) -> tuple[str, dict[str, Findings]]:
     """Return the model's label, and the findings of each inspection."""
     import torch
 
-    from paper_repro.cells.tasks import Cell
     from paper_repro.probes.inspection import Embeddings, Matrices, Scales, branches, inspected
     from paper_repro.probes.thoughts import command_for
-    from paper_repro.training.build import rebuild
 
-    parts = rebuild(folder, Cell(record.cell, {**record.config, "machine": {"accelerator": words.device}}))
+    module, data = model.module, cast("CounterBasedDataModule", model.data)  # which these probes do not read
     try:
-        depth = len(branches(inspected(parts.module)))
+        depth = len(branches(inspected(module)))
     except UsageError as error:
-        raise UsageError(f"{error}; {command_for(parts.module.model)}") from error
+        raise UsageError(f"{error}; {command_for(module.model)}") from error
     layers = words.layers or ([3, 4] if depth >= 4 else list(range(max(1, depth - 1), depth + 1)))
     if max(layers) > depth:
         raise UsageError(f"--layers {','.join(map(str, layers))}: the model has {depth} layers")
     probes: dict[str, Any] = {"embeddings": Embeddings(), "matrices": Matrices(layers), "scales": Scales()}
     with torch.no_grad():
-        found = {name: probe.measure(parts.module, parts.data, record.seed) for name, probe in probes.items()}
-    return f"{type(parts.module.model).__name__} {record.cell}", found
+        found = {name: probe.measure(module, data, model.described["seed"]) for name, probe in probes.items()}
+    return f"{type(module.model).__name__} {model.cell}", found
 
 
 def _draw(label: str, folder: Path, found: dict[str, Findings]) -> list[Path]:

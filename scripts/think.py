@@ -1,5 +1,6 @@
 """Watch a trained EBT think: energies of its predictions by step, for a text, a Sudoku board or an image.
 
+    think.py ebt --prompt "Return the number of" --steps 2,4,8        # a model that comes with the package
     think.py runs/cells/<cell> --prompt "def area(" --steps 1,2,4,8 --samples 10
     think.py runs/cells/<cell> --prompt "def area(" --tokens 20       # continue it, thinking about each token
     think.py runs/cells/<cell> --prompt "def area(" --landscape       # also the energy around the last prediction
@@ -28,15 +29,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from paper_repro.base.errors import Options, UsageError, counts, number, run_main
-from paper_repro.cells.records import Record
+from paper_repro.exports.weights import Opened, opened
 from paper_repro.probes.terminal import Shader, print_board, wants_color
-from paper_repro.tables.view import trained
 
 if TYPE_CHECKING:
     from think_figures import ThoughtFigure
 
     from paper_repro.probes.thoughts import Manner, Place, Surface, TextThought
-    from paper_repro.training.build import BuiltCell
 
 sys.path.append(str(Path(__file__).parent))  # where think_figures is, for paper-repro think, too
 SUBJECTS = {
@@ -56,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         figures = getattr(thinker, words.subject)()
         for name, figure in figures.items():
-            for path in figure.write((words.out or thinker.folder / "thinking") / name):
+            for path in figure.write((words.out or thinker.found.folder / "thinking") / name):
                 print(path, file=sys.stderr)
     except OSError as error:
         raise UsageError(f"--out: {error}; give another folder") from error
@@ -68,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
 def _words(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Options("think.py", __doc__)
     add = parser.add_argument
-    add("checkpoint", type=Path, help="folder of an EBT's finished cell, the weights in it, or its id")
+    add("checkpoint", help="a name as ebt, hf://owner/name, folder of an EBT's finished cell or export, or its id")
     add("--prompt", help="a text: think about each of its tokens from the second on, and the one that follows")
     add("--board", help="a Sudoku of 81 characters by row, 0 . * or _ for a blank; or a file of boards, one a line")
     add("--image", type=Path, help="an image: its central square is made as small as the model's, and noised")
@@ -101,33 +100,27 @@ class Thinker:
     """A trained EBT, and the words that say how it thinks; each method prints a thought and returns its figures."""
 
     words: argparse.Namespace
-    folder: Path
-    record: Record
-    parts: BuiltCell
+    found: Opened
     model: Any
     steps: list[int]
     manner: Manner
 
     @classmethod
     def load(cls, words: argparse.Namespace) -> Thinker:
-        folder, record = trained(words.checkpoint)  # a wrong folder is refused before torch is imported
+        found = opened(words.checkpoint, device=words.device, data_root=words.data_root)
 
-        from paper_repro.cells.tasks import Cell
         from paper_repro.lightning_modules.prediction_descent import PredictionDescent
         from paper_repro.models.ebt import TransformerPlusPlus
         from paper_repro.probes.thoughts import KINDS, Manner, command_for
-        from paper_repro.training.build import rebuild
 
-        machine = {"accelerator": words.device, "data_root": words.data_root}
-        parts = rebuild(folder, Cell(record.cell, {**record.config, "machine": machine}))
-        module: Any = parts.module
-        model, name = module.model, type(module.model).__name__
+        module: Any = found.module
+        model, place, name = module.model, words.checkpoint, type(module.model).__name__
         if isinstance(model, TransformerPlusPlus) or not isinstance(module, PredictionDescent):
-            raise UsageError(f"{folder}: its model, {name}, is no EBT and has no energy; {command_for(model)}")
+            raise UsageError(f"{place}: its model, {name}, is no EBT and has no energy; {command_for(model)}")
         if not isinstance(model, KINDS[words.subject]):
             fitting = [SUBJECTS[subject] for subject, kind in KINDS.items() if isinstance(model, kind)]
             what, option = fitting[0] if fitting else ("frames", "the cell of another one")
-            raise UsageError(f"{folder}: this EBT was trained on {what}: give {option}")
+            raise UsageError(f"{place}: this EBT was trained on {what}: give {option}")
         steps = sorted({*(words.steps or [module.thinking.longest])})
         if steps[0] < (least := module.model.num_landscapes):
             raise UsageError(
@@ -135,11 +128,11 @@ class Thinker:
                 f"give {least} or more"
             )
         manner = Manner(words.samples, replace(module.thinking, noise=words.noise), words.step_size, words.seed)
-        return cls(words, folder, record, parts, model, steps, manner)
+        return cls(words, found, model, steps, manner)
 
     @property
     def label(self) -> str:
-        return f"{type(self.model).__name__} {self.record.cell}"
+        return f"{type(self.model).__name__} {self.found.cell}"
 
     @property
     def heading(self) -> str:
@@ -154,10 +147,9 @@ class Thinker:
     def prompt(self) -> dict[str, ThoughtFigure]:
         from think_figures import TokenEnergies
 
-        from paper_repro.datamodules.tokenizers import trained_tokenizer
         from paper_repro.probes.thoughts import Reader, num_evaluations
 
-        tokenizer = trained_tokenizer(self.parts.data, self.record.provenance.get("data", {}), self.record.cell)
+        tokenizer = self.found.tokenizer()
         reader = Reader(self.model, tokenizer, self.manner)
         ids = reader.encode(self.words.prompt)
         print(self.heading)
@@ -221,7 +213,7 @@ class Thinker:
 
         from paper_repro.probes.thoughts import read_image, think_of_image
 
-        module: Any = self.parts.module
+        module: Any = self.found.module
         time = module.time if self.words.time is None else self.words.time
         image = read_image(self.words.image, self.model)
         thought = think_of_image(self.model, image, time, self.steps[-1], self.manner)

@@ -177,7 +177,7 @@ def test_the_example_over_a_base_is_planned_as_it_stands(tmp_path: Path, monkeyp
 
 
 @pytest.mark.slow
-def test_the_example_over_a_base_runs_and_its_model_is_loaded_as_the_page_of_records_says(tmp_path: Path) -> None:
+def test_the_example_over_a_base_runs_and_its_model_is_loaded_as_the_page_of_weights_says(tmp_path: Path) -> None:
     data = tmp_path / "data"
     words = ["docstrings", "--vocabulary", "512", "--max-documents", "800", "--to", str(data)]
     output_of("scripts/prepare_data.py", *words)
@@ -189,8 +189,8 @@ def test_the_example_over_a_base_runs_and_its_model_is_loaded_as_the_page_of_rec
     printed = run_example("cem/from_identity", tmp_path, PAPER_REPRO_DATA=str(data))
     assert re.search(r"\| 1\.31 +\|", printed), printed
     record = next((tmp_path / "runs" / "cells").glob("*/weights.safetensors"))
-    page = (ROOT / "docs" / "records.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```python\n(from paper_repro import load_model\n[^`]*)```", page)
+    page = (ROOT / "docs" / "weights.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(from paper_repro import load\n[^`]*<cell>[^`]*)```", page)
     assert "runs/cells/<cell>" in example
     output_of("-c", example.replace("runs/cells/<cell>", str(record.parent)) + "\nassert not model.training\n")
 

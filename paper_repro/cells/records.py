@@ -224,30 +224,6 @@ def _has_its_id(record: Record) -> bool:
     return expected in (None, record.cell)
 
 
-def finished(checkpoint: Path) -> tuple[Path, Record]:
-    """Return the folder of a trained cell, given that or a file in it, and the record there.
-
-    No torch is needed, so a command asks this before it imports torch: a wrong folder is refused at once.
-
-    Raises:
-        UsageError: there is no record, it is damaged, the cell did not finish, or its weights are not there.
-    """
-    folder = checkpoint.parent if checkpoint.is_file() else checkpoint
-    try:
-        record = read(folder / "record.json")
-    except (FileNotFoundError, NotADirectoryError):
-        raise UsageError(
-            f"{folder}: no record.json there, expected the folder of a finished cell, runs/cells/<cell>; "
-            "train.py and reproduce.py make them"
-        ) from None
-    except CorruptFileError as error:
-        raise UsageError(str(error)) from error
-    if record.status != FINISHED:
-        raise UsageError(f"{folder}: the cell is {record.status} ({record.note}), expected finished: it has no weights")
-    check_has_weights(folder, record)
-    return folder, record
-
-
 def check_has_weights(folder: Path, record: Record) -> None:
     """Check that the weights of a finished cell are there.
 

@@ -1,17 +1,22 @@
-"""A model's weights as safetensors with a config beside them, written from a finished cell and read back.
+"""Trained models as safetensors with a config, a vocabulary and a card: written from a cell, read back, shared.
 
 Torch is imported where a model is built: a wrong word is refused at once.
 """
 
 import json
+import logging
+import re
+import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paper_repro.base import identity
-from paper_repro.base.configs import instantiate, require
-from paper_repro.base.errors import UsageError, default_runs
+from paper_repro.base.configs import CONF, require
+from paper_repro.base.errors import RESULTS, UsageError, default_runs, first_line, nearest
 from paper_repro.base.files import sha256_of_bytes, write_atomically
+from paper_repro.cells import records
 from paper_repro.cells.records import Record, check_has_weights
 from paper_repro.cells.tasks import FINISHED, Cell
 from paper_repro.tables import view
@@ -19,79 +24,262 @@ from paper_repro.tables import view
 if TYPE_CHECKING:
     from torch import nn
 
+    from paper_repro.datamodules.counter_based import CounterBasedDataModule
+    from paper_repro.datamodules.tokenizers import Tokenizer
+    from paper_repro.training.module import PaperModule
+
 FORMAT, HUGGING_FACE = "paper-repro", "huggingface"
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
-VERSION = 1
+WEIGHTS, CONFIG, VOCABULARY, CARD = "model.safetensors", "config.json", "tokenizer.json", "README.md"
+VERSION = 2
+HUB = "hf://"
+SHIPPED = Path(__file__).parents[1] / "weights"
+"""A folder for each model that comes with the package."""
+DTYPES = ("float32", "float16", "bfloat16")
+_log = logging.getLogger(__name__)
 
 
-def load_model(path_or_id: str | Path, runs: str | Path | None = None) -> "nn.Module":
-    """Return a trained model in evaluation mode on the CPU.
+def load(source: str | Path, runs: str | Path | None = None) -> "nn.Module":
+    """Return a trained model in evaluation mode on the CPU, in float32.
+
+    A language model's vocabulary is its attribute ``tokenizer``, which is None where nothing here holds it.
 
     Args:
-        path_or_id: a folder that ``export.py`` wrote, the folder of a finished cell, or a cell's id.
+        source: the name of a model that comes with the package ("ngpt"), "hf://owner/name" or "hf://owner/name@commit"
+            of the Hugging Face hub, a folder that ``export`` wrote, the folder of a finished cell, or a cell's id.
         runs: the runs folder in which an id is looked up; None: $PAPER_REPRO_RUNS, else runs/ here.
 
     Raises:
-        UsageError: there is no such cell or folder, the cell has no weights, or they are damaged or another model's.
+        UsageError: there is no such model, the hub does not answer, the cell has no weights, or they are damaged,
+            another model's or another version's.
     """
-    folder = Path(path_or_id).expanduser()
-    return _read(folder) if (folder / CONFIG).is_file() else _built(*_find(path_or_id, runs))
+    found = opened(source, runs)
+    model: Any = found.module.model
+    try:
+        model.tokenizer = found.tokenizer()
+    except UsageError:  # its data are absent, or have no vocabulary
+        model.tokenizer = None
+    return model
 
 
-def export(path_or_id: str | Path, to: Path, form: str = FORMAT, runs: str | Path | None = None) -> list[Path]:
-    """Write a finished cell's model as ``model.safetensors`` and ``config.json``; return both.
+def names() -> list[str]:
+    """Return the names of the models that come with the package."""
+    return sorted(path.parent.name for path in SHIPPED.glob(f"*/{CONFIG}"))
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A trained model, built, with all that a command asks of it."""
+
+    folder: Path
+    """Where a command puts what it makes of the model, unless it is told."""
+    config: Mapping[str, Any]
+    """The cell's; of an exported model without machine and probes."""
+    described: dict[str, Any]
+    """What config.json says."""
+    module: "PaperModule"
+    data: "CounterBasedDataModule | None" = None
+    """The cell's data, of which nothing has been read; an exported model has none."""
+    vocabulary: "Tokenizer | None" = None
+    """What was exported with the model."""
+
+    @property
+    def cell(self) -> str:
+        return str(self.described["cell"])
+
+    def tokenizer(self) -> "Tokenizer":
+        """Return the vocabulary that the model was trained with; UsageError: there is none, or it is not here."""
+        if self.vocabulary is not None:
+            return self.vocabulary
+        if self.data is None:
+            raise UsageError(f"{self.folder.name}: the model came without a vocabulary of text")
+        from paper_repro.datamodules.tokenizers import trained_tokenizer
+
+        return trained_tokenizer(self.data, self.described["data_sha256"], self.cell)
+
+
+def opened(
+    source: str | Path, runs: str | Path | None = None, device: str = "cpu", data_root: str | None = None
+) -> Opened:
+    """Return what ``load`` finds, as its cell's module; the arguments and errors are those of ``load``.
 
     Args:
-        path_or_id, runs: see ``load_model``.
+        device: "cpu" or "gpu".
+        data_root: the first folder in which the data of a vocabulary are looked for.
+    """
+    if (folder := _exported(source)) is not None:
+        return _read(folder, device)
+    folder, record = _find(source, runs)
+
+    from paper_repro.training.build import rebuild
+
+    machine = {"accelerator": device, "data_root": data_root}
+    parts = rebuild(folder, Cell(record.cell, {**record.config, identity.MACHINE: machine}))
+    return Opened(folder, record.config, _described(record), parts.module, parts.data)
+
+
+def export(
+    source: str | Path, to: Path, form: str = FORMAT, runs: str | Path | None = None, dtype: str = "float32"
+) -> list[Path]:
+    """Write a model as ``model.safetensors`` and ``config.json``, with its vocabulary and card; return the files.
+
+    Args:
+        source, runs: see ``load``.
         to: a new folder, or an empty one.
-        form: "paper-repro", which ``load_model`` reads, or "huggingface", which transformers reads.
+        form: "paper-repro", which ``load`` reads, or "huggingface", which transformers reads.
+        dtype: of the stored weights; ``load`` computes in float32.
 
     Raises:
-        UsageError: an unknown format, a folder that is not empty or cannot be written to, a cell without weights, or a
-            model that Hugging Face's classes cannot represent.
+        UsageError: an unknown format or dtype, a folder that is not empty or cannot be written to, no such model, or
+            one that Hugging Face's classes cannot represent.
     """
-    if form not in (FORMAT, HUGGING_FACE):
-        raise UsageError(f"--format {form}: expected {FORMAT} or {HUGGING_FACE}")
+    for option, value, valid in (("format", form, (FORMAT, HUGGING_FACE)), ("dtype", dtype, DTYPES)):
+        if value not in valid:
+            raise UsageError(f"--{option} {value}: expected {' or '.join(valid)}")
     if to.is_dir() and (found := sorted(path.name for path in to.iterdir())):
         raise UsageError(f"--to {to}: not empty ({found[0]} lies there); give a new folder")
     if not to.is_dir() and (to.exists() or to.is_symlink()):
         raise UsageError(f"--to {to}: found something else there, expected a new folder")
-    folder, record = _find(path_or_id, runs)
+    return _write(opened(source, runs), to, form, dtype)
 
+
+def _write(model: Opened, to: Path, form: str, dtype: str) -> list[Path]:
     import safetensors.torch
+    import torch
 
-    from paper_repro.exports import huggingface
+    from paper_repro.exports import card, huggingface
     from paper_repro.training import checkpoints
 
-    model = _built(folder, record)
+    files = {}
     if form == HUGGING_FACE:
-        tensors, config = huggingface.converted(model)
+        tensors, config = huggingface.converted(model.module.model)
         metadata = {"format": "pt"}  # transformers asks for it
     else:
-        tensors, config = checkpoints.distinct(model), _described(record)
-        metadata = {"cell": record.cell}
-    content = safetensors.torch.save({name: one.detach().cpu().contiguous() for name, one in tensors.items()}, metadata)
+        tensors, metadata = checkpoints.distinct(model.module.model), {"cell": model.cell}
+        config = {**model.described, "dtype": dtype}
+        if (vocabulary := _vocabulary(model)) is not None:
+            files[VOCABULARY] = vocabulary
+    kinds = {name: getattr(torch, dtype) if one.is_floating_point() else one.dtype for name, one in tensors.items()}
+    stored = {name: one.detach().cpu().to(kinds[name]).contiguous() for name, one in tensors.items()}
+    files[WEIGHTS] = safetensors.torch.save(stored, metadata)
     if form == FORMAT:
-        config["weights_sha256"] = sha256_of_bytes(content)
-    files = {
-        to / WEIGHTS: content,
-        to / CONFIG: json.dumps(config, indent=2, ensure_ascii=False).encode() + b"\n",
-    }
+        config["weights_sha256"] = sha256_of_bytes(files[WEIGHTS])
+        files[CARD] = card.written(to.name, config, len(files[WEIGHTS])).encode()
+    files[CONFIG] = json.dumps(config, indent=2, ensure_ascii=False).encode() + b"\n"
     try:
-        for path, written in files.items():
-            write_atomically(path, written)
+        for name, content in files.items():
+            write_atomically(to / name, content)
     except OSError as error:
         raise UsageError(f"--to {to}: cannot be written to ({error.strerror}); give another folder") from error
-    return list(files)
+    return [to / name for name in sorted(files)]
 
 
-def _find(path_or_id: str | Path, runs: str | Path | None) -> tuple[Path, Record]:
+def make(name: str, to: Path | None = None, runs: str | Path | None = None) -> list[Path]:
+    """Train the cell of a model that comes with the package, where ``runs`` has no result of it, and write it anew.
+
+    Args:
+        to: a folder, whose files are replaced; None: that of the model in the package.
+
+    Raises:
+        UsageError: no such model, its data are not here, or the training failed.
+    """
+    from omegaconf import OmegaConf
+
+    from paper_repro.cells.planned import plan_cell
+    from paper_repro.cells.runner import run_cells
+    from paper_repro.exports import card
+
+    if name not in (known := card.listed()["models"]):
+        raise UsageError(f"--make {name}: no model of that name{nearest(name, known)}")
+    own, root = known[name], default_runs() if runs is None else Path(runs).expanduser()
+    record = records.read(records.record_path(RESULTS, own["cell"]))
+    machine: Any = OmegaConf.to_container(OmegaConf.load(CONF / "machine" / "cpu.yaml"))
+    config = {**identity.today(record.config), "probes": {}, identity.MACHINE: machine}
+    if "steps" in own:
+        config["training"] = {**config["training"], "steps": own["steps"]}
+    cell = plan_cell((), record.seed, config)
+    if cell.missing:
+        raise UsageError(f"--make {name}: {cell.missing}")
+    if run_cells([cell], root, [root, RESULTS]).exit_code:
+        raise UsageError(f"--make {name}: cell {cell.id} did not finish; the same command goes on from where it was")
+    model = opened(cell.id, root)
+    model.described["name"] = name
+    return _write(model, to or SHIPPED / name, FORMAT, "float16")
+
+
+def push(source: str | Path, to: str, runs: str | Path | None = None, private: bool = False) -> str:
+    """Upload a model to the Hugging Face hub, where ``load`` finds it; return the address of its page.
+
+    Args:
+        source, runs: see ``load``.
+        to: "hf://owner/name"; it is made where it does not exist.
+
+    Raises:
+        UsageError: there is no such model, or the hub refuses or does not answer.
+    """
+    name = _repository(to)[0]
+    from huggingface_hub import HfApi
+
+    with tempfile.TemporaryDirectory() as folder:
+        export(source, Path(folder, name.partition("/")[2]), runs=runs)
+        try:
+            api = HfApi()
+            api.create_repo(name, private=private, exist_ok=True)
+            return str(api.upload_folder(repo_id=name, folder_path=str(Path(folder, name.partition("/")[2]))))
+        except Exception as error:  # whatever the network or the hub's client raises
+            raise UsageError(
+                f"{to}: the hub did not take it ({first_line(error)}); hf auth login, and see that the name is yours"
+            ) from error
+
+
+def _repository(address: str) -> tuple[str, str | None]:
+    """Return the name and the commit of "hf://owner/name@commit"."""
+    found = re.fullmatch(rf"{HUB}([\w.-]+/[\w.-]+)(?:@([\w.-]+))?", address)
+    if found is None:
+        raise UsageError(f"{address}: expected {HUB}owner/name, or {HUB}owner/name@commit")
+    return found[1], found[2]
+
+
+def _fetched(address: str) -> Path:
+    """Return the folder in the hub's cache with the files of a model."""
+    name, commit = _repository(address)
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, revision=commit, allow_patterns=[WEIGHTS, CONFIG, VOCABULARY]))
+    except Exception as error:  # whatever the network or the hub's client raises
+        raise UsageError(
+            f"{address}: the hub did not give it ({first_line(error)}); check the name and the network, and give a "
+            "private one's token (hf auth login)"
+        ) from error
+
+
+def _exported(source: str | Path) -> Path | None:
+    """Return the folder of a model that comes with the package, lies on the hub or was exported; None for a cell."""
+    if str(source).startswith(HUB):
+        return _fetched(str(source))
+    word = Path(source).expanduser()
+    if len(word.parts) == 1 and (SHIPPED / word / CONFIG).is_file():
+        return SHIPPED / word
+    return word if (word / CONFIG).is_file() else None
+
+
+def _find(source: str | Path, runs: str | Path | None) -> tuple[Path, Record]:
     """Return the folder and the record of a cell that has trained a model.
 
     Raises:
         UsageError: there is no such cell, it did not finish, trains no model, or its weights are not there.
     """
-    folder, record = view.find_record(path_or_id, [default_runs() if runs is None else Path(runs).expanduser()])
+    word, roots = Path(source).expanduser(), [default_runs() if runs is None else Path(runs).expanduser()]
+    there = (word.parent if word.is_file() else word) / "record.json"
+    if len(word.parts) > 1 and not there.is_file():
+        raise UsageError(
+            f"{there.parent}: no record.json there, expected the folder of a finished cell, runs/cells/<cell>; "
+            "train.py and reproduce.py make them"
+        )
+    if re.fullmatch(r"[A-Za-z]\w*", str(word)) and not re.fullmatch("[0-9a-f]{4,}", str(word)) and not word.exists():
+        near = nearest(str(word), names())
+        raise UsageError(f"{word}: no model of that name{near}; give a name, {HUB}owner/name, or a cell's folder or id")
+    folder, record = view.find_record(source, roots)
     if record.status != FINISHED:
         raise UsageError(f"{folder}: the cell is {record.status} ({record.note}), expected finished: it has no weights")
     if "model" not in record.config or "module" not in record.config:
@@ -100,34 +288,64 @@ def _find(path_or_id: str | Path, runs: str | Path | None) -> tuple[Path, Record
     return folder, record
 
 
-def _built(folder: Path, record: Record) -> "nn.Module":
-    from paper_repro.training.build import rebuild
-
-    cell = Cell(record.cell, {**record.config, identity.MACHINE: {"accelerator": "cpu"}})
-    model: nn.Module = rebuild(folder, cell).module.model
-    return model
-
-
 def _described(record: Record) -> dict[str, Any]:
     today = identity.today(record.config)
     return {
         "format": FORMAT,
         "version": VERSION,
         "model": today["model"],
+        "module": today["module"],
         "cell": record.cell,
         "seed": record.seed,
         "training": {key: today[key] for key in ("data", "optimizer", "schedule", "training") if key in today},
+        "parameters": record.parameters,
         "metrics": record.metrics,
-        "commit": record.provenance.get("commit"),
+        "seconds": record.seconds,
+        **{key: record.provenance.get(key) for key in ("commit", "device")},
         "data_sha256": record.provenance.get("data") or {},
     }
 
 
-def _read(folder: Path) -> "nn.Module":
+def _vocabulary(model: Opened) -> bytes | None:
+    """Return the content of tokenizer.json: the tokenizers library's, or of characters our own."""
+    from paper_repro.datamodules.tokenizers import BytePairTokenizer, CharacterTokenizer
+
+    try:
+        tokenizer = model.tokenizer()
+    except UsageError as error:
+        if hasattr(type(model.data), "tokenizer"):
+            _log.warning("no %s is written: %s", VOCABULARY, error)
+        return None
+    if isinstance(tokenizer, CharacterTokenizer):
+        return json.dumps({"characters": tokenizer.characters}).encode() + b"\n"
+    assert isinstance(tokenizer, BytePairTokenizer)
+    return tokenizer.to_bytes()
+
+
+def _tokenizer(path: Path, fingerprint: str | None) -> "Tokenizer | None":
+    from paper_repro.datamodules.tokenizers import BytePairTokenizer, CharacterTokenizer
+
+    if not path.is_file():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        own = CharacterTokenizer(content["characters"]) if "characters" in content else BytePairTokenizer.load(path)
+    except (OSError, ValueError, TypeError) as error:
+        raise UsageError(f"{path}: cannot be read ({first_line(error)}); export the cell again") from error
+    if fingerprint not in (None, own.fingerprint):
+        raise UsageError(f"{path}: not the vocabulary that {CONFIG} beside it names; export the cell again")
+    return own
+
+
+def _read(folder: Path, device: str) -> Opened:
     import safetensors.torch
+    import torch
     from torch import nn
 
     from paper_repro.training import checkpoints
+    from paper_repro.training.build import build_module
+    from paper_repro.training.machine import Machine
+    from paper_repro.training.module import PaperModule
 
     path, weights = folder / CONFIG, folder / WEIGHTS
     try:
@@ -136,12 +354,15 @@ def _read(folder: Path) -> "nn.Module":
         raise UsageError(f"{path}: cannot be read ({error}); export the cell again") from error
     if not isinstance(config, Mapping) or config.get("format") != FORMAT or "model" not in config:
         shape = " (it is of Hugging Face's format: open it with transformers)" if "architectures" in config else ""
-        raise UsageError(f"{path}: not a config that export.py wrote for load_model{shape}; export the cell again")
+        raise UsageError(f"{path}: not a config that export.py wrote for load{shape}; export the cell again")
     if config.get("version") != VERSION:
-        raise UsageError(f"{path}: version {config.get('version')!r}, this code reads {VERSION}")
-    node = identity.today({"model": config["model"]})["model"]
-    require(node, f"{path}: model", nn.Module, "a torch module", nested=True)
-    model: nn.Module = instantiate(node)
+        raise UsageError(f"{path}: version {config.get('version')!r}, this code reads {VERSION}; export the cell again")
+    cell = identity.today({**config["training"], **{key: config[key] for key in ("model", "module", "seed")}})
+    require(cell["model"], f"{path}: model", nn.Module, "a torch module", nested=True)
+    require(cell["module"], f"{path}: module", PaperModule, "a PaperModule")
+    machine = Machine.of({"accelerator": device})
+    with torch.random.fork_rng(devices=[]):
+        module = build_module(cell)
     try:
         content = weights.read_bytes()
         if sha256_of_bytes(content) != config.get("weights_sha256"):
@@ -150,8 +371,8 @@ def _read(folder: Path) -> "nn.Module":
     except UsageError:
         raise
     except Exception as error:  # forged bytes of a fitting hash raise more than SafetensorError
-        raise UsageError(
-            f"{weights}: cannot be read ({' '.join(str(error).split())}); export the cell again"
-        ) from error
-    checkpoints.fill(model, tensors, weights)
-    return model.eval()
+        raise UsageError(f"{weights}: cannot be read ({first_line(error)}); export the cell again") from error
+    checkpoints.fill(module.model, tensors, weights)
+    vocabulary = _tokenizer(folder / VOCABULARY, config["data_sha256"].get("tokenizer"))
+    module.to(machine.device).eval()
+    return Opened(default_runs() / folder.name, cell, dict(config), module, vocabulary=vocabulary)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paper_repro.base import configs, identity
-from paper_repro.base.errors import RESULTS, UsageError, default_runs, nearest
+from paper_repro.base.errors import RESULTS, UsageError, nearest
 from paper_repro.base.files import CorruptFileError, read_regular
 from paper_repro.cells import measurements, records
 from paper_repro.cells.planned import Key, PlannedCell
@@ -533,13 +533,6 @@ def find_record(word: str | Path, roots: Sequence[Path]) -> tuple[Path, Record]:
         raise UsageError(str(error)) from error
     inside = folder.parent.name == "cells" and folder.name == record.cell
     return folder, measurements.whole(folder.parent.parent, record) if inside else record
-
-
-def trained(checkpoint: Path) -> tuple[Path, Record]:
-    """Return the folder of a trained cell and its record: of a folder, a file in it, or a word for ``find_record``."""
-    if checkpoint.exists() or len(checkpoint.parts) != 1:
-        return records.finished(checkpoint)
-    return records.finished(find_record(checkpoint, [default_runs()])[0])
 
 
 def _folder(word: str, roots: Sequence[Path]) -> Path:

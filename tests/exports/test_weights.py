@@ -84,11 +84,12 @@ def test_an_exported_model_and_its_cell_are_the_trained_model(
 ) -> None:
     model = finished(name)
     written = export(CELL, tmp_path / "out", runs=tmp_path)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["config.json", "model.safetensors"]
+    files = ["README.md", "config.json", "model.safetensors"]  # no vocabulary: the data are not here
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == files
     assert {path.parent for path in written} == {tmp_path / "out"}
     places = [tmp_path / "out", tmp_path / "cells" / CELL, CELL, CELL[:6]]
     for place in places:
-        found = paper_repro.load_model(place, runs=tmp_path)
+        found = paper_repro.load(place, runs=tmp_path)
         assert type(found) is type(model) and not found.training
         assert torch.equal(logits(found), logits(model))  # the same code on the same numbers
 
@@ -108,11 +109,12 @@ def test_the_commands_write_both_formats(finished: Callable[..., Any], tmp_path:
     words = [str(tmp_path / "cells" / CELL), "--to", str(tmp_path / "theirs"), "--format", "huggingface"]
     assert run_main(main, words) == 0
     assert capsys.readouterr().out.split() == [
-        str(tmp_path / folder / file) for folder in ("own", "theirs") for file in ("model.safetensors", "config.json")
+        *(str(tmp_path / "own" / file) for file in ("README.md", "config.json", "model.safetensors")),
+        *(str(tmp_path / "theirs" / file) for file in ("config.json", "model.safetensors")),
     ]
     assert json.loads((tmp_path / "theirs" / "config.json").read_text())["model_type"] == "gpt2"
     with pytest.raises(UsageError, match="open it with transformers"):
-        paper_repro.load_model(tmp_path / "theirs")
+        paper_repro.load(tmp_path / "theirs")
 
 
 def refused(words: list[str], capsys: Any) -> str:
@@ -126,7 +128,7 @@ def test_wrong_input_is_one_line_and_nothing_is_written(
 ) -> None:
     finished("ngpt")
     to, runs = ["--to", str(tmp_path / "out")], ["--runs", str(tmp_path)]
-    assert "arguments are required: --to" in refused([CELL, *runs], capsys)
+    assert "which model, and where to? give MODEL --to DIR" in refused([CELL, *runs], capsys)
     assert f"did you mean '{CELL}'" in refused(["0123456789abcdee", *to, *runs], capsys)
     assert "--format onnx: expected paper-repro or huggingface" in refused(
         [CELL, *to, *runs, "--format", "onnx"], capsys
@@ -158,7 +160,7 @@ def test_a_cell_without_weights(
     else:
         finished(**made)
     with pytest.raises(UsageError, match=message):
-        paper_repro.load_model(CELL, runs=tmp_path)
+        paper_repro.load(CELL, runs=tmp_path)
 
 
 FAULTS = {
@@ -167,7 +169,7 @@ FAULTS = {
     "other": "weights of another model than GPT",
     "config": "config.json: cannot be read",
     "no config": "not a config that export.py wrote",
-    "version": "version 2, this code reads 1",
+    "version": "version 3, this code reads 2",
     "target": "'os.system' is refused",
     "no module": "TextScorer: not a torch module",
     "absent": "model.safetensors: cannot be read",
@@ -186,7 +188,7 @@ def test_a_damaged_export_is_refused(fault: str, finished: Callable[..., Any], t
     elif fault == "other":
         config["model"]["num_layers"] = 1
     elif fault == "version":
-        config["version"] = 2
+        config["version"] = 3
     elif fault == "target":
         config["model"]["_target_"] = "os.system"
     elif fault == "no module":
@@ -198,7 +200,7 @@ def test_a_damaged_export_is_refused(fault: str, finished: Callable[..., Any], t
         weights.unlink()
     path.write_text({"config": "{", "no config": "{}"}.get(fault, json.dumps(config)))
     with pytest.raises(UsageError, match=FAULTS[fault]):
-        paper_repro.load_model(folder)
+        paper_repro.load(folder)
 
 
 def test_the_weights_are_named_as_in_the_model(finished: Callable[..., Any], tmp_path: Path) -> None:
@@ -210,8 +212,8 @@ def test_the_weights_are_named_as_in_the_model(finished: Callable[..., Any], tmp
 
 @pytest.mark.slow
 def test_the_package_alone_imports_no_torch() -> None:
-    code = "import paper_repro, sys; paper_repro.load_model; print('torch' in sys.modules)"
+    code = "import paper_repro, sys; paper_repro.load; print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
     assert found.stdout == "False\n", found.stderr
-    with pytest.raises(AttributeError, match="no attribute 'load_models'"):
-        paper_repro.load_models  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'loads'"):
+        paper_repro.loads  # noqa: B018

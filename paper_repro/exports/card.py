@@ -1,0 +1,91 @@
+"""The card of a model, README.md beside its weights; its numbers are those of config.json, taken from the record."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from paper_repro.base.configs import TARGET
+
+LIST = Path(__file__).parents[1] / "weights" / "weights.yaml"
+CARD = """---
+license: mit
+library_name: paper-repro
+---
+
+# {name}: {title}
+
+| | |
+|---|---|
+| model | `{model}`, {parameters:,} parameters, stored as {dtype}, {kilobytes:,} kB |
+| data | {data} |
+| licence of the data | {licence} |
+| training | {steps:,} steps, seed {seed}, {seconds:.0f} s on {device} |
+| record | cell `{cell}`, commit `{commit}`{origin} |
+
+| metric of the record, weights in float32 | |
+|---|---|
+{metrics}
+
+## Use
+
+```python
+from paper_repro import load
+
+model = load("{name}")  # or the folder of this file, or hf://owner/name
+```
+{use}
+## Limits
+
+{limits}
+The model is small: it shows how the architecture works and says nothing about models of the paper's size.
+It was made to be tried, and no other use was checked.
+"""
+
+
+def listed() -> dict[str, dict[str, Any]]:
+    """Return the models that come with the package, and what is known of data, each by name."""
+    found: dict[str, dict[str, Any]] = yaml.safe_load(LIST.read_text(encoding="utf-8"))
+    return found
+
+
+def written(name: str, config: Mapping[str, Any], size: int) -> str:
+    """Return the card of a model, Markdown as the Hugging Face hub shows it.
+
+    Args:
+        config: the content of config.json.
+        size: of the weights, in bytes.
+    """
+    lists, target = listed(), str(config["model"][TARGET])
+    own, data = lists["models"].get(str(config.get("name")), {}), _data(config, lists["data"])
+    commands = [f"python scripts/{own['try']}"] if "try" in own else []
+    commands += [f"python scripts/export.py --make {name}    # trains it again"] if own else []
+    return CARD.format(
+        name=name,
+        title=own.get("title") or target.rpartition(".")[2],
+        model=target,
+        parameters=config["parameters"] or 0,
+        dtype=config["dtype"],
+        kilobytes=round(size / 1000),
+        data=data["title"],
+        licence=data.get("licence", "not known here"),
+        steps=config["training"]["training"]["steps"],
+        seed=config["seed"],
+        seconds=config["seconds"],
+        device=config["device"] or "a device that the record does not name",
+        cell=config["cell"],
+        commit=config["commit"],
+        origin=f"; the config of the published cell `{own['cell']}` with other steps" if "steps" in own else "",
+        metrics="\n".join(f"| {metric} | {value:.6g} |" for metric, value in sorted(config["metrics"].items())),
+        use="\n" + "".join(f"    {command}\n" for command in commands) if commands else "",
+        limits=data.get("limits", ""),
+    )
+
+
+def _data(config: Mapping[str, Any], known: Mapping[str, dict[str, str]]) -> Mapping[str, str]:
+    """Return what is known of the data of a config: by one of its files, or by the class of its source or its own."""
+    data = config["training"].get("data") or {}
+    classes = [str(one.get(TARGET, "not known here")) for one in (data.get("source"), data) if one]
+    found = [*(data.get("files") or {}).values(), *(name.rpartition(".")[2] for name in classes)]
+    return next((known[one] for one in found if one in known), {"title": f"`{classes[0]}`" if classes else "none"})
