@@ -255,7 +255,7 @@ def _check_contribution(words: Words) -> int:
 
     if len(words.names) != 1 or words.flags != {CONTRIBUTION} or words.settings or words.overrides:
         raise UsageError(f"give one folder of records: {CONTRIBUTION} runs")
-    planned = {}
+    planned: dict[str, str] = {}
     for name in spec.find():
         artifact = spec.load(name)
         for scale in artifact.scales:
