@@ -137,7 +137,7 @@ def test_lightning_modules_import_models_training_and_metrics() -> None:
 def test_probes_import_what_they_measure_and_no_trainer() -> None:
     rooms = {"probes", "models", "datamodules", "metrics", "training", "cells.tasks"}
     rooms.add("kernels.preferences")  # counts are of the ops' definitions
-    late = {"lm_eval", "numpy", "pyarrow", "scipy", "skimage", "yaml"}
+    late = {"PIL", "lm_eval", "numpy", "pyarrow", "scipy", "skimage", "yaml"}
     assert wrong("paper_repro/probes", {"torch"}, rooms, late) == []
     trained = [item for path in files("paper_repro/probes") for item in imports(path) if ".training." in item.name]
     assert [item.where for item in trained if item.name.split(".")[2] not in ("probe", "module", "counting")] == []

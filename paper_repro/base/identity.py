@@ -259,8 +259,9 @@ def _renewed(node: Any) -> Any:
 
 
 def _target(node: Any) -> str:
+    """Return today's name of the class of a node; "" where it has none."""
     found = node.get(TARGET) if isinstance(node, dict) else None
-    return found if isinstance(found, str) else ""
+    return rules().moved.get(found, found) if isinstance(found, str) else ""
 
 
 # Data.

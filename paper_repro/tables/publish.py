@@ -207,7 +207,7 @@ def listing(runs: Path, results: Path, names: Sequence[str] = (), columns: int |
     headers = ["artifact", "title (the paper's)", "scales", "data", "reference", "made from", "the paper's claims"]
     headers += ["questions of ours", "yours"]
     found = spec.scan()
-    for name in names or found:
+    for name in (one for one in found if not names or one in names):
         try:
             artifact = spec.load(name, found)
             _, ground, *claims = _judged(artifact, results)

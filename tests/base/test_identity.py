@@ -197,7 +197,7 @@ def test_a_derived_metric_leaves_plan_and_ids(tmp_path: Path, monkeypatch: pytes
     own = "like: cem/text\ntitle: T\nsource: {where: w}\naxes: {model: {title: M, values: {llama: {label: L}}}}\n"
     (folder / "plain.yaml").write_text(own)
     (folder / "more.yaml").write_text(
-        own + "metrics: {bits: {title: B, unit: bits, direction: lower, derived: {ratio: [val_loss, val_loss]}}}\n"
+        own + "metrics: {bits: {title: B, unit: bits, direction: lower, derived: {gain: [val_loss, val_loss]}}}\n"
     )
     monkeypatch.setenv(spec.EXTRA_PAPERS, str(tmp_path))
     one, more = (plans.make(spec.load(f"made/{name}"), "cpu") for name in ("plain", "more"))
