@@ -65,7 +65,7 @@ class Request:
     """What the command was asked for."""
 
     name: str
-    """Of the data."""
+    """The name of the data."""
     root: Path
     """The folder of all data."""
     folder: Path

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     elif words.model is None or words.to is None:
         raise UsageError("which model, and where to? give MODEL --to DIR, or --make NAME")
     elif words.to.startswith(HUB):
-        print(push(words.model, words.to, words.runs, words.private))
+        print(push(words.model, words.to, words.format, words.runs, words.dtype, words.private))
         return 0
     else:
         written = export(words.model, Path(words.to), words.format, words.runs, words.dtype)

@@ -46,7 +46,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paper_repro.base import errors
-from paper_repro.base.errors import INTERRUPTED, MISUSE, RESULTS, UsageError, Words, parse, run_main
+from paper_repro.base.errors import INTERRUPTED, MISUSE, RESULTS, ROOT, UsageError, Words, parse, run_main
 from paper_repro.launchers import start
 from paper_repro.tables import spec
 
@@ -249,7 +249,6 @@ def _check_contribution(words: Words) -> int:
     """
     from tabulate import tabulate
 
-    from paper_repro.base.errors import ROOT
     from paper_repro.cells import contribution, records
     from paper_repro.tables import plan as plans
 

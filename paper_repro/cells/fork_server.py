@@ -18,12 +18,12 @@ from typing import Any
 from paper_repro.base.configs import modules
 from paper_repro.base.errors import STOPPING, UsageError, cause, memory_kills
 from paper_repro.base.identity import MACHINE
+from paper_repro.cells import preload
 from paper_repro.cells.estimates import Configs
 from paper_repro.cells.tasks import Cost
 from paper_repro.cells.worker import be_worker
 
 CONTEXT = multiprocessing.get_context("forkserver")
-PRELOAD, VARIABLE = "paper_repro.cells.preload", "PAPER_REPRO_PRELOAD"
 NEEDED = ("hydra.utils", "paper_repro.cells.worker")
 """Modules that every worker needs."""
 LOST = 255
@@ -129,14 +129,14 @@ class ForkServer:
         logs = self._runs / "logs"
         logs.mkdir(exist_ok=True)
         names = sorted({*NEEDED}.union(*map(modules, configs)))
-        own = {VARIABLE: json.dumps([str(logs / f"workers-{os.getpid()}.txt"), names])}
+        own = {preload.VARIABLE: json.dumps([str(logs / f"workers-{os.getpid()}.txt"), names])}
         own["PYTHONSAFEPATH"] = "1"  # what is in the working folder is never imported in place of a library
         if threads is not None:
             own |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
         before = {name: os.environ.get(name) for name in own}
         os.environ.update(own)
         try:
-            forkserver.set_forkserver_preload([PRELOAD])
+            forkserver.set_forkserver_preload([preload.__name__])
             forkserver.ensure_running()
         finally:
             for name, value in before.items():

@@ -19,6 +19,7 @@ from paper_repro.base.files import sha256_of_bytes, write_atomically
 from paper_repro.cells import records
 from paper_repro.cells.records import Record, check_has_weights
 from paper_repro.cells.tasks import FINISHED, Cell
+from paper_repro.exports import card
 from paper_repro.tables import view
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ FORMAT, HUGGING_FACE = "paper-repro", "huggingface"
 WEIGHTS, CONFIG, VOCABULARY, CARD = "model.safetensors", "config.json", "tokenizer.json", "README.md"
 VERSION = 2
 HUB = "hf://"
-SHIPPED = Path(__file__).parents[1] / "weights"
+SHIPPED = card.LIST.parent
 """A folder for each model that comes with the package."""
 DTYPES = ("float32", "float16", "bfloat16")
 _log = logging.getLogger(__name__)
@@ -146,7 +147,7 @@ def _write(model: Opened, to: Path, form: str, dtype: str) -> list[Path]:
     import safetensors.torch
     import torch
 
-    from paper_repro.exports import card, huggingface
+    from paper_repro.exports import huggingface
     from paper_repro.training import checkpoints
 
     files = {}
@@ -186,7 +187,6 @@ def make(name: str, to: Path | None = None, runs: str | Path | None = None) -> l
 
     from paper_repro.cells.planned import plan_cell
     from paper_repro.cells.runner import run_cells
-    from paper_repro.exports import card
 
     if name not in (known := card.listed()["models"]):
         raise UsageError(f"--make {name}: no model of that name{nearest(name, known)}")
@@ -206,11 +206,18 @@ def make(name: str, to: Path | None = None, runs: str | Path | None = None) -> l
     return _write(model, to or SHIPPED / name, FORMAT, "float16")
 
 
-def push(source: str | Path, to: str, runs: str | Path | None = None, private: bool = False) -> str:
+def push(
+    source: str | Path,
+    to: str,
+    form: str = FORMAT,
+    runs: str | Path | None = None,
+    dtype: str = "float32",
+    private: bool = False,
+) -> str:
     """Upload a model to the Hugging Face hub, where ``load`` finds it; return the address of its page.
 
     Args:
-        source, runs: see ``load``.
+        source, form, runs, dtype: see ``export``.
         to: "hf://owner/name"; it is made where it does not exist.
 
     Raises:
@@ -220,11 +227,12 @@ def push(source: str | Path, to: str, runs: str | Path | None = None, private: b
     from huggingface_hub import HfApi
 
     with tempfile.TemporaryDirectory() as folder:
-        export(source, Path(folder, name.partition("/")[2]), runs=runs)
+        made = Path(folder, name.partition("/")[2])
+        export(source, made, form, runs, dtype)
         try:
             api = HfApi()
             api.create_repo(name, private=private, exist_ok=True)
-            return str(api.upload_folder(repo_id=name, folder_path=str(Path(folder, name.partition("/")[2]))))
+            return str(api.upload_folder(repo_id=name, folder_path=str(made)))
         except Exception as error:  # whatever the network or the hub's client raises
             raise UsageError(
                 f"{to}: the hub did not take it ({first_line(error)}); hf auth login, and see that the name is yours"
