@@ -300,9 +300,8 @@ class Dispatcher:
         open_cells = [cell for cell in job.cells if not is_done(self._runs, cell)]
         work = sum(self._estimates[cell.id].seconds for cell in open_cells)
         cells = [{"id": cell.id, "config": cell.config} for cell in job.cells]
-        cost = next(
-            filter(None, (self._estimates[cell.id].cost for cell in job.cells)), None
-        )  # that of one is that of all
+        costs = (self._estimates[cell.id].cost for cell in job.cells)
+        cost = next(filter(None, costs), None)  # that of one is that of all
         chosen = self._free_cards(_machine(job.cells[0]))
         with uninterrupted():
             try:
