@@ -1,4 +1,5 @@
-"""Watch a trained EBT think: energies of its predictions by step, for a text, a Sudoku board or an image.
+"""Watch a trained EBT think: energies of its predictions by step, for a text, a Sudoku board or an image; or watch the
+descent that is the forward pass of an NRGPT, for a text, and of a CET, which completes a masked image.
 
     think.py ebt --prompt "Return the number of" --steps 2,4,8        # a model that comes with the package
     think.py runs/cells/<cell> --prompt "def area(" --steps 1,2,4,8 --samples 10
@@ -6,6 +7,8 @@
     think.py runs/cells/<cell> --prompt "def area(" --landscape       # also the energy around the last prediction
     think.py runs/cells/<cell> --board 53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79
     think.py runs/cells/<cell> --image photograph.jpg --steps 4
+    think.py nrgpt_ff1 --prompt "ROMEO:"
+    think.py cet --image photograph.jpg
 
 NFE is the number of function evaluations: N S gradients and a last pass, in which the samples are compared.  On a
 terminal energies are coloured, low ones green; $NO_COLOR turns colours off.  The names of the files with figures go to
@@ -35,7 +38,7 @@ from paper_repro.probes.terminal import Shader, print_board, wants_color
 if TYPE_CHECKING:
     from think_figures import ThoughtFigure
 
-    from paper_repro.probes.thoughts import Manner, Place, Surface, TextThought
+    from paper_repro.probes.thoughts import ImageThought, Manner, Place, Surface, TextThought
 
 sys.path.append(str(Path(__file__).parent))  # where think_figures is, for paper-repro think, too
 SUBJECTS = {
@@ -45,17 +48,25 @@ SUBJECTS = {
 }
 """The data of an EBT, and the option that asks it about them."""
 GO_WITH = {"tokens": ["prompt"], "time": ["image"], "landscape": ["prompt", "board"]}
+OF_AN_EBT = {"samples": 1, "noise": 0.0, "step_size": None, "tokens": None, "time": None, "landscape": None}
+"""The options that say how an EBT thinks, with their defaults."""
 MOST_COLUMNS = 9
 """Steps whose energies a table shows; a figure shows all."""
 
 
 def main(arguments: Sequence[str]) -> int:
     words = _words(arguments)
-    thinker = Thinker.load(words)
+    found = opened(words.checkpoint, device=words.device, data_root=words.data_root)
+
+    from paper_repro.probes.thoughts import DESCENTS
+
     try:
-        figures = getattr(thinker, words.subject)()
+        if isinstance(found.module.model, tuple(DESCENTS.values())):
+            figures = Descent.load(words, found).figures()
+        else:
+            figures = getattr(Thinker.load(words, found), words.subject)()
         for name, figure in figures.items():
-            for path in figure.write((words.out or thinker.found.folder / "thinking") / name):
+            for path in figure.write((words.out or found.folder / "thinking") / name):
                 print(path, file=sys.stderr)
     except OSError as error:
         raise UsageError(f"--out: {error}; give another folder") from error
@@ -67,16 +78,16 @@ def main(arguments: Sequence[str]) -> int:
 def _words(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Options("think.py", __doc__)
     add = parser.add_argument
-    add("checkpoint", help="a name as ebt, hf://owner/name, folder of an EBT's finished cell or export, or its id")
+    add("checkpoint", help="a name as ebt, hf://owner/name, folder of a finished cell or an export, or a cell's id")
     add("--prompt", help="a text: think about each of its tokens from the second on, and the one that follows")
     add("--board", help="a Sudoku of 81 characters by row, 0 . * or _ for a blank; or a file of boards, one a line")
-    add("--image", type=Path, help="an image: its central square is made as small as the model's, and noised")
+    add("--image", type=Path, help="an image: its central square is made as small as the model's, and noised or masked")
     add("--time", type=int, help="time of that noise, 0 to 999 (default: as in training)")
     add("--steps", type=counts, help="numbers of steps of a prediction (default: the most of the training)")
     add("--samples", type=number(int, 1), default=1, help="number of predictions; the one of lowest energy is chosen")
     add("--noise", type=number(float, 0), default=0.0, help="Langevin noise of each step, in logits (default 0)")
     add("--step-size", type=number(float, 1e-30, 1e30), help="instead of the model's own")
-    add("--seed", type=int, default=0, help="of the first predictions and the noise (default 0)")
+    add("--seed", type=int, default=0, help="of the first predictions, the noise and the mask (default 0)")
     add("--tokens", type=number(int, 0), help="number of tokens that continue a prompt, each the likeliest one")
     add("--landscape", action="store_true", default=None, help="draw the energy around the last prediction")
     add("--out", type=Path, help="folder for energies/ and landscape/ (default: thinking/ beside the checkpoint)")
@@ -106,9 +117,7 @@ class Thinker:
     manner: Manner
 
     @classmethod
-    def load(cls, words: argparse.Namespace) -> Thinker:
-        found = opened(words.checkpoint, device=words.device, data_root=words.data_root)
-
+    def load(cls, words: argparse.Namespace, found: Opened) -> Thinker:
         from paper_repro.lightning_modules.prediction_descent import PredictionDescent
         from paper_repro.models.ebt import TransformerPlusPlus
         from paper_repro.probes.thoughts import KINDS, Manner, command_for
@@ -145,8 +154,6 @@ class Thinker:
         )
 
     def prompt(self) -> dict[str, ThoughtFigure]:
-        from think_figures import TokenEnergies
-
         from paper_repro.probes.thoughts import Reader, num_evaluations
 
         tokenizer = self.found.tokenizer()
@@ -165,12 +172,7 @@ class Thinker:
             print(f"\ncontinuation, steps {steps}, NFE {evaluations} a token, {evaluations * len(new)} in all")
             print("".join(shade(_shown(place.thought), place.energies[-1]) for place in new))
             _print_places(new, shade)
-        rows = [
-            {"place": at, "token": place.name, "new": int(place.token is None), "step": step, "energy": energy}
-            for at, place in enumerate(found[-1].places + new, start=1)
-            for step, energy in enumerate(place.energies)
-        ]
-        energies = TokenEnergies(rows, f"Energies of predictions, {self.label}")
+        energies = _token_energies(found[-1].places + new, f"Energies of predictions, {self.label}")
         what = "the prediction of the token after the prompt"
         return self._figures(energies, lambda: reader.around(ids, found[-1]), what)
 
@@ -209,22 +211,16 @@ class Thinker:
         return figures
 
     def image(self) -> dict[str, ThoughtFigure]:
-        from think_figures import DenoisedImage
-
         from paper_repro.probes.thoughts import read_image, think_of_image
 
         module: Any = self.found.module
         time = module.time if self.words.time is None else self.words.time
-        image = read_image(self.words.image, self.model)
+        patches = self.model.patches
+        image = read_image(self.words.image, patches.image_size, patches.channels)
         thought = think_of_image(self.model, image, time, self.steps[-1], self.manner)
         print(f"{self.heading}, noised as at t = {time}")
-        print(f"{'step':>5} {'NFE':>5} {'PSNR':>8} {'energy':>10}")
-        rows = []
-        for step, (energy, psnr) in enumerate(zip(thought.energies, thought.psnr, strict=True)):
-            print(f"{step:>5} {step:>5} {psnr:>8.2f} {energy:>10.4g}")
-            rows.append({"step": step, "psnr": psnr, "energy": energy})
         title = f"A noised image (t = {time}) after each step, {self.label}"
-        return {"energies": DenoisedImage(thought.pictures, rows, title)}
+        return _strip(thought, range(self.steps[-1] + 1), title, "noised")
 
     def _figures(
         self, energies: ThoughtFigure, around: Callable[[], Sequence[Surface]], what: str
@@ -240,6 +236,81 @@ class Thinker:
         where = f" on landscape {count} of {count}" if count > 1 else ""
         title = f"Energy{where} around {what}, {self.label}"
         return {"energies": energies, "landscape": Surfaces(list(rows(around(), self.manner.seed)), title)}
+
+
+@dataclass(frozen=True)
+class Descent:
+    """A model whose forward pass is a descent, and the words of the command; ``figures`` prints and draws it."""
+
+    words: argparse.Namespace
+    found: Opened
+    steps: int
+
+    @classmethod
+    def load(cls, words: argparse.Namespace, found: Opened) -> Descent:
+        from paper_repro.probes.thoughts import DESCENTS
+
+        module: Any = found.module
+        subject = next(name for name, kind in DESCENTS.items() if isinstance(module.model, kind))
+        name = type(module.model).__name__
+        if words.subject != subject:
+            raise UsageError(
+                f"{words.checkpoint}: {name} descends on {SUBJECTS[subject][0]}: give {SUBJECTS[subject][1]}"
+            )
+        for option, default in OF_AN_EBT.items():
+            if getattr(words, option) != default:
+                raise UsageError(f"--{option.replace('_', '-')}: it is an EBT's, and {name} is none; leave it out")
+        return cls(
+            words,
+            found,
+            max(words.steps or [module.phases.free_steps if subject == "image" else module.model.num_steps]),
+        )
+
+    def figures(self) -> dict[str, ThoughtFigure]:
+        module: Any = self.found.module
+        label = f"{type(module.model).__name__} {self.found.cell}"
+        print(f"{label}, {self.steps} steps of the forward pass")
+        return self._completed(module, label) if self.words.subject == "image" else self._read(module.model, label)
+
+    def _read(self, model: Any, label: str) -> dict[str, ThoughtFigure]:
+        from paper_repro.probes.thoughts import Reader
+
+        reader = Reader(model, self.found.tokenizer())
+        places = reader.descend(reader.encode(self.words.prompt), self.steps)
+        _print_places(places, _shader(energy for place in places for energy in place.energies))
+        return {"energies": _token_energies(places, f"Energies of the states that predict each token, {label}")}
+
+    def _completed(self, module: Any, label: str) -> dict[str, ThoughtFigure]:
+        from paper_repro.probes.thoughts import complete_image, read_image
+
+        patches, data = module.model.patches, self.found.config["data"]
+        image = read_image(self.words.image, patches.size, patches.channels)
+        mask = data["cell"], data["mask_ratio"]
+        thought = complete_image(module.model, image, *mask, self.steps, module.phases.step_size, self.words.seed)
+        shown = sorted({0, self.steps, *(4**power for power in range(9) if 4**power < self.steps)})
+        return _strip(thought, shown, f"A masked image after steps of the relaxation, {label}", "masked")
+
+
+def _token_energies(places: Sequence[Place], title: str) -> ThoughtFigure:
+    from think_figures import TokenEnergies
+
+    rows = [
+        {"place": at, "token": place.name, "new": int(place.token is None), "step": step, "energy": energy}
+        for at, place in enumerate(places, start=1)
+        for step, energy in enumerate(place.energies)
+    ]
+    return TokenEnergies(rows, title)
+
+
+def _strip(thought: ImageThought, shown: Sequence[int], title: str, first: str) -> dict[str, ThoughtFigure]:
+    """Print PSNR and energy after some steps, of which each is one evaluation, and return the figure."""
+    from think_figures import ImageStrip
+
+    rows = [{"step": step, "psnr": thought.psnr[step], "energy": thought.energies[step]} for step in shown]
+    print(f"{'step':>5} {'NFE':>5} {'PSNR':>8} {'energy':>10}")
+    for row in rows:
+        print(f"{row['step']:>5} {row['step']:>5} {row['psnr']:>8.2f} {row['energy']:>10.4g}")
+    return {"energies": ImageStrip(thought.pictures[[0, *(step + 1 for step in shown)]], rows, title, first)}
 
 
 def _shader(energies: Iterable[float]) -> Shader:

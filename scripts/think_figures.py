@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 TOKENS_IN_A_PANEL = 24
 MOST_TOKEN_CHARACTERS = 14
-DENOISED = {"psnr": "PSNR (dB)", "energy": "energy (no unit)"}
+MEASURED = {"psnr": "PSNR (dB)", "energy": "energy (no unit)"}
 SPACES = {"candidates": "candidates e = W p", "logits": "logits y, p = softmax(y)"}
 
 
@@ -70,7 +70,7 @@ class BoardEnergies(ThoughtFigure):
 
     def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         steps = sorted({row["step"] for row in rows})
-        across = min(len(steps), 3)
+        across = len(steps) if len(steps) <= 4 else 3
         down = -(-len(steps) // across)
         canvas.set_size_inches(1.2 + 3.0 * across, 0.5 + 3.1 * down)
         panels = canvas.subplots(down, across, squeeze=False).flatten()
@@ -83,22 +83,23 @@ class BoardEnergies(ThoughtFigure):
         canvas.colorbar(drawn, ax=list(panels), label="energy of a cell (no unit)")
 
 
-class DenoisedImage(ThoughtFigure):
-    """A strip of an image, its noised form, and the image after each step; below, PSNR and energy over steps.
+class ImageStrip(ThoughtFigure):
+    """A strip of an image, its noised or masked form, and the image after steps; below, PSNR and energy over steps.
 
     Rows have ``step``, ``psnr`` and ``energy``.
 
     Args:
         pictures: of the strip, (S + 2, H, H, C) in [0, 1]: the original, and one for each row.
         rows, title: see ``ThoughtFigure``.
+        first: the name of the second picture.
     """
 
-    def __init__(self, pictures: Any, rows: Sequence[Row], title: str) -> None:
+    def __init__(self, pictures: Any, rows: Sequence[Row], title: str, first: str) -> None:
         super().__init__(rows, title)
-        self.pictures = pictures
+        self.pictures, self.first = pictures, first
 
     def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
-        names = ["original", "noised", *(f"step {row['step']}" for row in rows[1:])]
+        names = ["original", self.first, *(f"step {row['step']}" for row in rows[1:])]
         canvas.set_size_inches(max(5.0, 1.3 * len(names)), 4.2)
         upper, lower = canvas.subfigures(2, 1, squeeze=False, height_ratios=[1, 2])[:, 0]
         panels = upper.subplots(1, len(names), squeeze=False)[0]
@@ -107,7 +108,7 @@ class DenoisedImage(ThoughtFigure):
             axes.set_title(name, fontsize=8)
             axes.axis("off")
         steps = [row["step"] for row in rows]
-        for axes, (name, label) in zip(lower.subplots(1, 2), DENOISED.items(), strict=True):
+        for axes, (name, label) in zip(lower.subplots(1, 2), MEASURED.items(), strict=True):
             axes.plot(steps, [row[name] for row in rows], "o-", color=plots.BLUE, markersize=3)
             axes.xaxis.get_major_locator().set_params(integer=True)
             axes.set(xlabel="after step", ylabel=label)
@@ -177,7 +178,7 @@ def _draw_board(axes: Axes, rows: Sequence[Row], low: float, high: float) -> "Sc
     drawn = axes.imshow(values, cmap=plots.SIGNED, vmin=low, vmax=high, extent=(0.5, 9.5, 9.5, 0.5))
     for (row, column), cell in cells.items():
         share = (cell["energy"] - low) / ((high - low) or 1)
-        style: Any = {"color": plots.GROUND if abs(share - 0.5) > 0.4 else plots.INK}
+        style: Any = {"color": plots.ON_DARK if abs(share - 0.5) > 0.4 else plots.ON_LIGHT}
         style |= {"weight": "bold" if cell["given"] else "normal", "fontsize": 8}
         axes.text(column, row, str(cell["digit"]), ha="center", va="center", **style)
     for border in (3.5, 6.5):

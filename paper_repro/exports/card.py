@@ -50,6 +50,34 @@ def listed() -> dict[str, dict[str, Any]]:
     return found
 
 
+def facts(name: str, config: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """Return what a card says of a model; the arguments are those of ``written``."""
+    lists, target = listed(), str(config["model"][TARGET])
+    own, data = lists["models"].get(str(config.get("name")), {}), _data(config, lists["data"])
+    commands = [f"python scripts/{own['try']}"] if "try" in own else []
+    commands += [f"python scripts/export.py --make {name}    # trains it again"] if own else []
+    return {
+        "name": name,
+        "title": own.get("title") or target.rpartition(".")[2],
+        "model": target,
+        "parameters": config["parameters"] or 0,
+        "dtype": config["dtype"],
+        "kilobytes": round(size / 1000),
+        "data": data["title"],
+        "licence": data.get("licence", "not known here"),
+        "steps": config["training"]["training"]["steps"],
+        "seed": config["seed"],
+        "seconds": config["seconds"],
+        "device": config["device"] or "a device that the record does not name",
+        "cell": config["cell"],
+        "commit": config["commit"],
+        "published": own.get("cell", config["cell"]),
+        "metrics": dict(sorted(config["metrics"].items())),
+        "commands": commands,
+        "limits": data.get("limits", ""),
+    }
+
+
 def written(name: str, config: Mapping[str, Any], size: int) -> str:
     """Return the card of a model, Markdown as the Hugging Face hub shows it.
 
@@ -57,30 +85,12 @@ def written(name: str, config: Mapping[str, Any], size: int) -> str:
         config: the content of config.json.
         size: of the weights, in bytes.
     """
-    lists, target = listed(), str(config["model"][TARGET])
-    own, data = lists["models"].get(str(config.get("name")), {}), _data(config, lists["data"])
-    commands = [f"python scripts/{own['try']}"] if "try" in own else []
-    commands += [f"python scripts/export.py --make {name}    # trains it again"] if own else []
-    return CARD.format(
-        name=name,
-        title=own.get("title") or target.rpartition(".")[2],
-        model=target,
-        parameters=config["parameters"] or 0,
-        dtype=config["dtype"],
-        kilobytes=round(size / 1000),
-        data=data["title"],
-        licence=data.get("licence", "not known here"),
-        steps=config["training"]["training"]["steps"],
-        seed=config["seed"],
-        seconds=config["seconds"],
-        device=config["device"] or "a device that the record does not name",
-        cell=config["cell"],
-        commit=config["commit"],
-        origin=f"; the config of the published cell `{own['cell']}` with other steps" if "steps" in own else "",
-        metrics="\n".join(f"| {metric} | {value:.6g} |" for metric, value in sorted(config["metrics"].items())),
-        use="\n" + "".join(f"    {command}\n" for command in commands) if commands else "",
-        limits=data.get("limits", ""),
-    )
+    found = facts(name, config, size)
+    others = f"; the config of the published cell `{found['published']}` with other steps"
+    found["origin"] = others if found["published"] != found["cell"] else ""
+    found["metrics"] = "\n".join(f"| {metric} | {value:.6g} |" for metric, value in found["metrics"].items())
+    found["use"] = "\n" + "".join(f"    {one}\n" for one in found["commands"]) if found["commands"] else ""
+    return CARD.format(**found)
 
 
 def _data(config: Mapping[str, Any], known: Mapping[str, dict[str, str]]) -> Mapping[str, str]:

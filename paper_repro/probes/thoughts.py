@@ -1,5 +1,5 @@
 """Thoughts of an EBT about one text, Sudoku board or image: predictions and energies after each step, and the energy
-around the last prediction.
+around the last prediction; and the descents that the forward passes of NRGPT and CET are.
 
 Legend: N samples, T tokens or cells that are thought about, K of them kept, or places whose energies are summed; V
 vocabulary or digits, D width, S steps; C channels and H side of an image; M points and R directions of a surface, whose
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from paper_repro.base.errors import UsageError, at_least, positive
 from paper_repro.base.identity import mix
@@ -22,10 +23,12 @@ from paper_repro.metrics.likelihood import summed_negative_log_likelihood
 from paper_repro.metrics.pooled import new_errors, update_errors
 from paper_repro.metrics.sudoku import filled, solved
 from paper_repro.models import ebt_image as diffusion
+from paper_repro.models.cet import CET
 from paper_repro.models.common import CausalLanguageModel
 from paper_repro.models.ebt import EBT, Considered, Energies, EnergyModel, ThinkingSettings, landscape_of_step, think
 from paper_repro.models.ebt_image import ImageEBT
 from paper_repro.models.ebt_sudoku import SudokuEBT
+from paper_repro.models.nrgpt import NRGPT
 
 SPACES = ("candidates", "logits")
 MARGIN = 1.25  # how far a curve or a plane goes, over the largest distance of the path from its end
@@ -33,13 +36,15 @@ CHUNK = 256  # points whose energies are computed at once
 Row = dict[str, Any]
 KINDS = {"prompt": EBT, "board": SudokuEBT, "image": ImageEBT}
 """The EBTs that think.py serves, by the option that asks them."""
+DESCENTS = {"prompt": NRGPT, "image": CET}
+"""The models whose forward pass it shows."""
 
 
 def command_for(model: nn.Module) -> str:
     """Say which command serves a model, for the error of one that does not."""
     if isinstance(model, CausalLanguageModel):
         return "generate.py continues texts with this one"
-    for option, kind in KINDS.items():
+    for option, kind in (*KINDS.items(), *DESCENTS.items()):
         if isinstance(model, kind):
             return f"think.py --{option} shows how this one thinks"
     return "compare.py shows results of this one, export.py writes its weights"
@@ -167,12 +172,13 @@ class Reader:
     """Thinks about texts with one model.
 
     Args:
-        model, tokenizer: of one cell.
-        manner: how.
+        model, tokenizer: of one cell; an EBT, or for ``descend`` an NRGPT.
+        manner: how an EBT thinks.
     """
 
-    def __init__(self, model: EBT, tokenizer: Tokenizer, manner: Manner) -> None:
-        self.model, self.tokenizer, self.manner = model, tokenizer, manner
+    def __init__(self, model: EBT | NRGPT, tokenizer: Tokenizer, manner: Manner | None = None) -> None:
+        self.model: Any = model
+        self.tokenizer, self.manner = tokenizer, manner or Manner()
         self.num_words = min(tokenizer.vocabulary_size, model.vocabulary_size)
 
     def encode(self, text: str) -> list[int]:
@@ -203,7 +209,7 @@ class Reader:
         following = torch.softmax(logits[-1, : self.num_words], -1).topk(min(num_following, self.num_words))
         tokens = [self.tokenizer.decode([index]) for index in following.indices.tolist()]
         return TextThought(
-            list(self._places(ids, logits, best, found)),
+            list(self._places(ids, logits, best, found.energies)),
             perplexity(logits, ids),
             list(zip(tokens, following.values.tolist(), strict=True)),
             found,
@@ -220,7 +226,17 @@ class Reader:
             found = trace(self.model, context, num_steps, self.manner, last=1, name=f"token {number}")
             logits, best = (part[0] for part in found.last.choose())  # (1, V), (1,)
             so_far.append(int(logits[0, : self.num_words].argmax()))
-            yield from self._places([so_far[-1]], logits, best, found)
+            yield from self._places([so_far[-1]], logits, best, found.energies)
+
+    @torch.no_grad()
+    def descend(self, ids: Sequence[int], num_steps: int) -> list[Place]:
+        """Return what an NRGPT predicts after each token of a text, with the energies of the token's state after
+        0, 1, ..., S steps of the forward pass.
+        """
+        found = self.model.trace(self._batch(ids), num_steps)
+        logits = self.model.logits(found.state)[0]  # (T, V)
+        best = torch.zeros(len(ids), dtype=torch.long)  # (T,)
+        return list(self._places(ids, logits, best, found.energies.total))  # (S + 1, 1, T)
 
     def around(self, ids: Sequence[int], thought: TextThought) -> list["Surface"]:
         """Return the energy around the prediction of the token after the text, by the sample that was chosen there."""
@@ -231,8 +247,8 @@ class Reader:
     def _batch(self, ids: Sequence[int]) -> Tensor:
         return torch.tensor([list(ids)], device=self.model.token_embedding.weight.device)  # (1, T)
 
-    def _places(self, ids: Sequence[int], logits: Tensor, best: Tensor, found: Trace) -> Iterator[Place]:
-        """Yield the thoughts, by logits (T, V), after each of T ids."""
+    def _places(self, ids: Sequence[int], logits: Tensor, best: Tensor, energies: Tensor) -> Iterator[Place]:
+        """Yield the thoughts, by logits (T, V) and energies (S + 1, N, T), after each of T ids."""
         probabilities = torch.softmax(logits, -1)  # (T, V)
         likeliest = probabilities[:, : self.num_words].max(-1)
         for index, sample in enumerate(best.tolist()):
@@ -243,7 +259,7 @@ class Reader:
                 self.tokenizer.decode([int(likeliest.indices[index])]),
                 float(likeliest.values[index]),
                 sample,
-                found.energies[:, sample, index].tolist(),
+                energies[:, sample, index].tolist(),
             )
 
 
@@ -304,10 +320,10 @@ def _cells(model: SudokuEBT, givens: Sequence[int]) -> Tensor:
 
 @dataclass(frozen=True)
 class ImageThought:
-    """The images found in a noised one after 0, 1, ..., S steps."""
+    """The images found in a noised or masked one after 0, 1, ..., S steps."""
 
     original: Tensor  # the image, (C, H, H) in [-1, 1]
-    found: Tensor  # the noised image, and the one found after each step, (S + 1, C, H, H)
+    found: Tensor  # the noised or masked image, and the one found after each step, (S + 1, C, H, H)
     energies: list[float]  # S + 1 of them
     psnr: list[float]  # PSNR in dB against the original, after each is clipped to 8 bits; S + 1 of them
 
@@ -318,18 +334,18 @@ class ImageThought:
         return every.permute(0, 2, 3, 1).numpy()
 
 
-def read_image(path: Path, model: ImageEBT) -> Tensor:
-    """Return the central square of an image file as the model reads it, (C, H, H) in [-1, 1].
+def read_image(path: Path, side: int, channels: int) -> Tensor:
+    """Return the central square of an image file as a model reads it, (C, H, H) in [-1, 1].
 
     Raises:
         UsageError: there is no such file, or it holds no image that can be used.
     """
     try:
-        square, _ = CentralSquare(model.patches.image_size)(encoded(path))
+        square, _ = CentralSquare(side)(encoded(path))
     except (UnfitError, FileNotFoundError) as error:
         raise UsageError(f"--image {path}: {error}") from error
     image = torch.from_numpy(square.copy()).permute(2, 0, 1) / 127.5 - 1  # (3, H, H)
-    return image if model.patches.channels == 3 else image.mean(0, keepdim=True)
+    return image if channels == 3 else image.mean(0, keepdim=True)
 
 
 def think_of_image(model: ImageEBT, image: Tensor, time: int, num_steps: int, manner: Manner) -> ImageThought:
@@ -351,6 +367,29 @@ def think_of_image(model: ImageEBT, image: Tensor, time: int, num_steps: int, ma
     found = torch.cat([model.patches.joined(each.predictions[0]) for each in considered]).cpu()  # (S + 1, C, H, H)
     energies = [float(each.energies.sum()) for each in considered]
     return ImageThought(image, found, energies, list(_psnr(found, image)))
+
+
+@torch.no_grad()
+def complete_image(
+    model: CET, image: Tensor, cell: int, mask_ratio: float, num_steps: int, step_size: float = 1.0, seed: int = 0
+) -> ImageThought:
+    """Blank a share of the cells of an image, (C, H, H) in [-1, 1], and relax a CET from there.
+
+    Args:
+        cell: the side of a cell in pixels, which divides H.
+        mask_ratio: the share that is blank, drawn by ``seed``; blank pixels are 0.
+        step_size: eps of the relaxation.
+    """
+    count = (image.shape[-1] // cell) ** 2
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(mix(seed, "mask")))
+    blank = torch.zeros(count).index_fill(0, order[: round(mask_ratio * count)], 1.0)
+    blank = functional.interpolate(blank.view(1, 1, image.shape[-1] // cell, -1), scale_factor=cell)[0] > 0  # (1, H, H)
+    masked = image.masked_fill(blank, 0.0)[None]  # (1, C, H, H)
+    clamped = model.clamp(masked.to(next(model.parameters()).device))
+    every = range(num_steps + 1)
+    found = model.relax(model.first(clamped), clamped, num_steps, step_size, energies_at=every, states_at=every)
+    completed = torch.cat([masked, *(model.patches.images(y).cpu() for y in found.states.y[1:])])  # (S + 1, C, H, H)
+    return ImageThought(image, completed, found.energies[:, 0].tolist(), list(_psnr(completed, image)))
 
 
 def _psnr(found: Tensor, image: Tensor) -> Iterator[float]:

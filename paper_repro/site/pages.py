@@ -18,8 +18,9 @@ import jinja2
 from markupsafe import Markup
 
 from paper_repro.base import configs
-from paper_repro.base.errors import UsageError, duration
+from paper_repro.base.errors import RESULTS, UsageError, duration
 from paper_repro.cells.measurements import code_of
+from paper_repro.exports import card
 from paper_repro.site.files import (
     Result,
     Source,
@@ -41,10 +42,12 @@ from paper_repro.tables.table import FITTED, NOT_BEATEN, OFF, REDUCED, REPRODUCE
 from paper_repro.tables.view import NOT_RUN, with_derived
 
 HERE = Path(__file__).parent
+EXAMPLES = RESULTS / "models"
+"""The folders of scripts/model_examples.py, by model."""
 PAPERS = {"nrgpt": "NRGPT", "ngpt": "nGPT", "cet": "CET", "ebt": "EBT", "cem": "CEM"}
 MENU = {
     **{"index.html": "Results", "claims.html": "Claims", "figures.html": "Figures"},
-    **{"benches.html": "Speeds", "records.html": "Records"},
+    **{"models.html": "Models", "benches.html": "Speeds", "records.html": "Records"},
 }
 TONES = {
     **dict.fromkeys((words.HOLDS, words.SEEN, REPRODUCED), "good"),
@@ -117,7 +120,9 @@ class Site:
         for result in source.results:
             place = f"{result.id}/{result.scale}"
             drawn = {
-                stem: drawing(result, stem) for stem in ("figure", "figure_appendix") if f"{stem}.svg" in result.files
+                stem: drawing(result.files, stem, f"Figure of {result.id}: {result.document['title']}")
+                for stem in ("figure", "figure_appendix")
+                if f"{stem}.svg" in result.files
             }
             try:
                 files[result.page] = self.artifact(result, drawn)
@@ -128,15 +133,18 @@ class Site:
                     figures.append((result, stem))
                     files[f"figures/{place}/{stem}.svg"] = shown.svg.encode()
             files |= {f"files/{place}/{name}": content for name, content in result.files.items()}
-        papers, claims = papers_of(source.results), self.claims()
+        papers, claims, models = papers_of(source.results), self.claims(), shipped()
         given: dict[str, Any] = {
             "index.html": claims | self.index(),
             "claims.html": claims,
             "figures.html": {"figures": figures, "papers": papers},
+            "models.html": {"models": models},
             "benches.html": {"benches": [self.bench(name) for name in source.benches]},
             "records.html": {"papers": papers},
         }
         files |= {name: self.page(name, name, **given[name]) for name in MENU}
+        for name, given_model in models.items():
+            files[f"models/{name}.html"] = self.page(f"models/{name}.html", "model.html", model=given_model)
         for cell, kept in source.records.items():
             files[f"records/{cell}.html"] = self.record(cell)
             files |= {f"files/cells/{cell}/{name}": content for name, content in kept.attachments.items()}
@@ -191,10 +199,22 @@ class Drawing(NamedTuple):
     marks: list[Any]
 
 
-def drawing(result: Result, stem: str) -> Drawing | str:
+def shipped() -> dict[str, dict[str, Any]]:
+    """Return the facts of each model that the package brings, with the text and the figure of its example."""
+    found = {}
+    for path in sorted(card.LIST.parent.glob("*/config.json")):
+        name, size = path.parent.name, path.with_name("model.safetensors").stat().st_size
+        files = {one.name: one.read_bytes() for one in sorted((EXAMPLES / name).glob("*.*"))}
+        drawn = drawing(files, "figure", f"Example of {name}") if "figure.svg" in files else None
+        example = {"text": files.get("example.txt", b"").decode(), "drawn": drawn}
+        found[name] = card.facts(name, json.loads(path.read_bytes()), size) | example
+    return found
+
+
+def drawing(files: Mapping[str, bytes], stem: str, label: str) -> Drawing | str:
     """Return a figure without scripts and outside addresses, in colours that pages change; or why there is none."""
     try:
-        root = ElementTree.fromstring(result.files[f"{stem}.svg"])
+        root = ElementTree.fromstring(files[f"{stem}.svg"])
     except ElementTree.ParseError as error:
         return str(error)
     if _plain(root.tag) != "svg":
@@ -204,11 +224,10 @@ def drawing(result: Result, stem: str) -> Drawing | str:
     except (StopIteration, ValueError, LookupError, TypeError):
         marks = []
     _clean(root)
-    text = result.files.get(f"{stem}.csv", b"").decode(errors="replace")
+    text = files.get(f"{stem}.csv", b"").decode(errors="replace")
     rows = [{name: str(value) for name, value in row.items() if name} for row in csv.DictReader(io.StringIO(text))]
     width = float(re.sub(r"[^\d.]", "", root.attrib.pop("width", "")) or 500.0)
     root.attrib.pop("height", None)
-    label = f"Figure of {result.id}: {result.document['title']}"
     root.attrib |= {"xmlns": "http://www.w3.org/2000/svg", "class": "drawn", "role": "img", "aria-label": label}
     style = ElementTree.Element("style")
     style.text = STYLE

@@ -34,6 +34,8 @@ INK, BLUE, VERMILION, GREEN, PURPLE, VIOLET, SKY, GREY = (
     "#3D97D6",
     "#7F7F7F",
 )
+ON_LIGHT, ON_DARK = "#111111", "#FEFEFE"
+"""Text on the tiles of a heat map, which dark pages leave as they are."""
 RULE = "#8C8C8C"
 """Lines that mark a place: zero, a threshold, the setting of training."""
 BASELINE = "#5F5F5F"

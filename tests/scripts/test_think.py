@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from paper_repro import load
 from paper_repro.base.errors import ROOT, run_main
 from paper_repro.cells import records
 from paper_repro.cells.records import Record
@@ -43,7 +44,6 @@ MODULES = {
     "SudokuEBT": {**EBT_MODULE, "_target_": "paper_repro.lightning_modules.ebt_sudoku.EBTSudoku"},
     "SudokuFeedForward": {"_target_": "paper_repro.lightning_modules.ebt_sudoku.SudokuClassifier"},
     "TransformerPlusPlus": {"_target_": "paper_repro.lightning_modules.ebt_language.TransformerLanguage"},
-    "NRGPT_H_FF1": {"_target_": "paper_repro.lightning_modules.nrgpt_shakespeare.NRGPTShakespeare"},
 }
 SUDOKU = {"_target_": "paper_repro.models.ebt_sudoku.SudokuEBT", "step_size": 10.0, "width": 16, "num_layers": 1}
 FEED_FORWARD = {"_target_": "paper_repro.models.ebt_sudoku.SudokuFeedForward", "width": 16, "num_layers": 1}
@@ -52,7 +52,6 @@ BOARDS = {
     **{"num_train": 8, "num_val": 1, "num_test_each": 1, "train_givens": [70, 78], "test_givens": [70, 70]},
     "batch_size": 8,
 }
-NRGPT = {"_target_": "paper_repro.models.nrgpt.NRGPT_H_FF1", "inference_rate": "identity", "num_steps": 2}
 
 
 THINK = importlib.import_module("paper_repro.scripts.think")
@@ -60,7 +59,7 @@ THINK = importlib.import_module("paper_repro.scripts.think")
 
 def config(model: dict[str, Any]) -> dict[str, Any]:
     plays = "sudoku" in model["_target_"]
-    kept = {"num_heads"} if plays else SIZES.keys() - ({"num_layers"} if model is NRGPT else set())
+    kept = {"num_heads"} if plays else SIZES.keys()
     sizes = {name: value for name, value in SIZES.items() if name in kept}
     texts = {
         "_target_": "paper_repro.datamodules.text.CharacterData",
@@ -348,11 +347,9 @@ def test_wrong_words(trained: Path, tmp_path: Path, capsys: Any, words: list[str
     [
         (
             lambda folder: write(folder, TRANSFORMER),
-            "its model, TransformerPlusPlus, is no EBT and has no energy",
+            "its model, TransformerPlusPlus, is no EBT and has no energy; generate.py continues texts with this one",
         ),
         (lambda folder: write(folder, FEED_FORWARD), "its model, SudokuFeedForward, is no EBT"),
-        (lambda folder: write(folder, NRGPT), "its model, NRGPT_H_FF1, is no EBT"),
-        (lambda folder: write(folder, NRGPT), "; generate.py continues texts with this one"),
         (a_baseline, "the task of this cell is SudokuFloor, a baseline or a count that trains"),
         (lambda folder: write(folder, EBT, status="diverged"), "the cell is diverged"),
         (lambda folder: folder / "cells" / "absent", "no record.json there, expected the folder of a finished cell"),
@@ -363,6 +360,42 @@ def test_what_cannot_think(tmp_path: Path, capsys: Any, change: Callable[[Path],
     assert run(change(tmp_path), "--prompt", "a") == 2
     found = capsys.readouterr()
     assert message in found.err and found.err.count("\n") == 1 and found.out == ""
+
+
+def test_the_forward_pass_of_nrgpt_is_shown_as_the_descent_that_it_is(tmp_path: Path, capsys: Any) -> None:
+    words = ["nrgpt_ff1", "--prompt", "KING:", "--steps", "5", "--out", str(tmp_path)]
+    assert run_main(THINK.main, words) == 0
+    assert capsys.readouterr().out.startswith("NRGPT_H_FF1 ")
+    with (tmp_path / "energies" / "figure.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    model = load("nrgpt_ff1")
+    ids = torch.tensor([model.tokenizer.encode("KING:")])
+    x = model.embed(ids)
+    for step in range(6):
+        energies = [float(row["energy"]) for row in rows if row["step"] == str(step)]
+        assert energies == pytest.approx(model.energies(x).total[0].tolist(), rel=1e-4), step
+        x = model.step(x, step)
+    tokens = [row["token"] for row in rows if row["step"] == "0"]
+    following = model.tokenizer.decode([int(model.logits(model.descend(ids, 5).state)[0, -1].argmax())])
+    assert tokens == [*"ING:", following]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nrgpt_ff1", "--image", "a.png"], "NRGPT_H_FF1 descends on texts: give --prompt TEXT"),
+        (["nrgpt_ff1", "--prompt", "a", "--samples", "2"], "--samples: it is an EBT's, and NRGPT_H_FF1 is none"),
+        (["nrgpt_ff1", "--prompt", "a", "--step-size", "2"], "--step-size: it is an EBT's"),
+        (["nrgpt_ff1", "--prompt", ""], "the prompt is empty"),
+        (["cet", "--prompt", "a"], "CET descends on images: give --image FILE"),
+        (["cet", "--image", "absent.png"], "--image absent.png"),
+        (["rgpt_parallel", "--prompt", "a"], "is no EBT and has no energy; generate.py continues texts"),
+    ],
+)
+def test_wrong_words_of_a_descent(capsys: Any, words: list[str], message: str) -> None:
+    assert run_main(THINK.main, words) == 2
+    found = capsys.readouterr()
+    assert message in found.err and found.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", ["generate", "inspect_model"])

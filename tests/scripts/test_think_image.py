@@ -2,6 +2,7 @@
 
 import csv
 import importlib
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from paper_repro.cells import records
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import Cell
 from paper_repro.models import ebt_image as diffusion
+from paper_repro.models.cet import CET
 from paper_repro.models.ebt import DIRECT, ThinkingSettings
 from paper_repro.models.ebt_image import ImageEBT, denoised
-from paper_repro.probes.thoughts import Manner, read_image, think_of_image
+from paper_repro.probes.thoughts import Manner, complete_image, read_image, think_of_image
 from paper_repro.training import checkpoints
 from paper_repro.training.build import build
 
@@ -95,8 +97,30 @@ def test_an_image_is_noised_and_descends_as_in_evaluation() -> None:
         think_of_image(model, image, 99, 1, Manner(2, settings))
 
 
+@torch.no_grad()
+def test_cet_completes_a_masked_image_and_its_energy_falls() -> None:
+    torch.manual_seed(0)
+    model = CET(1, 12, 4, 4, width=16, num_heads=2, head_width=8, num_memories=8, start="drive")
+    image = torch.rand(1, 12, 12, generator=torch.Generator().manual_seed(1)) * 2 - 1
+    found = complete_image(model, image, cell=3, mask_ratio=0.5, num_steps=4, step_size=0.5)
+    masked = found.found[0]
+    cells = (masked == 0).view(4, 3, 4, 3).permute(0, 2, 1, 3).reshape(16, 9)
+    assert cells.all(1).sum() == 8 and cells.any(1).sum() == 8, "half of the cells, each of them whole"
+    assert torch.equal(masked[masked != 0], image[masked != 0])
+    clamped = model.clamp(masked[None])
+    state = model.first(clamped)
+    for step in range(5):
+        assert found.energies[step] == pytest.approx(float(model.energy(state, clamped)), rel=1e-4)
+        if step:
+            assert torch.allclose(found.found[step], model.patches.images(state.y)[0], atol=1e-5)
+        state = model.step(state, clamped, 0.5)
+    assert all(after < before for before, after in itertools.pairwise(found.energies))
+    error = ((masked - image) * 127.5).square().mean()
+    assert found.psnr[0] == pytest.approx(10 * float((255**2 / error).log10()), abs=0.05)
+
+
 def test_the_square_of_a_file_becomes_what_the_model_reads(photograph: Path) -> None:
-    image = read_image(photograph, ImageEBT(**SIZES))
+    image = read_image(photograph, 8, 1)
     assert image.shape == (1, 8, 8) and -1 <= float(image.min()) < float(image.max()) <= 1
 
 

@@ -13,6 +13,8 @@ from filelock import FileLock
 
 from paper_repro.base.errors import RESULTS, UsageError
 from paper_repro.cells import records
+from paper_repro.exports.card import LIST
+from paper_repro.exports.card import listed as listed_models
 from paper_repro.site.files import LOCK, adjusted, headlines, listed, misses, write
 from paper_repro.site.pages import MENU, build
 from paper_repro.tests.support import small_results
@@ -64,6 +66,7 @@ def test_the_site_of_the_results_has_every_page_and_no_link_leads_nowhere(site: 
     there = {path.relative_to(site.folder).with_suffix("").as_posix() for path in site.folder.rglob("*.html")}
     wanted = {name.removesuffix(".html") for name in MENU}
     wanted |= {f"records/{path.parent.name}" for path in RESULTS.glob("cells/*/record.json")}
+    wanted |= {f"models/{name}" for name in listed_models()["models"]}
     wanted |= {f"artifacts/{path.parent.relative_to(RESULTS).as_posix()}" for path in RESULTS.glob("*/*/*/table.json")}
     assert there == wanted and f"{len(there):,} pages" in site.printed
     assert problems(site.folder) == []
@@ -84,6 +87,22 @@ def test_the_pages_say_what_the_tables_say(site: Any) -> None:
         assert [number for number in re.findall(r"[-\d.]+ ± [\d.]+(?: ‡)?", printed) if number not in text] == [], path
         for figure in path.parent.glob("figure*.svg"):
             assert f"figures/{name}/{figure.name}" in sheet, figure
+
+
+@pytest.mark.slow
+def test_the_page_of_a_model_has_its_card_and_what_its_example_gives(site: Any) -> None:
+    for name, model in listed_models()["models"].items():
+        page, card = Page(site.folder / "models" / f"{name}.html"), (LIST.parent / name / "README.md").read_text()
+        facts = [
+            line.split("|")[2].strip() for line in card.splitlines() if re.match(r"\| (data|licence|[a-z]+_)", line)
+        ]
+        assert facts and [fact for fact in facts if fact not in page.text] == [], name
+        example = RESULTS / "models" / name / "example.txt"
+        assert example.is_file() == ("try" in model), f"{name}: run scripts/model_examples.py"
+        if example.is_file():
+            assert example.read_text() in page.text and model["try"].split(maxsplit=1)[1] in page.text
+            strip = model["try"].startswith("think.py")
+            assert strip == ("How it thinks" in page.text) == example.with_name("figure.svg").is_file()
 
 
 def test_words_are_text_scripts_of_others_are_gone_and_colours_follow_the_page(tmp_path: Path) -> None:
