@@ -62,7 +62,7 @@ def test_train_answers(words: list[str], answer: str, capsys: pytest.CaptureFixt
         (["results/cem/table3/smoke", "scale=cpu"], "scale=cpu and a folder of scale smoke: give one scale"),
         (["CEM/Tabel3"], "(did you mean 'cem/table3'?)"),
         (["cem/table9"], "(did you mean 'cem/table"),
-        (["own_rates"], "artifact 'own_rates' lacks its paper: give cem/own_rates"),
+        (["inner_steps"], "artifact 'inner_steps' lacks its paper: give cem/inner_steps"),
     ],
 )
 def test_reproduce_answers(words: list[str], answer: str, capsys: pytest.CaptureFixture[str]) -> None:

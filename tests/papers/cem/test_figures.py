@@ -11,7 +11,7 @@ from paper_repro.tests.support import made_up
 from paper_repro.tests.support.made_up import Made, Place
 
 LANGUAGE = ("fig2a", "fig2b", "fig2c", "fig2d", "fig3b", "fig3c", "fig4")
-NAMES = (*LANGUAGE, "fig3a", "fig5", "own_rates", "inner_steps", "training_length", "table3")
+NAMES = (*LANGUAGE, "fig3a", "fig5", "inner_steps", "table3")
 
 
 def made(scale: str = "cpu", seeds: tuple[int, ...] | None = (0, 1)) -> Made:
@@ -63,13 +63,6 @@ def test_effects_are_in_percent_of_the_reference() -> None:
     assert drawn("fig2a", "paper") == pytest.approx([above] * 8)
     assert drawn("fig3b") == pytest.approx([100 * math.expm1(-0.1), 0.0, 0.0], abs=1e-6)
     assert drawn("fig3c") == pytest.approx([step] * 5) and drawn("fig4") == pytest.approx([step] * 3)
-
-
-def test_a_gain_is_that_of_the_second_step_seed_by_seed() -> None:
-    rows = figure("training_length", made("gpu")).rows()
-    assert [row["gain"] for row in rows] == pytest.approx([0.02] * 8)
-    tokens = {row["length"]: row["tokens"] for row in rows}
-    assert tokens == {"x1": 660 * 32 * 2048, "x4": 2640 * 32 * 2048}
 
 
 def test_a_sweep_has_each_run_and_its_optimum() -> None:

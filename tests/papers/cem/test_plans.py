@@ -76,5 +76,5 @@ def test_the_wide_mlp_is_half_as_wide_again_at_every_size_and_scale() -> None:
     for scale in artifact.scales:
         cells = plans.make(artifact, scale, [0]).cells
         widths = {tuple(dict(cell.key).values()): cell.config["model"]["hidden"] for cell in cells}
-        for (size, model), width in widths.items():
-            assert 2 * width == (3 if model == "mlp_matched" else 2) * widths[size, "llama"]
+        for (size, rate, model), width in widths.items():
+            assert 2 * width == (3 if model == "mlp_matched" else 2) * widths[size, rate, "llama"]

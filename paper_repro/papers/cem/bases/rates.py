@@ -12,8 +12,6 @@ from paper_repro.tables import claims, plots, stats
 from paper_repro.tables.figure import Axes, Canvas, Row
 from paper_repro.tables.view import View
 
-LINES = ("-", "--", ":")
-"""Lines of the settings that share a colour, in their order; the marks of all but the first are hollow."""
 Sweep = dict[float, dict[int, float]]
 """Perplexity by rate and seed; infinite for a run that diverged."""
 
@@ -22,13 +20,7 @@ class RatesFigure(PerplexityFigure):
     """Perplexity against the initial rate with its interpolant, and a star at its lowest point."""
 
     marks = "Faint dots: seeds; marks: means over seeds; lines: Akima interpolants, a star at each lowest point."
-    groups: tuple[tuple[str, ...], ...] = (("llama", "full"),)
-    """The models of each panel."""
-
-    def __init__(self, view: View, headline: str = "") -> None:
-        super().__init__(view, headline)
-        self.size = (1.5 + 4.0 * len(self.groups), 3.4)
-        self.starred: list[Row] = []
+    size = (5.5, 3.4)
 
     def rows(self) -> list[Row]:
         found: list[Row] = []
@@ -51,35 +43,28 @@ class RatesFigure(PerplexityFigure):
         return found
 
     def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
-        panels = canvas.subplots(1, len(self.groups), squeeze=False, sharey=True)[0]
-        for axes, models in zip(panels, self.groups, strict=True):
-            for size, marker, end in self.sizes():
-                for model in models:
-                    own = [row for row in rows if (row["size"], row["model"]) == (size, model)]
-                    self._curve(axes, own, marker, f"{self.label('model', model)}{end}")
-            rates = sorted({row["rate"] for row in rows if row["kind"] == "run"})
-            axes.set(xlabel="initial learning rate", xscale="log")
-            axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
-        panels[0].set_ylabel(f"{self.split} perplexity")
+        axes = canvas.subplots()
+        for size, marker, end in self.sizes():
+            for model in chosen(self.view, "model"):
+                own = [row for row in rows if (row["size"], row["model"]) == (size, model)]
+                self._curve(axes, own, marker, f"{self.label('model', model)}{end}")
+        rates = sorted({row["rate"] for row in rows if row["kind"] == "run"})
+        axes.set(xlabel="initial learning rate", ylabel=f"{self.split} perplexity", xscale="log")
+        axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
 
     def _curve(self, axes: Axes, rows: Sequence[Row], marker: str, label: str) -> None:
         runs = [row for row in rows if row["kind"] == "run" and row[PERPLEXITY] != ""]
         lost = {row["rate"] for row in rows if row["note"] == DIVERGED}
         if not runs:
             return
-        model, best = rows[0]["model"], rows[-1]
-        color = self.color(model)
-        line = LINES[[other for other in chosen(self.view, "model") if self.color(other) == color].index(model)]
+        best, color = rows[-1], self.color(rows[0]["model"])
         points = [(row["rate"], row[PERPLEXITY]) for row in runs if row["rate"] not in lost]
-        plots.seeds_and_mean(axes, points, color, None, "", marker, hollow=line != LINES[0])
-        look: Any = {"color": color, "marker": marker, "markersize": 4, "linewidth": 1.2}
-        look |= {"markerfacecolor": color if line == LINES[0] else plots.GROUND}
-        axes.plot([], [], line, label=label, **look)  # the legend shows mark and line, which are two artists
+        plots.seeds_and_mean(axes, points, color, None, "", marker)
+        # The legend shows mark and line, which are two artists.
+        axes.plot([], [], "-", color=color, marker=marker, markersize=4, linewidth=1.2, label=label)
         if best["rate"] != "":
             heights = {rate: stats.mean([v for r, v in points if r == rate]) for rate in sorted({r for r, _ in points})}
-            axes.plot(*_interpolant(heights), line, color=color, linewidth=1.2)
-        if best["rate"] != "" and best not in self.starred:
-            self.starred.append(best)
+            axes.plot(*_interpolant(heights), "-", color=color, linewidth=1.2)
             star: Any = {"markersize": 12, "markeredgecolor": plots.GROUND, "markeredgewidth": 0.8, "zorder": 5}
             axes.plot([best["rate"]], [best[PERPLEXITY]], "*", color=color, **star)
 
