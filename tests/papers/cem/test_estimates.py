@@ -80,6 +80,14 @@ def test_the_rate_is_chosen_on_validation_and_judged_on_the_items_of_the_test_sp
     assert found.interval is not None and found.interval.high > 0.5  # three items tell little
 
 
+def test_mlps_are_pooled_over_steps_and_preconditioners() -> None:
+    gain = {"t1": 0.02, "t2": 0.10}
+    made = text(lambda place: 4.0 + (place["model"] == "mlp") * gain.get(place["steps"], 9.0))
+    found = made_up.estimate(made_up.view("cem/fig2d", made), "mlp_below_llama")
+    assert found.interval is not None and found.interval.mean == pytest.approx(0.06, abs=1e-4)
+    assert len(found.parts) == 6
+
+
 def test_a_third_step_is_compared_with_the_second() -> None:
     made = Made(lambda place, seed: {"perplexity_T2": 20.0 + seed, "perplexity_T3": 22.0 + 1.1 * seed}, noise=1e-6)
     assert value("inner_steps", "a_third_step_helps", made) == near(1.1)

@@ -31,8 +31,7 @@ class RatesFigure(PerplexityFigure):
                 head: Row = {"size": size, "model": model, "parameters": parameters}
                 runs = sweep(self.view, size, model)
                 for rate, seed, value in sorted((r, s, v) for r, values in runs.items() for s, v in values.items()):
-                    lost = not math.isfinite(value)
-                    shown, note = ("", DIVERGED) if lost else (round(value, 8), "")
+                    shown, note = (round(value, 8), "") if math.isfinite(value) else ("", DIVERGED)
                     found.append({"kind": "run", **head, "rate": rate, "seed": seed, PERPLEXITY: shown, "note": note})
                 best = optimum(runs)
                 end: Row = {"rate": "", "seed": "mean", PERPLEXITY: "", "note": best}
@@ -60,7 +59,6 @@ class RatesFigure(PerplexityFigure):
         best, color = rows[-1], self.color(rows[0]["model"])
         points = [(row["rate"], row[PERPLEXITY]) for row in runs if row["rate"] not in lost]
         plots.seeds_and_mean(axes, points, color, None, "", marker)
-        # The legend shows mark and line, which are two artists.
         axes.plot([], [], "-", color=color, marker=marker, markersize=4, linewidth=1.2, label=label)
         if best["rate"] != "":
             heights = {rate: stats.mean([v for r, v in points if r == rate]) for rate in sorted({r for r, _ in points})}
@@ -71,12 +69,11 @@ class RatesFigure(PerplexityFigure):
 
 def sweep(view: View, size: str, model: str) -> Sweep:
     """Return the finished and the diverged runs of a model; rates without either are left out."""
-    found: Sweep = {}
-    for place in _places(view, size, model):
-        values = {**view.samples(PERPLEXITY, place), **dict.fromkeys(view.lost(None, place), math.inf)}
-        if values:
-            found[view.counted("lr", place) or 0.0] = values
-    return found
+    return {
+        view.counted("lr", place) or 0.0: values
+        for place in _places(view, size, model)
+        if (values := {**view.samples(PERPLEXITY, place), **dict.fromkeys(view.lost(None, place), math.inf)})
+    }
 
 
 def optimum(values: Sweep) -> LearningRateOptimum | str:
