@@ -85,7 +85,7 @@ def optimum(values: Sweep) -> LearningRateOptimum | str:
 
 
 def optima(view: View, size: str, model: str) -> dict[int, LearningRateOptimum]:
-    """Return the optimum of each seed that has all planned rates; the rate with the lowest mean is read to be judged."""
+    """Return the optimum of each seed that has all planned rates; the rate of the lowest mean is read to be judged."""
     found, places = sweep(view.unwatched(), size, model), _places(view, size, model)
     means = {stats.mean(list(values.values())): rate for rate, values in found.items()}
     for place in places:
