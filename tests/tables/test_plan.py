@@ -47,17 +47,18 @@ def test_two_budgets_or_vocabularies_in_one_figure_are_refused_naming_both(tmp_p
         return str(caught.value)
 
     cpu = "cpu: {model.hidden: 252}"
-    places = "{'size': 'reduced', 'model': 'llama'} has %s, {'size': 'reduced', 'model': 'mlp_matched'} has %s; "
+    place = "{'size': 'reduced', 'lr': '2e-3', 'model': '%s'}"
+    places = f"{place % 'llama'} has %s, {place % 'mlp_matched'} has %s; "
     found = refused(cpu, "cpu: {model.hidden: 252, training.steps: 500}")
-    assert "compares cells with different tokens: " + places % ("1,024,000", "512,000") in found
+    assert "compares cells with different tokens: " + places % ("4,194,304", "512,000") in found
     assert "give both the same training.steps x training.accumulate x data.batch_size x data.window" in found
     found = refused(cpu, "cpu: {model.hidden: 252, model.vocabulary_size: 4096}")
     assert "different model.vocabulary_size: " + places % ("512", "4,096") in found
     # A word on the command line reaches all cells; what it makes of them is looked at, too.
     found = refused(cpu, cpu, ("data.window=${model.hidden}",))
-    assert "different tokens: " + places % ("1,344,000", "2,016,000") in found
+    assert "different tokens: " + places % ("5,505,024", "8,257,536") in found
     path.write_text(text)
-    assert len(plans.make(spec.load_file(path), "cpu", [0], ("training.steps=10",)).cells) == 3
+    assert len(plans.make(spec.load_file(path), "cpu", [0], ("training.steps=10",)).cells) == 12
 
 
 def test_what_follows_from_two_axes_stands_beside_one_of_them(tmp_path: Path) -> None:
