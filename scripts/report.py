@@ -4,8 +4,8 @@
     report.py to=DIR             into another folder, which is new, empty, or holds a report already
     report.py from=runs          of your own runs, with the reference beside each number
 
-Pages: an index of all artifacts, a page for each artifact and scale, one for each record, all claims, all figures,
-where papers and code disagree, and the measured speeds.  The same results give the same bytes.
+Pages: an index of all artifacts, a page for each artifact and scale, one for each record, all claims, all figures and
+the measured speeds.  The same results give the same bytes.
 
 Exit codes: 0 done, 2 wrong usage or a damaged table, 130 interrupted.
 """

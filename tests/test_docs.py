@@ -25,6 +25,32 @@ PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), RESULTS / "README.md", RESULTS / "bench" / "README.md"]
 )
 EXAMPLES = re.findall(r"<!-- example: (\S+) -->\n```yaml\n(.*?)```", ABLATIONS, re.DOTALL)
+OVER_A_BASE = """like: cem/one_rate
+title: "CEM MLPs with two steps: initial preconditioner"
+source: {where: "an ablation of ours"}
+axes:
+  model:
+    title: Model
+    values:
+      mlp:
+        label: CEM MLP
+        overrides:
+          {feed_forward: cem, model.feed_forward.num_steps: 2, model.feed_forward.preconditioner: diagonal}
+  start:
+    title: Initial P
+    values:
+      paper: {label: "1.31"}
+      identity: {label: "1", overrides: {model.feed_forward.preconditioner_diagonal: 0.5413}}
+claims:
+  - id: identity_is_better
+    says: "From P = 1 the perplexity is lower"
+    where: a question of ours
+    ours: true
+    ratio: {metric: perplexity, of: {start: identity}, to: {start: paper}, over: [size, model]}
+    below: 1
+"""
+"""Axes on top of a base, as docs/add/ablation.md describes them."""
+WRITTEN = {**dict(EXAMPLES), "cem/from_identity": OVER_A_BASE}
 
 
 def named(page: Path) -> str:
@@ -134,7 +160,7 @@ def test_commands_name_scripts_options_and_artifacts_that_exist(page: Path) -> N
 def run_example(name: str, folder: Path, **variables: str) -> str:
     path = folder / "papers" / f"{name}.yaml"
     path.parent.mkdir(parents=True)
-    path.write_text(dict(EXAMPLES)[name])
+    path.write_text(WRITTEN[name])
     for figure in re.findall(rf"<!-- figure: {name} -->\n```python\n(.*?)```", ABLATIONS, re.DOTALL):
         path.with_suffix(".py").write_text(figure)
     environment = {**os.environ, "PAPER_REPRO_PAPERS": str(folder / "papers"), **variables}
@@ -163,11 +189,11 @@ def test_the_ablation_example_runs_as_it_stands(tmp_path: Path) -> None:
     assert len((drawn / "figure.csv").read_text().splitlines()) == 1 + 2 * 2 * 2
 
 
-def test_the_example_over_a_base_is_planned_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, text = "cem/from_identity", dict(EXAMPLES)["cem/from_identity"]
+def test_axes_over_a_base_are_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "cem/from_identity"
     path = tmp_path / f"{name}.yaml"
     path.parent.mkdir()
-    path.write_text(text)
+    path.write_text(OVER_A_BASE)
     monkeypatch.setenv("PAPER_REPRO_PAPERS", str(tmp_path))
     plan = plans.make(spec.load(name), "cpu")
     (claim,) = plan.artifact.claims
@@ -177,7 +203,7 @@ def test_the_example_over_a_base_is_planned_as_it_stands(tmp_path: Path, monkeyp
 
 
 @pytest.mark.slow
-def test_the_example_over_a_base_runs_and_its_model_is_loaded_as_the_page_of_weights_says(tmp_path: Path) -> None:
+def test_examples_over_a_base_run_and_a_model_is_loaded_as_the_page_of_weights_says(tmp_path: Path) -> None:
     data = tmp_path / "data"
     words = ["docstrings", "--vocabulary", "512", "--max-documents", "800", "--to", str(data)]
     output_of("scripts/prepare_data.py", *words)
@@ -227,7 +253,7 @@ def lines_of(text: str) -> list[str]:
     return [line.strip() for line in text.strip().splitlines()]
 
 
-NAMES = [ROOT / "docs" / "glossary.md", ROOT / "docs" / "path.md"]
+NAMES = [ROOT / "docs" / "glossary.md", ROOT / "docs" / "layout.md"]
 
 
 @pytest.mark.parametrize("page", NAMES, ids=named)
@@ -257,7 +283,7 @@ def resolve(name: str) -> object:
 
 def test_the_glossary_has_each_word_once_and_in_order() -> None:
     words = re.findall(r"^\* \*\*(.+?)\.\*\*", NAMES[0].read_text(encoding="utf-8"), re.MULTILINE)
-    assert len(words) > 40
+    assert len(words) > 10
     assert words == sorted(set(words), key=str.lower)
 
 
