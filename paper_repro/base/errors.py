@@ -230,10 +230,12 @@ def default_runs() -> Path:
 
 
 def runs_folder(given: str | None) -> Path:
-    """Return the folder of runs that ``runs=DIR`` names, else ``default_runs``; a file in its place is a UsageError."""
+    """Return the folder of runs that ``runs=DIR`` names, else ``default_runs``; no file and not ``results/``: UsageError."""
     path = Path(given).expanduser() if given else default_runs()
     if path.exists() and not path.is_dir():
         raise UsageError(f"{'runs' if given else RUNS_VARIABLE}={path}: this is no folder; give runs=DIR")
+    if path.resolve() == RESULTS.resolve():
+        raise UsageError(f"runs={path}: the committed reference; give another folder, and --publish copies into it")
     return path
 
 
@@ -350,6 +352,7 @@ def run_main(main: Callable[[Sequence[str]], int], arguments: Sequence[str] | No
     prepare()
     logging.basicConfig(format=FORMAT, level=logging.WARNING)
     try:
+        _check_cache()
         try:
             code = main(sys.argv[1:] if arguments is None else arguments)
         except SystemExit as end:
@@ -375,6 +378,16 @@ def run_main(main: Callable[[Sequence[str]], int], arguments: Sequence[str] | No
             return 0
         print(f"error: the output cannot be written: {error.strerror}; send it elsewhere", file=sys.stderr)
         return 1
+
+
+def _check_cache() -> None:
+    """Refuse a folder of torch's compiler that cannot be made: torch would fail when it is imported."""
+    if folder := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            message = f"TORCHINDUCTOR_CACHE_DIR={folder}: it cannot be made ({error.strerror})"
+            raise UsageError(f"{message}; give another folder, or unset it") from error
 
 
 def prepare() -> None:

@@ -1,12 +1,15 @@
-"""What ended a process, and that a worker ends with the process that started it."""
+"""What ended a process, a worker that ends with the process that started it, and what a command does not start with."""
 
 import multiprocessing
 import time
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from paper_repro.base import errors
+from paper_repro.base.errors import MISUSE, RESULTS, UsageError, run_main, runs_folder
 
 
 @pytest.mark.parametrize(
@@ -46,3 +49,17 @@ def test_a_worker_ends_with_the_process_that_started_it() -> None:
     child = psutil.Process(ours.recv())
     parent.kill()
     child.wait(20)
+
+
+def test_the_reference_is_no_folder_of_runs_and_a_cache_that_cannot_be_made_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    (tmp_path / "link").symlink_to(RESULTS)
+    for folder in (RESULTS, tmp_path / "link"):
+        with pytest.raises(UsageError, match="committed reference"):
+            runs_folder(str(folder))
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    assert run_main(lambda words: pytest.fail("it was called"), []) == MISUSE
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: TORCHINDUCTOR_CACHE_DIR={tmp_path}/file/cache: it cannot be made")
