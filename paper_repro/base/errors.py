@@ -230,7 +230,7 @@ def default_runs() -> Path:
 
 
 def runs_folder(given: str | None) -> Path:
-    """Return the folder that ``runs=DIR`` names, else ``default_runs``; UsageError: a file, or the committed results."""
+    """Return the folder that ``runs=DIR`` names, else ``default_runs``; UsageError: a file, or the committed tables."""
     path = Path(given).expanduser() if given else default_runs()
     if path.exists() and not path.is_dir():
         raise UsageError(f"{'runs' if given else RUNS_VARIABLE}={path}: this is no folder; give runs=DIR")
