@@ -532,6 +532,10 @@ def _read(path: Path) -> tuple[Node, list[Node]]:
     below, names, known = list[Node](), list[str](), dict[str, list[Path]]()
     while LIKE in (entries := own.items()):
         name, known = str(entries[LIKE].plain()), known or scan("*/bases/*.yaml")
+        if name not in known and (artifact := find().get(name)) is not None:
+            below_it = configs.read(artifact, library=_library()).items().get(LIKE)
+            way = f"; it is like {below_it.plain()}" if below_it is not None else ""
+            raise entries[LIKE].error(f"'{name}' is an artifact, and 'like' names a base{way}")
         if name not in known:
             raise entries[LIKE].error(f"unknown base '{name}'{nearest(name, known)}")
         if name in names:

@@ -240,6 +240,11 @@ def test_an_artifact_like_a_base_says_only_what_differs(tmp_path: Path, monkeypa
     ("own", "base", "message"),
     [
         (LIKE.replace("plain", "plane"), ARTIFACT, "up.yaml:1: unknown base 'made/plane' (did you mean 'made/plain'?)"),
+        (
+            LIKE.replace("made/plain", "nrgpt/fig2"),
+            ARTIFACT,
+            "up.yaml:1: 'nrgpt/fig2' is an artifact, and 'like' names a base; it is like nrgpt/energies",
+        ),
         (LIKE, LIKE, "plain.yaml:1: 'made/plain' is like itself"),
         (LIKE.replace("like:", "lke:"), ARTIFACT, "up.yaml:1: unknown key 'lke' (did you mean 'like'?)"),
         (LIKE, ARTIFACT.replace("notes:", "nots:"), "unknown key 'nots' (did you mean 'notes'?)"),
