@@ -1,7 +1,7 @@
 """Write a trained model's weights for use elsewhere, or upload them to the Hugging Face hub.
 
     export.py 95071d22e59ea75a --to DIR                        weights, config, vocabulary and card, for load
-    export.py runs/cells/<cell> --to DIR --format huggingface  weights and config, as transformers reads them
+    export.py runs/cells/<cell> --to DIR --format huggingface  weights, config and vocabulary for transformers
     export.py ngpt --to hf://owner/name                        a model that comes with the package, to the hub
     export.py --make ngpt                                      trains that one again, if runs/ has no result of it
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     add = parser.add_argument
     add("model", nargs="?", help="a cell's id, the beginning of one, its folder, a name as ngpt, or hf://owner/name")
     add("--to", help="where to write: a new folder, an empty one, or hf://owner/name")
-    add("--format", default=FORMAT, help="paper-repro, or huggingface: Llama and GPT for transformers")
+    add("--format", default=FORMAT, help="paper-repro, or huggingface: Llama, GPT and nGPT for transformers")
     add("--dtype", default=DTYPES[0], help=f"of the stored weights: {', '.join(DTYPES)}")
     add("--private", action="store_true", help="a repository of the hub that is new is private")
     add("--make", nargs="+", metavar="NAME", help="train models that come with the package, and write them anew")

@@ -188,8 +188,10 @@ def test_no_module_of_tables_or_of_the_site_leads_back_to_itself_not_even_for_it
 
 def test_exports_read_weights() -> None:
     rooms = {"exports", "tables.view", "cells", "models", "training", "datamodules.tokenizers"}
-    late = {"huggingface_hub", "omegaconf"}
-    assert wrong("paper_repro/exports", {"torch", "safetensors", "yaml"}, rooms, late) == []
+    late = {"huggingface_hub", "omegaconf", "tokenizers"}
+    assert wrong("paper_repro/exports", {"torch", "safetensors", "transformers", "yaml"}, rooms, late) == []
+    theirs = [item for path in files("paper_repro/exports") for item in imports(path) if item.package == "transformers"]
+    assert {item.file.name for item in theirs} == {"modeling_ngpt.py"}  # which is copied, and never imported
 
 
 @pytest.mark.slow

@@ -1,40 +1,69 @@
-"""The Llama and GPT baselines as Hugging Face's classes have them: the same function, up to rounding, or an error.
+"""Language models as transformers opens them: the same function, up to rounding, or an error.
 
-``Llama`` and nGPT's ``BaselineGPT`` become a LlamaForCausalLM.  NRGPT's ``GPT`` becomes a GPT2LMHeadModel, whose output
-has no bias; GPT's has one.  Where it is not zero, the exported model is H dimensions wider (H heads).  They hold the
-mean of the D others, so that a LayerNorm over D + H numbers has the same mean and D / (D + H) times the variance, which
-its epsilon and weights undo; the last LayerNorm's bias makes one of them 1, and the output matrix multiplies it by the
-bias of the output.
+``Llama`` and nGPT's ``BaselineGPT`` become a LlamaForCausalLM.  ``NGPT``, which no class of transformers computes,
+takes its code along (``modeling_ngpt``).  NRGPT's ``GPT`` becomes a GPT2LMHeadModel, whose output has no bias; GPT's
+has one.  Where it is not zero, the exported model is H dimensions wider (H heads).  They hold the mean of the D others,
+so that a LayerNorm over D + H numbers has the same mean and D / (D + H) times the variance, which its epsilon and
+weights undo; the last LayerNorm's bias makes one of them 1, and the output matrix multiplies it by the bias of the
+output.
 
 Legend: V vocabulary, D width, H heads, Y = D/H, M hidden width, E further dimensions, 0 or H; W = D + E.
 """
 
+import json
 import math
-from typing import Any, TypeVar
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from paper_repro.base.configs import TARGET
 from paper_repro.base.errors import UsageError
+from paper_repro.datamodules.tokenizers import BytePairTokenizer, CharacterTokenizer
 from paper_repro.models.gpt import GPT, SerialBlock
-from paper_repro.models.llama import Block, GatedFeedForward, Llama, PreNorm, RotaryAttention
-from paper_repro.models.ngpt import BaselineGPT
+from paper_repro.models.llama import Block, GatedFeedForward, Llama, PreNorm, RotaryAttention, RotaryLanguageModel
+from paper_repro.models.ngpt import NGPT, BaselineGPT
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Library
+
+    from paper_repro.datamodules.tokenizers import Tokenizer
 
 EXPORTED = (
     "exported are Llama without parts of CEM, nGPT's BaselineGPT (both with rope=textbook, qk_norm=false and "
-    "storage=float32) and NRGPT's GPT"
+    "storage=float32), NGPT (storage=float32) and NRGPT's GPT"
 )
 ROPE_BASE = 10000.0
-Converted = tuple[dict[str, Tensor], dict[str, Any]]
-"""The tensors by Hugging Face's names, and the content of config.json."""
+CODE = ("exports/modeling_ngpt.py", "models/ngpt.py", "models/llama.py", "models/common.py", "base/errors.py")
+"""The files that compute NGPT, below the package; an exported folder has them side by side."""
+IMPORT = re.compile(r"^( *from )paper_repro\.(?:base|models)\.(?=\w+ import)", re.MULTILINE)
 
 
-def converted(model: nn.Module) -> Converted:
-    """Return a model's weights and config in Hugging Face's format.
+class Converted(NamedTuple):
+    """A model in Hugging Face's format."""
+
+    tensors: dict[str, Tensor]
+    """By Hugging Face's names."""
+    config: dict[str, Any]
+    """The content of config.json."""
+    code: dict[str, bytes]
+    """Files of Python by name, of a model that transformers does not know."""
+
+
+def converted(model: nn.Module, settings: Mapping[str, Any]) -> Converted:
+    """Return a model's weights and config in Hugging Face's format, and its code where that is needed.
+
+    Args:
+        settings: the arguments that the model was built with.
 
     Raises:
-        UsageError: none of its classes computes the same function.
+        UsageError: it is none of the models that can be exported.
     """
+    if type(model) is NGPT:
+        return _ngpt(model, settings)
     if type(model) in (Llama, BaselineGPT):
         assert isinstance(model, Llama)
         return _llama(model)
@@ -43,16 +72,76 @@ def converted(model: nn.Module) -> Converted:
     raise _refused(f"{type(model).__name__} is no architecture of transformers")
 
 
+def vocabulary(tokenizer: "Tokenizer", context: int) -> dict[str, bytes]:
+    """Return tokenizer.json and tokenizer_config.json, with which transformers gives a text the same ids.
+
+    Args:
+        context: the most tokens that the model sees at once.
+    """
+    assert isinstance(tokenizer, CharacterTokenizer | BytePairTokenizer)
+    library = _of_characters(tokenizer) if isinstance(tokenizer, CharacterTokenizer) else tokenizer.library
+    end = None if tokenizer.end_of_text is None else library.id_to_token(tokenizer.end_of_text)
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": context,
+        "eos_token": end,
+        "split_special_tokens": True,  # the text of a special token is ordinary text
+        "clean_up_tokenization_spaces": False,
+    }
+    return {"tokenizer.json": library.to_str(pretty=True).encode() + b"\n", "tokenizer_config.json": as_json(config)}
+
+
+def _of_characters(tokenizer: CharacterTokenizer) -> "Library":
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    words = {character: index for index, character in enumerate(tokenizer.characters)}
+    library = Tokenizer(models.WordLevel(words, unk_token=""))  # no such word: an unknown character is an error
+    library.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    library.decoder = decoders.Fuse()
+    return library
+
+
+def as_json(content: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a file of JSON."""
+    return json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n"
+
+
 def _refused(reason: str) -> UsageError:
     return UsageError(f"--format huggingface: {reason}; {EXPORTED}; --format paper-repro takes every model")
+
+
+def _check_storage(model: RotaryLanguageModel) -> None:
+    if model.storage != "float32":
+        raise _refused(f"this {type(model).__name__} computes in {model.storage} and float32 by turns")
+
+
+def _ngpt(model: NGPT, settings: Mapping[str, Any]) -> Converted:
+    _check_storage(model)
+    buffers = {name: one.clone() for name, one in model.named_buffers(remove_duplicate=False)}  # none shares its memory
+    tensors = {f"model.{name}": one for name, one in {**dict(model.named_parameters()), **buffers}.items()}
+    config = {
+        "architectures": ["NGPTForCausalLM"],
+        "auto_map": {"AutoConfig": "modeling_ngpt.NGPTConfig", "AutoModelForCausalLM": "modeling_ngpt.NGPTForCausalLM"},
+        "model_type": "paper_repro_ngpt",
+        "arguments": {key: value for key, value in settings.items() if key != TARGET},
+        "vocab_size": model.vocabulary_size,
+        "hidden_size": model.width,
+        "num_hidden_layers": len(model.blocks),
+        "max_position_embeddings": model.block_length,
+        "tie_word_embeddings": False,
+        **_common(),
+        "use_cache": False,
+    }
+    package = Path(__file__).parents[1]
+    texts = {Path(name).name: (package / name).read_text(encoding="utf-8") for name in CODE}
+    return Converted(tensors, config, {name: IMPORT.sub(r"\1.", text).encode() for name, text in texts.items()})
 
 
 def _llama(model: Llama) -> Converted:
     name = type(model).__name__
     if model.rope != "textbook":
         raise _refused(f"this {name} has rope={model.rope}, which is no rotation")
-    if model.storage != "float32":
-        raise _refused(f"this {name} computes in {model.storage} and float32 by turns")
+    _check_storage(model)
     tensors = {
         "model.embed_tokens.weight": model.token_embedding.weight,
         "model.norm.weight": model.final_norm.weight,
@@ -103,7 +192,7 @@ def _llama(model: Llama) -> Converted:
         "tie_word_embeddings": False,
         **_common(),
     }
-    return tensors, config
+    return Converted(tensors, config, {})
 
 
 Branch = TypeVar("Branch", RotaryAttention, GatedFeedForward)
@@ -172,7 +261,7 @@ def _gpt2(model: GPT) -> Converted:
         "tie_word_embeddings": tied,
         **_common(),
     }
-    return {name: tensor.float() for name, tensor in tensors.items()}, config
+    return Converted({name: tensor.float() for name, tensor in tensors.items()}, config, {})
 
 
 class _Wide:

@@ -150,22 +150,24 @@ def _write(model: Opened, to: Path, form: str, dtype: str) -> list[Path]:
     from paper_repro.exports import huggingface
     from paper_repro.training import checkpoints
 
-    files = {}
     if form == HUGGING_FACE:
-        tensors, config = huggingface.converted(model.module.model)
+        tensors, config, files = huggingface.converted(model.module.model, model.described["model"])
         metadata = {"format": "pt"}  # transformers asks for it
+        if (tokenizer := _tokenizer_of(model)) is not None:
+            files |= huggingface.vocabulary(tokenizer, model.module.model.block_length)
+            config["eos_token_id"] = tokenizer.end_of_text
     else:
         tensors, metadata = checkpoints.distinct(model.module.model), {"cell": model.cell}
-        config = {**model.described, "dtype": dtype}
-        if (vocabulary := _vocabulary(model)) is not None:
-            files[VOCABULARY] = vocabulary
+        config, files = {**model.described, "dtype": dtype}, {}
+        if (tokenizer := _tokenizer_of(model)) is not None:
+            files[VOCABULARY] = _vocabulary(tokenizer)
     kinds = {name: getattr(torch, dtype) if one.is_floating_point() else one.dtype for name, one in tensors.items()}
     stored = {name: one.detach().cpu().to(kinds[name]).contiguous() for name, one in tensors.items()}
     files[WEIGHTS] = safetensors.torch.save(stored, metadata)
     if form == FORMAT:
         config["weights_sha256"] = sha256_of_bytes(files[WEIGHTS])
         files[CARD] = card.written(to.name, config, len(files[WEIGHTS])).encode()
-    files[CONFIG] = json.dumps(config, indent=2, ensure_ascii=False).encode() + b"\n"
+    files[CONFIG] = huggingface.as_json(config)
     try:
         for name, content in files.items():
             write_atomically(to / name, content)
@@ -314,16 +316,19 @@ def _described(record: Record) -> dict[str, Any]:
     }
 
 
-def _vocabulary(model: Opened) -> bytes | None:
-    """Return the content of tokenizer.json: the tokenizers library's, or of characters our own."""
-    from paper_repro.datamodules.tokenizers import BytePairTokenizer, CharacterTokenizer
-
+def _tokenizer_of(model: Opened) -> "Tokenizer | None":
     try:
-        tokenizer = model.tokenizer()
+        return model.tokenizer()
     except UsageError as error:
         if hasattr(type(model.data), "tokenizer"):
             _log.warning("no %s is written: %s", VOCABULARY, error)
         return None
+
+
+def _vocabulary(tokenizer: "Tokenizer") -> bytes:
+    """Return the content of tokenizer.json: the tokenizers library's, or of characters our own."""
+    from paper_repro.datamodules.tokenizers import BytePairTokenizer, CharacterTokenizer
+
     if isinstance(tokenizer, CharacterTokenizer):
         return json.dumps({"characters": tokenizer.characters}).encode() + b"\n"
     assert isinstance(tokenizer, BytePairTokenizer)

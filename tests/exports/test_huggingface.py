@@ -2,9 +2,13 @@
 
 Logits are held to 1e-5 of the largest of them in float32: both sides multiply the same numbers in another order (fused
 products, another layout of heads), and a wide GPT-2 and Llama's angles are rounded once more; measured at most 2e-6.
+nGPT's are computed by the same code.
 """
 
-import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +17,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+import paper_repro
 from paper_repro.base.errors import UsageError
+from paper_repro.datamodules.tokenizers import ROUND_TRIP, BytePairTokenizer, CharacterTokenizer
 from paper_repro.exports import huggingface
+from paper_repro.exports.weights import export
 from paper_repro.models.cem import CEMMLP
 from paper_repro.models.gpt import GPT, RGPT
 from paper_repro.models.llama import Llama, gated_feed_forward, rotary_attention
@@ -50,11 +57,29 @@ def llama(**sizes: Any) -> Llama:
     return trained(Llama(block_length=CONTEXT, **{**parts, **sizes}))
 
 
-def loaded(model: nn.Module, folder: Path) -> Any:
-    tensors, config = huggingface.converted(model)
-    (folder / "config.json").write_text(json.dumps(config))
+@pytest.fixture(scope="module", autouse=True)
+def modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Where transformers copies the code that it is told to trust, instead of the home folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = str(tmp_path_factory.mktemp("modules"))
+        patch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", folder)
+        patch.setattr(sys, "path", [folder, *sys.path])
+        yield
+
+
+def write(model: nn.Module, folder: Path, settings: dict[str, Any] | None = None) -> dict[str, Any]:
+    tensors, config, code = huggingface.converted(model, settings or {})
+    (folder / "config.json").write_bytes(huggingface.as_json(config))
     save_file({name: one.detach().contiguous() for name, one in tensors.items()}, folder / "model.safetensors")
-    found, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    for name, content in code.items():
+        (folder / name).write_bytes(content)
+    return config
+
+
+def loaded(model: nn.Module, folder: Path, settings: dict[str, Any] | None = None) -> Any:
+    config = write(model, folder, settings)
+    trust = {"trust_remote_code": True} if "auto_map" in config else {}
+    found, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **trust)
     assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
     assert type(found).__name__ == config["architectures"][0]
     return found.eval()
@@ -111,6 +136,110 @@ def test_without_output_bias_it_has_the_same_size_and_may_be_tied(
     assert_same(model, found)
 
 
+FIXED, ONE = {"mode": "fixed", "init": 0.3}, {"mode": "scalar", "init": 0.2, "scale": "1/sqrt(d)"}
+NGPTS: dict[str, dict[str, Any]] = {
+    "as published": {"vocabulary_size": 40, "width": 16, "num_heads": 2, "num_layers": 2},
+    "other scales": {
+        "vocabulary_size": 41, "width": 12, "num_heads": 3, "num_layers": 1, "hidden_factor": 3,
+        "alpha_A": FIXED, "s_qk": FIXED, "s_z": FIXED, "alpha_M": ONE, "s_u": None,
+    },
+    "other forms": {
+        "vocabulary_size": 17, "width": 8, "num_heads": 1, "num_layers": 3, "alpha_sign": "signed",
+        "update": "riemannian", "qk_norm": False, "rope": "published",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", NGPTS.values(), ids=NGPTS)
+def test_ngpt_takes_its_code_along(settings: dict[str, Any], tmp_path: Path) -> None:
+    settings = {"block_length": CONTEXT, **settings}
+    model = trained(NGPT(**settings))
+    found = loaded(model, tmp_path, {"_target_": "paper_repro.models.ngpt.NGPT", **settings})
+    assert_same(model, found)
+    ids = ids_for(model)
+    assert torch.allclose(found(ids, labels=ids).loss, model.cross_entropy(ids[:, :-1], ids[:, 1:]))
+    long = found.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=4, do_sample=False)
+    assert torch.equal(long, model.generate(ids, 4, temperature=0.0))  # of the last tokens that it sees at once
+    with pytest.raises(ValueError, match="pad on the right"):
+        found(ids, attention_mask=torch.arange(CONTEXT).expand_as(ids) > 2)
+
+
+def test_what_transformers_saves_of_an_ngpt_it_opens_again(tmp_path: Path) -> None:
+    settings = {"block_length": CONTEXT, **NGPTS["as published"], "s_qk": FIXED}
+    model = trained(NGPT(**settings))
+    loaded(model, tmp_path, settings).save_pretrained(tmp_path / "again")
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "again", trust_remote_code=True)
+    assert_same(model, again.eval())
+
+
+OTHERS = """
+import sys, importlib.abc
+class Block(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "paper_repro":
+            raise ImportError(name)
+sys.meta_path.insert(0, Block())
+import torch, transformers
+folder = sys.argv[1]
+model = transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+ids = tokenizer("The function returns", return_tensors="pt")
+print(model(ids["input_ids"]).logits.double().abs().sum().item())
+print(tokenizer.decode(model.generate(**ids, max_new_tokens=20, do_sample=False)[0]))
+"""
+
+
+@pytest.mark.slow
+def test_an_exported_ngpt_needs_none_of_our_packages(tmp_path: Path) -> None:
+    export("ngpt", tmp_path / "out", "huggingface")
+    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "PYTHONPATH": ""}
+    command = [sys.executable, "-c", OTHERS, str(tmp_path / "out")]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    total, text = done.stdout.split("\n", 1)
+    model: Any = paper_repro.load("ngpt")
+    ids = torch.tensor([model.tokenizer.encode("The function returns")])
+    with torch.no_grad():
+        assert float(total) == pytest.approx(float(model(ids).double().abs().sum()), rel=TOLERANCE)
+    own = model.generate(ids, 20, temperature=0.0, stop=model.tokenizer.end_of_text)
+    assert text == model.tokenizer.decode(own[0].tolist()) + "\n"
+
+
+TEXTS = [ROUND_TRIP, "The function returns\n\n  a value.", "Does <|endoftext|> end it?", ""]
+
+
+def tokenizer_in(folder: Path) -> Any:
+    return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+
+
+@pytest.mark.parametrize("name", ["gpt", "llama", "ngpt"])
+def test_a_text_has_the_same_ids_and_comes_back(name: str, tmp_path: Path) -> None:
+    export(name, tmp_path / "out", "huggingface")
+    own: Any = paper_repro.load(name).tokenizer
+    found = tokenizer_in(tmp_path / "out")
+    assert isinstance(own, BytePairTokenizer) and len(found) == own.vocabulary_size
+    assert found.eos_token_id == own.end_of_text
+    for text in TEXTS:
+        ids = own.encode(text)
+        assert found(text)["input_ids"] == ids and found.decode(ids) == text
+
+
+def test_so_it_is_with_characters(tmp_path: Path) -> None:
+    own = CharacterTokenizer("".join(TEXTS))
+    model = trained(GPT(own.vocabulary_size, CONTEXT, 8, 2, 1))
+    write(model, tmp_path)
+    for name, content in huggingface.vocabulary(own, CONTEXT).items():
+        (tmp_path / name).write_bytes(content)
+    found = tokenizer_in(tmp_path)
+    assert len(found) == own.vocabulary_size and found.model_max_length == CONTEXT
+    for text in TEXTS:
+        assert found(text)["input_ids"] == own.encode(text) and found.decode(own.encode(text)) == text
+    with pytest.raises(Exception, match="Missing"):
+        found("Z")
+
+
 def test_dropout_is_kept_for_those_who_train_on(tmp_path: Path) -> None:
     model = GPT(40, CONTEXT, 16, 2, 1, dropout=0.25)
     config = loaded(model, tmp_path).config
@@ -119,7 +248,7 @@ def test_dropout_is_kept_for_those_who_train_on(tmp_path: Path) -> None:
 
 SIZES = {"vocabulary_size": 40, "block_length": CONTEXT, "width": 16, "num_heads": 2}
 REFUSED: dict[str, tuple[Any, str]] = {
-    "ngpt": (lambda: NGPT(**SIZES, num_layers=1), "NGPT is no architecture of transformers"),
+    "ngpt in bfloat16": (lambda: NGPT(**SIZES, num_layers=1, storage="bfloat16"), "NGPT computes in bfloat16"),
     "rgpt": (lambda: RGPT(**SIZES, num_steps=2), "RGPT is no architecture of transformers"),
     "published rope": (lambda: BaselineGPT(**SIZES, num_layers=1, rope="published"), "rope=published, which is no"),
     "qk norm": (lambda: BaselineGPT(**SIZES, num_layers=1, qk_norm=True), "normalises queries and keys"),
@@ -140,7 +269,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 def test_what_no_class_computes_is_refused_and_what_can_be_exported_is_named(case: str) -> None:
     make, message = REFUSED[case]
     with pytest.raises(UsageError, match=message) as caught:
-        huggingface.converted(make())
+        huggingface.converted(make(), {})
     text = str(caught.value)
     assert text.startswith("--format huggingface: ") and "\n" not in text
     assert huggingface.EXPORTED in text and "--format paper-repro takes every model" in text

@@ -126,7 +126,7 @@ def refused(words: list[str], capsys: Any) -> str:
 def test_wrong_input_is_one_line_and_nothing_is_written(
     finished: Callable[..., Any], tmp_path: Path, capsys: Any
 ) -> None:
-    finished("ngpt")
+    finished("cem")
     to, runs = ["--to", str(tmp_path / "out")], ["--runs", str(tmp_path)]
     assert "which model, and where to? give MODEL --to DIR" in refused([CELL, *runs], capsys)
     assert f"did you mean '{CELL}'" in refused(["0123456789abcdee", *to, *runs], capsys)
@@ -134,7 +134,7 @@ def test_wrong_input_is_one_line_and_nothing_is_written(
         [CELL, *to, *runs, "--format", "onnx"], capsys
     )
     text = refused([CELL, *to, *runs, "--format", "huggingface"], capsys)
-    assert "NGPT is no architecture of transformers; exported are Llama" in text
+    assert "the attention CEMAttention; exported are Llama" in text
     assert not (tmp_path / "out").exists()
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").touch()
