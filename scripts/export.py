@@ -38,6 +38,10 @@ def main(arguments: Sequence[str]) -> int:
     add("--make", nargs="+", metavar="NAME", help="train models that come with the package, and write them anew")
     add("--runs", type=Path, help="folder of runs for ids (default: $PAPER_REPRO_RUNS, else runs/); runs=DIR, too")
     words = parser.read(given)
+    if words.make is not None and words.model is not None:
+        raise UsageError(f"{words.model} and --make: give MODEL --to DIR, or --make NAME")
+    if words.private and not str(words.to).startswith(HUB):
+        raise UsageError(f"--private: it goes with --to {HUB}owner/name")
     if words.make is not None:
         written = [path for name in words.make for path in make(name, runs=words.runs)]
     elif words.model is None or words.to is None:

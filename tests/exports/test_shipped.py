@@ -198,6 +198,8 @@ def test_what_cannot_be_loaded_is_said_in_a_line(case: str, hub: Hub, tmp_path: 
     ("words", "message"),
     [
         (["ngpt"], "which model, and where to? give MODEL --to DIR, or --make NAME"),
+        (["ngpt", "--make", "ngpt"], "ngpt and --make: give MODEL --to DIR, or --make NAME"),
+        (["ngpt", "--to", "DIR", "--private"], "--private: it goes with --to hf://owner/name"),
         (["--make", "ngptt"], "no model of that name (did you mean 'ngpt'?)"),
         (["ngpt", "--to", "hf://me"], "expected hf://owner/name"),
         (["ngpt", "--to", "out", "--dtype", "int8"], "--dtype int8: expected float32 or float16 or bfloat16"),
