@@ -1,4 +1,5 @@
-"""Writes pages from the committed results: README.md, claims.md, bench/README.md, and the heads of experiments.
+"""Writes pages from the committed results: README.md, one for each paper, claims.md, bench/README.md, and the heads of
+experiments.
 
 results_index.py            write all; the head of an experiment's config says what a run should come to
 results_index.py --check    write nothing; exit code 1 if one of them is not current
@@ -49,6 +50,8 @@ def main(arguments: Sequence[str]) -> int:
     if unknown := sorted({table["artifact"] for table in tables} - spec.find().keys()):
         raise UsageError(f"{RESULTS / unknown[0]} has a table, {spec.PAPERS} no file: add that, or delete it")
     texts = {"README.md": _readme(tables), "claims.md": _claims(tables), "bench/README.md": _benches(RESULTS / "bench")}
+    papers = {name.partition("/")[0] for name in spec.find()}
+    texts |= {f"{paper}/README.md": _paper(paper, tables) for paper in papers}
     pages = {RESULTS / name: f"{WRITTEN_BY}\n{text}" for name, text in texts.items()} | dict(_experiments(RESULTS))
     if "--check" in words.flags:
         stale = [path for path, text in pages.items() if not path.is_file() or path.read_text() != text]
@@ -62,28 +65,46 @@ def main(arguments: Sequence[str]) -> int:
 
 def _readme(tables: Sequence[dict[str, Any]]) -> str:
     """Write the page that begins with the headline claims and lists every artifact."""
-    rows, told = [], list[str]()
-    for row in headlines(tables, lambda cell: records.find(RESULTS, cell)):
-        link = f"[{row.artifact}]({row.artifact}/{row.scale}/table.md)" if row.claim else f"{row.artifact}: not run"
-        estimate, word = _estimate(row.claim) if row.claim else "", f"**{row.claim['word']}**" if row.claim else ""
-        sources = ", ".join(f"[{one['source']}]({one['address']})" for one in row.replications) or "none read"
-        rows.append([f"**{row.name}**", row.paper, row.sentence, f"{estimate} ({link})", word, row.regime, sources])
-        told += [f"* **{row.name}.** {one['found']} ([{one['source']}]({one['address']}))" for one in row.replications]
-    headers = ["", "claim of the paper", "in a sentence", "here", "word", "models here", "public replications"]
+    rows, told = _headlines(tables, RESULTS)
     found = json.loads((RESULTS / "cem/table3/cpu/table.json").read_text())["rows"]
     measured = [one["verdict"] for one in found if one["quantity"] in ("train_rmse", "test_rmse")]
     measured = [word for word in measured if word]
     return _filled(
         "README.md",
-        headlines=_table(rows, headers),
+        headlines=rows,
         misses=misses(claim for table in counted(tables) for claim in table["claims"]),
-        replications="Public replications, as their sources say:\n\n" + "\n".join(told),
-        table=published_listing(RESULTS),
+        replications=told,
+        table=published_listing(RESULTS, RESULTS),
         totals=_totals(tables),
         fitted=measured.count(FITTED),
         judged=len(measured),
         expected="{:.0f} to {:.0f} %".format(*(100 * share for share in within_one_deviation())),
     )
+
+
+def _headlines(tables: Sequence[dict[str, Any]], below: Path) -> tuple[str, str]:
+    """Return the table of the headline claims below a folder, and the list of their public replications."""
+    rows, told = [], list[str]()
+    for row in headlines(tables, lambda cell: records.find(RESULTS, cell)):
+        if not (folder := RESULTS / row.artifact).is_relative_to(below):
+            continue
+        place = (folder / row.scale / "table.md").relative_to(below).as_posix()
+        link = f"[{row.artifact}]({place})" if row.claim else f"{row.artifact}: not run"
+        estimate, word = _estimate(row.claim) if row.claim else "", f"**{row.claim['word']}**" if row.claim else ""
+        sources = ", ".join(f"[{one['source']}]({one['address']})" for one in row.replications) or "none read"
+        rows.append([f"**{row.name}**", row.paper, row.sentence, f"{estimate} ({link})", word, row.regime, sources])
+        told += [f"* **{row.name}.** {one['found']} ([{one['source']}]({one['address']}))" for one in row.replications]
+    headers = ["", "claim of the paper", "in a sentence", "here", "word", "models here", "public replications"]
+    said = "Public replications, as their sources say:\n\n" + "\n".join(told)
+    return _table(rows, headers), said if told else "No public replication was found."
+
+
+def _paper(paper: str, tables: Sequence[dict[str, Any]]) -> str:
+    """Write the page of a paper: its headline claims, what was found here and elsewhere, and its artifacts."""
+    rows, told = _headlines(tables, RESULTS / paper)
+    title = next(spec.load(name).source.paper for name in spec.find() if name.startswith(f"{paper}/"))
+    listing = published_listing(RESULTS, RESULTS / paper)
+    return _filled("paper.md", title=title, headlines=rows, replications=told, table=listing)
 
 
 def _filled(template: str, **parts: Any) -> str:

@@ -143,6 +143,11 @@ class Site:
             "records.html": {"papers": papers},
         }
         files |= {name: self.page(name, name, **given[name]) for name in MENU}
+        for paper, name in papers:
+            own = given["index.html"] | {"paper": name}
+            own["results"] = [one for one in source.results if one.paper == paper]
+            own["headlines"] = [row for row in own["headlines"] if row.artifact.startswith(f"{paper}/")]
+            files[f"papers/{paper}.html"] = self.page(f"papers/{paper}.html", "index.html", **own)
         for name, given_model in models.items():
             files[f"models/{name}.html"] = self.page(f"models/{name}.html", "model.html", model=given_model)
         for cell, kept in source.records.items():
@@ -154,7 +159,8 @@ class Site:
         source, documents = self.source, [result.document for result in self.source.results]
         rows = headlines(documents, lambda cell: kept.record if (kept := source.records.get(cell)) else None)
         missed = misses(claim for table in largest(documents) for claim in table["claims"])
-        return {"headlines": [row for row in rows if row.claim], "misses": missed}
+        found = [row for row in rows if row.claim]
+        return {"headlines": found, "misses": missed, "results": source.results, "paper": ""}
 
     def claims(self) -> dict[str, Any]:
         found = [(result, claim) for result in self.source.results for claim in result.document["claims"]]

@@ -256,14 +256,14 @@ def _tabulated(rows: Sequence[Sequence[str]], headers: Sequence[str], kind: str 
     return tabulate(rows, headers, tablefmt=kind, disable_numparse=True)
 
 
-def published_listing(results: Path) -> str:
-    """List every artifact of the committed reference as a Markdown table; each id links to its published table."""
+def published_listing(results: Path, below: Path) -> str:
+    """List the artifacts of the committed reference below a folder as a Markdown table, with links from that folder."""
     rows = []
     found = spec.scan()
-    for name in found:
+    for name in (one for one in found if (results / one).is_relative_to(below)):
         artifact = spec.load(name, found)
         folder, *judged = _judged(artifact, results)
-        title = name if folder is None else f"[{name}]({folder.relative_to(results).as_posix()}/table.md)"
+        title = name if folder is None else f"[{name}]({folder.relative_to(below).as_posix()}/table.md)"
         rows.append([title, artifact.title, "-" if folder is None else folder.name, *judged])
     headers = ["artifact", "title (the paper's)", "scale", "made from", "the paper's claims", "questions of ours"]
     return _tabulated(rows, headers, "github")

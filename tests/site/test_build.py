@@ -67,6 +67,7 @@ def test_the_site_of_the_results_has_every_page_and_no_link_leads_nowhere(site: 
     wanted = {name.removesuffix(".html") for name in MENU}
     wanted |= {f"records/{path.parent.name}" for path in RESULTS.glob("cells/*/record.json")}
     wanted |= {f"models/{name}" for name in listed_models()["models"]}
+    wanted |= {f"papers/{path.parents[2].name}" for path in RESULTS.glob("*/*/*/table.json")}
     wanted |= {f"artifacts/{path.parent.relative_to(RESULTS).as_posix()}" for path in RESULTS.glob("*/*/*/table.json")}
     assert there == wanted and f"{len(there):,} pages" in site.printed
     assert problems(site.folder) == []
@@ -87,6 +88,18 @@ def test_the_pages_say_what_the_tables_say(site: Any) -> None:
         assert [number for number in re.findall(r"[-\d.]+ ± [\d.]+(?: ‡)?", printed) if number not in text] == [], path
         for figure in path.parent.glob("figure*.svg"):
             assert f"figures/{name}/{figure.name}" in sheet, figure
+
+
+@pytest.mark.slow
+def test_the_page_of_a_paper_has_its_claims_sizes_and_replications_and_no_other_papers(site: Any) -> None:
+    tables = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*/*/*/table.json"))]
+    rows = headlines(tables, lambda cell: None)
+    for paper in {row.artifact.partition("/")[0] for row in rows}:
+        text, written = Page(site.folder / "papers" / f"{paper}.html").text, (RESULTS / paper / "README.md").read_text()
+        for row in rows:
+            own = row.artifact.startswith(f"{paper}/")
+            said = [row.paper, row.sentence, *(one["found"] for one in row.replications)]
+            assert [one for one in said if (one in text) != own or (one in written) != own] == [], (paper, row.name)
 
 
 @pytest.mark.slow
