@@ -57,6 +57,9 @@ HABITS = {
     "trainer.accumulate_grad_batches": "training.accumulate",
     "trainer.num_nodes": "machine.nodes",
     "learning_rate": "optimizer.lr",
+    "callbacks": "training.callbacks",
+    "logger": "machine.logger",
+    "trainer": "training",
 }
 """Keys of Lightning's and Hydra's templates, each with the key that does the same here."""
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list"}
@@ -687,9 +690,9 @@ def apply(config: dict[str, Any], override: Override) -> None:
     *parents, last = override.key.split(".")
     node: Any = config
     for depth, part in enumerate(parents):
-        if part not in node:
+        if part not in node and not (override.adds and depth):
             raise _unknown_key(override, parents[:depth], node, config)
-        if not isinstance(node[part], dict):
+        if not isinstance(node.setdefault(part, {}), dict):
             raise override.error(f"{'.'.join(parents[: depth + 1])} is a value, not a section")
         node[part] = dict(node[part])
         node = node[part]
@@ -697,7 +700,7 @@ def apply(config: dict[str, Any], override: Override) -> None:
         node[last] = _product(override, node.get(last))
     elif last in node:
         node[last] = _fitting(override, node[last])
-    elif override.adds:
+    elif override.adds and override.key not in HABITS:
         node[last] = override.value
     else:
         raise _unknown_key(override, parents, node, config)
@@ -713,6 +716,7 @@ def _unknown_key(
     wanted = HABITS.get(override.key, override.key)
     last = wanted.rpartition(".")[2].casefold()
     alike = [key for key, _ in _nodes(config, "") if key.rpartition(".")[2].casefold() == last]
+    alike = alike or [wanted] * (wanted != override.key)
     if alike:
         shown = wanted if wanted in alike else " or ".join(sorted(alike, key=lambda key: key.count("."))[:3])
         return override.error(f"{said} (did you mean {shown}?)")
