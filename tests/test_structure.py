@@ -351,13 +351,14 @@ def test_the_wheel_works_in_an_environment_of_its_own(wheel: Path, tmp_path: Pat
     own = tmp_path / "env"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(own)], check=True, timeout=120)
     python, command = own / "bin" / "python", own / "bin" / "paper-repro"
+    variables = {**os.environ, "PYTHONPATH": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     install = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-index", "--no-deps"]
-    subprocess.run([*install, str(wheel)], check=True, timeout=300)
+    install += ["--ignore-installed", str(wheel)]  # an editable install's egg-info in the checkout may be seen
+    subprocess.run(install, cwd=tmp_path, env=variables, check=True, timeout=300)
     (site,) = own.glob("lib/python*/site-packages")
     (site / "others.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n")
 
     def said(*words: str | Path) -> str:
-        variables = {**os.environ, "PYTHONPATH": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
             words, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=300, check=False
         )
