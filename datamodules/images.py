@@ -168,6 +168,10 @@ class MaskedImageData(ImageData, _Cells):
         """Return which pixels of masked images (B, C, H, H) are blank, (B, 1, H, H): cells that are 0 throughout."""
         return self._pixels(functional.max_pool2d(masked.abs().amax(1, keepdim=True), self.cell) == 0)
 
+    def masked(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Return images (B, C, H, H) with cells blanked that the generator draws."""
+        return self._batch(images, self._drawn(len(images), generator), "", ())[0]
+
     def _pixels(self, cells: Tensor) -> Tensor:
         """Return cells (B, 1, H/c, H/c) pixel by pixel, (B, 1, H, H)."""
         return cells.repeat_interleave(self.cell, 2).repeat_interleave(self.cell, 3)

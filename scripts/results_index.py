@@ -19,13 +19,13 @@ import statistics
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from paper_repro.base.configs import CONF
 from paper_repro.base.errors import RESULTS, ROOT, UsageError, duration, parse, run_main
 from paper_repro.cells import records
-from paper_repro.site.files import adjusted, bench_commit, headlines, misses, read_bench
+from paper_repro.site.files import Headline, adjusted, bench_commit, headlines, misses, read_bench
 from paper_repro.tables import spec
 from paper_repro.tables.axes import EXACT
 from paper_repro.tables.claims import VERDICTS
@@ -49,9 +49,14 @@ def main(arguments: Sequence[str]) -> int:
     tables = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*/*/*/table.json"))]
     if unknown := sorted({table["artifact"] for table in tables} - spec.find().keys()):
         raise UsageError(f"{RESULTS / unknown[0]} has a table, {spec.PAPERS} no file: add that, or delete it")
-    texts = {"README.md": _readme(tables), "claims.md": _claims(tables), "bench/README.md": _benches(RESULTS / "bench")}
+    rows = headlines(tables, lambda cell: records.find(RESULTS, cell))
+    texts = {
+        "README.md": _readme(tables, rows),
+        "claims.md": _claims(tables),
+        "bench/README.md": _benches(RESULTS / "bench"),
+    }
     papers = {name.partition("/")[0] for name in spec.find()}
-    texts |= {f"{paper}/README.md": _paper(paper, tables) for paper in papers}
+    texts |= {f"{paper}/README.md": _paper(paper, rows) for paper in papers}
     pages = {RESULTS / name: f"{WRITTEN_BY}\n{text}" for name, text in texts.items()} | dict(_experiments(RESULTS))
     if "--check" in words.flags:
         stale = [path for path, text in pages.items() if not path.is_file() or path.read_text() != text]
@@ -63,9 +68,9 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _readme(tables: Sequence[dict[str, Any]]) -> str:
+def _readme(tables: Sequence[dict[str, Any]], claims: Sequence[Headline]) -> str:
     """Write the page that begins with the headline claims and lists every artifact."""
-    rows, told = _headlines(tables, RESULTS)
+    rows, told = _headlines(claims, RESULTS)
     found = json.loads((RESULTS / "cem/table3/cpu/table.json").read_text())["rows"]
     measured = [one["verdict"] for one in found if one["quantity"] in ("train_rmse", "test_rmse")]
     measured = [word for word in measured if word]
@@ -82,10 +87,10 @@ def _readme(tables: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def _headlines(tables: Sequence[dict[str, Any]], below: Path) -> tuple[str, str]:
+def _headlines(claims: Sequence[Headline], below: Path) -> tuple[str, str]:
     """Return the table of the headline claims below a folder, and the list of their public replications."""
     rows, told = [], list[str]()
-    for row in headlines(tables, lambda cell: records.find(RESULTS, cell)):
+    for row in claims:
         if not (folder := RESULTS / row.artifact).is_relative_to(below):
             continue
         place = (folder / row.scale / "table.md").relative_to(below).as_posix()
@@ -99,9 +104,9 @@ def _headlines(tables: Sequence[dict[str, Any]], below: Path) -> tuple[str, str]
     return _table(rows, headers), said if told else "No public replication was found."
 
 
-def _paper(paper: str, tables: Sequence[dict[str, Any]]) -> str:
+def _paper(paper: str, claims: Sequence[Headline]) -> str:
     """Write the page of a paper: its headline claims, what was found here and elsewhere, and its artifacts."""
-    rows, told = _headlines(tables, RESULTS / paper)
+    rows, told = _headlines(claims, RESULTS / paper)
     title = next(spec.load(name).source.paper for name in spec.find() if name.startswith(f"{paper}/"))
     listing = published_listing(RESULTS, RESULTS / paper)
     return _filled("paper.md", title=title, headlines=rows, replications=told, table=listing)
@@ -158,13 +163,13 @@ def _table(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> str:
 def _benches(folder: Path) -> str:
     """Write the page that lists the ratios of every published bench beside their goals."""
     found: dict[str, list[list[str]]] = {"comparisons": [], "cells": [], "commands": []}
-    missed = list[str]()
+    missed, known = list[str](), spec.find()
     for path in sorted(folder.glob("*.json")):
         bench = read_bench(path)
         end = f"{bench['device']}, {bench['threads']} thread", bench_commit(bench)
         found["comparisons"] += [[bench["bench"], *_comparison(one), *end] for one in bench.get("comparisons", [])]
         found["cells"] += [_cell(one, *end) for one in bench.get("cells", [])]
-        commands = [one for one in bench.get("commands", []) if _is_there(one["command"])]
+        commands = [one for one in bench.get("commands", []) if _is_there(one["command"], known)]
         found["commands"] += [_command(one, *end) for one in commands]
         missed += [f"`{one['command']}`" for one in commands if not one["met"]]
     comparison = ["bench", "case", "ours", "against", "ratio", "goal", "relative error", "where", "code"]
@@ -192,10 +197,10 @@ def _cell(one: Mapping[str, Any], where: str, code: str) -> list[str]:
     return [*found, f"{one['last']:.1%}", where, code]
 
 
-def _is_there(command: str) -> bool:
+def _is_there(command: str, known: Container[str]) -> bool:
     """Return whether a command names no artifact that has gone since it was measured."""
     named = re.search(r"reproduce\.py (\w+/\w+)", command)
-    return named is None or named[1] in spec.find()
+    return named is None or named[1] in known
 
 
 def _command(one: Mapping[str, Any], where: str, code: str) -> list[str]:

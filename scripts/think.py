@@ -281,12 +281,16 @@ class Descent:
         return {"energies": _token_energies(places, f"Energies of the states that predict each token, {label}")}
 
     def _completed(self, module: Any, label: str) -> dict[str, ThoughtFigure]:
+        import torch
+
+        from paper_repro.base.configs import instantiate
+        from paper_repro.base.identity import mix
         from paper_repro.probes.thoughts import complete_image, read_image
 
-        patches, data = module.model.patches, self.found.config["data"]
+        patches, data = module.model.patches, instantiate(self.found.config["data"])
         image = read_image(self.words.image, patches.size, patches.channels)
-        mask = data["cell"], data["mask_ratio"]
-        thought = complete_image(module.model, image, *mask, self.steps, module.phases.step_size, self.words.seed)
+        masked = data.masked(image[None], torch.Generator().manual_seed(mix(self.words.seed, "mask")))[0]
+        thought = complete_image(module.model, image, masked, self.steps, module.phases.step_size)
         shown = sorted({0, self.steps, *(4**power for power in range(9) if 4**power < self.steps)})
         return _strip(thought, shown, f"A masked image after steps of the relaxation, {label}", "masked")
 

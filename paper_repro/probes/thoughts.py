@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from paper_repro.base.errors import UsageError, at_least, positive
 from paper_repro.base.identity import mix
@@ -370,25 +369,14 @@ def think_of_image(model: ImageEBT, image: Tensor, time: int, num_steps: int, ma
 
 
 @torch.no_grad()
-def complete_image(
-    model: CET, image: Tensor, cell: int, mask_ratio: float, num_steps: int, step_size: float = 1.0, seed: int = 0
-) -> ImageThought:
-    """Blank a share of the cells of an image, (C, H, H) in [-1, 1], and relax a CET from there.
-
-    Args:
-        cell: the side of a cell in pixels, which divides H.
-        mask_ratio: the share that is blank, drawn by ``seed``; blank pixels are 0.
-        step_size: eps of the relaxation.
-    """
-    count = (image.shape[-1] // cell) ** 2
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(mix(seed, "mask")))
-    blank = torch.zeros(count).index_fill(0, order[: round(mask_ratio * count)], 1.0)
-    blank = functional.interpolate(blank.view(1, 1, image.shape[-1] // cell, -1), scale_factor=cell)[0] > 0  # (1, H, H)
-    masked = image.masked_fill(blank, 0.0)[None]  # (1, C, H, H)
-    clamped = model.clamp(masked.to(next(model.parameters()).device))
+def complete_image(model: CET, image: Tensor, masked: Tensor, num_steps: int, step_size: float = 1.0) -> ImageThought:
+    """Relax a CET from a masked form of an image, (C, H, H) in [-1, 1] both, by steps of size eps."""
+    clamped = model.clamp(masked[None].to(next(model.parameters()).device))
     every = range(num_steps + 1)
     found = model.relax(model.first(clamped), clamped, num_steps, step_size, energies_at=every, states_at=every)
-    completed = torch.cat([masked, *(model.patches.images(y).cpu() for y in found.states.y[1:])])  # (S + 1, C, H, H)
+    completed = torch.cat(
+        [masked[None], *(model.patches.images(y).cpu() for y in found.states.y[1:])]
+    )  # (S+1, C, H, H)
     return ImageThought(image, completed, found.energies[:, 0].tolist(), list(_psnr(completed, image)))
 
 

@@ -15,6 +15,8 @@ from paper_repro.base.errors import run_main
 from paper_repro.cells import records
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import Cell
+from paper_repro.datamodules.image_sources import Faces
+from paper_repro.datamodules.images import MaskedImageData
 from paper_repro.models import ebt_image as diffusion
 from paper_repro.models.cet import CET
 from paper_repro.models.ebt import DIRECT, ThinkingSettings
@@ -102,8 +104,10 @@ def test_cet_completes_a_masked_image_and_its_energy_falls() -> None:
     torch.manual_seed(0)
     model = CET(1, 12, 4, 4, width=16, num_heads=2, head_width=8, num_memories=8, start="drive")
     image = torch.rand(1, 12, 12, generator=torch.Generator().manual_seed(1)) * 2 - 1
-    found = complete_image(model, image, cell=3, mask_ratio=0.5, num_steps=4, step_size=0.5)
-    masked = found.found[0]
+    data = MaskedImageData(source=Faces(size=12), batch_size=1, cell=3)
+    masked = data.masked(image[None], torch.Generator().manual_seed(0))[0]
+    found = complete_image(model, image, masked, num_steps=4, step_size=0.5)
+    assert torch.equal(found.found[0], masked)
     cells = (masked == 0).view(4, 3, 4, 3).permute(0, 2, 1, 3).reshape(16, 9)
     assert cells.all(1).sum() == 8 and cells.any(1).sum() == 8, "half of the cells, each of them whole"
     assert torch.equal(masked[masked != 0], image[masked != 0])
