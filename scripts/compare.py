@@ -70,11 +70,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _folder(word: str, artifact: str | None, scale: str | None) -> Folder | None:
-    """Return the folder of tables or of runs that a word names; None where it may be a cell.
-
-    Raises:
-        UsageError: it is neither, or does not go with the artifact and scale that are given.
-    """
+    """Return the folder of tables or of runs that a word names; None where it may be a cell."""
     path = Path(word).expanduser()
     if (path / TABLE).is_file():
         try:
@@ -104,8 +100,7 @@ def _of_cells(records: Sequence[Record]) -> str:
     first, second = records
     names = [first.cell, second.cell] if first.cell != second.cell else [f"{first.cell} A", f"{second.cell} B"]
     about = [[name, *(_text(getattr(one, name)) for one in records)] for name in FIELDS]
-    for name in ("commit", "device"):
-        about.append([name, *(_text(one.provenance.get(name)) for one in records)])
+    about += [[name, *(_text(one.provenance.get(name)) for one in records)] for name in ("commit", "device")]
     about.append(["torch", *(_text((one.provenance.get("versions") or {}).get("torch")) for one in records)])
     rows = [_numbers(name, *(one.metrics.get(name) for one in records)) for name in {**first.metrics, **second.metrics}]
     curves = []

@@ -56,8 +56,8 @@ def main(arguments: Sequence[str]) -> int:
     settle = _set_inner_steps(words, model)
     if words.stop and tokenizer.end_of_text is None:
         raise UsageError("--stop: the vocabulary of this model has no token that ends a text; leave it out")
-    options = {"top_k": words.top_k, "top_p": words.top_p, "use_cache": words.cache}
-    options["stop"] = tokenizer.end_of_text if words.stop else None
+    stop = tokenizer.end_of_text if words.stop else None
+    options = {"top_k": words.top_k, "top_p": words.top_p, "use_cache": words.cache, "stop": stop}
     for prompt, seed in _prompts(words, found.config, tokenizer):
         ids = tokenizer.encode(prompt)
         if len(ids) > model.block_length and not words.crop:
@@ -74,9 +74,8 @@ def main(arguments: Sequence[str]) -> int:
         print(tokenizer.decode(generation.ids))
         if generation.steps:
             counts = ", ".join(f"{steps}: {tokens}" for steps, tokens in generation.histogram.items())
-            print(
-                f"inner steps per token: mean {generation.mean_steps:.2f}; tokens by number: {counts}", file=sys.stderr
-            )
+            mean = f"{generation.mean_steps:.2f}"
+            print(f"inner steps per token: mean {mean}; tokens by number: {counts}", file=sys.stderr)
     return 0
 
 
@@ -120,9 +119,7 @@ def _set_inner_steps(words: argparse.Namespace, model: CausalLanguageModel) -> S
 
 
 def _prompts(words: argparse.Namespace, config: Mapping[str, Any], tokenizer: Tokenizer) -> list[tuple[str, int]]:
-    """Return the given prompts; else the prompts of the cell's own probe, or of the shipped one for such a
-    vocabulary.
-    """
+    """Return the given prompts, else those of the cell's probe, or of the shipped one for such a vocabulary."""
     if words.prompt:
         return [(prompt, words.seed or 0) for prompt in words.prompt]
     nodes = (config.get("probes") or {}).values()

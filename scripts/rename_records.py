@@ -46,11 +46,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def rename(runs: Path, path: Path, dry: bool) -> bool:
-    """Return whether the record in ``path`` had another id or form than today's, which it has then.
-
-    Raises:
-        UsageError: it is damaged, does not tell the data that its id depends on, or another record has that id.
-    """
+    """Give the record in ``path`` today's id and form; return whether it had others."""
     try:
         content = unsealed(path)
     except CorruptFileError as error:

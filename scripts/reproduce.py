@@ -61,11 +61,6 @@ ACTIONS = [
 ]
 CONTRIBUTION = "--check-contribution"
 SETTINGS = ("scale", "seeds", "seed", "runs")
-RARELY = 50_000
-"""New objects between two collections of garbage, of which plans, tables and figures make little."""
-READERS = ("paper_repro.cells", "paper_repro.tables")
-"""The packages that read records, and warn of damaged ones."""
-INSTEAD = "--render shows the committed results where there are any"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -91,7 +86,7 @@ def main(arguments: Sequence[str]) -> int:
     if not words.names:
         raise UsageError("which artifact? --list shows them all")
     if action == "--render":
-        gc.set_threshold(RARELY)
+        gc.set_threshold(50_000)  # objects: plans, tables and figures make little garbage
     artifacts = [spec.load(name) for name in _chosen(words)]
     if action == "--render" and "runs" in words.settings and not words.runs.is_dir():
         raise UsageError(f"runs={words.settings['runs']}: there is no such folder, so --render has nothing to read")
@@ -102,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
     codes = []
     with start.leading():
         for artifact in artifacts:
-            with errors.kept(*READERS) as warnings:
+            with errors.kept("paper_repro.cells", "paper_repro.tables") as warnings:  # of damaged records
                 codes.append(_one(artifact, words, action, warnings, slurm))
             if codes[-1] == INTERRUPTED:
                 break
@@ -122,21 +117,17 @@ def _check_launcher(words: Words, slurm: start.Slurm | None) -> None:
 
 def _check_all(artifacts: "Sequence[Artifact]", words: Words, action: str) -> None:
     """Find what is wrong with the last of several artifacts before the first is run or written."""
-    if action in ("", "--fill", "--again", "--render", "--publish"):
-        plans = [_plan(artifact, words) for artifact in artifacts]
+    if action not in ("", "--fill", "--again", "--render", "--publish"):
+        return
+    for plan in [_plan(artifact, words) for artifact in artifacts]:
         if action == "--publish":
             from paper_repro.tables.publish import content
 
-            for plan in plans:
-                content(plan, words.runs, RESULTS)
+            content(plan, words.runs, RESULTS)
 
 
 def _chosen(words: Words) -> list[str]:
-    """Return the artifacts that the names mean; where one is the folder of a scale, that scale is asked for.
-
-    Raises:
-        UsageError: unknown names, or ``scale=`` says another scale.
-    """
+    """Return the artifacts that the names mean; where one is the folder of a scale, that scale is asked for."""
     ids, scale = spec.artifacts(words.names)
     if scale and words.settings.setdefault("scale", scale) != scale:
         raise UsageError(f"scale={words.settings['scale']} and a folder of scale {scale}: give one scale")
@@ -211,7 +202,8 @@ def _cells(plan: "Plan", words: Words, action: str, warnings: "Later", slurm: st
         return result.exit_code
     if all(cell.missing for cell in plan.cells):
         warnings.print()
-        print(f"{plan.artifact.id}: no cell could be run, so no table is written; {INSTEAD}", file=sys.stderr)
+        instead = "--render shows the committed results where there are any"
+        print(f"{plan.artifact.id}: no cell could be run, so no table is written; {instead}", file=sys.stderr)
         return result.exit_code
 
     code = result.exit_code
@@ -242,11 +234,7 @@ def _verify(words: Words) -> int:
 
 
 def _check_contribution(words: Words) -> int:
-    """Print a table of the checks of somebody's records.
-
-    Returns:
-        1 where a record is refused.
-    """
+    """Print a table of the checks of somebody's records; return 1 where one is refused."""
     from tabulate import tabulate
 
     from paper_repro.cells import contribution, records
@@ -272,8 +260,7 @@ def _check_contribution(words: Words) -> int:
 def _show(plan: "Plan", runs: Path, warnings: "Later") -> int:
     """Write table and figure, and print the table with the warnings below it.
 
-    Returns:
-        0, or the exit code of a wrong config where the YAML names metrics that no cell has.
+    The exit code is that of a wrong config where the YAML names metrics that no cell has.
     """
     from paper_repro.cells import measurements
     from paper_repro.tables.publish import render

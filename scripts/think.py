@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
 
     try:
         if isinstance(found.module.model, tuple(DESCENTS.values())):
-            figures = Descent.load(words, found).figures()
+            figures = _descended(words, found)
         else:
             figures = getattr(Thinker.load(words, found), words.subject)()
         for name, figure in figures.items():
@@ -238,61 +238,43 @@ class Thinker:
         return {"energies": energies, "landscape": Surfaces(list(rows(around(), self.manner.seed)), title)}
 
 
-@dataclass(frozen=True)
-class Descent:
-    """A model whose forward pass is a descent, and the words of the command; ``figures`` prints and draws it."""
+def _descended(words: argparse.Namespace, found: Opened) -> dict[str, ThoughtFigure]:
+    """Print the descent that is the forward pass of a model, and return its figures."""
+    from paper_repro.probes.thoughts import DESCENTS, Reader
 
-    words: argparse.Namespace
-    found: Opened
-    steps: int
+    module: Any = found.module
+    model, name = module.model, type(module.model).__name__
+    subject = next(subject for subject, kind in DESCENTS.items() if isinstance(model, kind))
+    if words.subject != subject:
+        raise UsageError(f"{words.checkpoint}: {name} descends on {SUBJECTS[subject][0]}: give {SUBJECTS[subject][1]}")
+    for option, default in OF_AN_EBT.items():
+        if getattr(words, option) != default:
+            raise UsageError(f"--{option.replace('_', '-')}: it is an EBT's, and {name} is none; leave it out")
+    steps = max(words.steps or [module.phases.free_steps if subject == "image" else model.num_steps])
+    label = f"{name} {found.cell}"
+    print(f"{label}, {steps} steps of the forward pass")
+    if subject == "image":
+        return _completed(words, found, steps, label)
+    reader = Reader(model, found.tokenizer())
+    places = reader.descend(reader.encode(words.prompt), steps)
+    _print_places(places, _shader(energy for place in places for energy in place.energies))
+    return {"energies": _token_energies(places, f"Energies of the states that predict each token, {label}")}
 
-    @classmethod
-    def load(cls, words: argparse.Namespace, found: Opened) -> Descent:
-        from paper_repro.probes.thoughts import DESCENTS
 
-        module: Any = found.module
-        subject = next(name for name, kind in DESCENTS.items() if isinstance(module.model, kind))
-        name = type(module.model).__name__
-        if words.subject != subject:
-            raise UsageError(
-                f"{words.checkpoint}: {name} descends on {SUBJECTS[subject][0]}: give {SUBJECTS[subject][1]}"
-            )
-        for option, default in OF_AN_EBT.items():
-            if getattr(words, option) != default:
-                raise UsageError(f"--{option.replace('_', '-')}: it is an EBT's, and {name} is none; leave it out")
-        return cls(
-            words,
-            found,
-            max(words.steps or [module.phases.free_steps if subject == "image" else module.model.num_steps]),
-        )
+def _completed(words: argparse.Namespace, found: Opened, steps: int, label: str) -> dict[str, ThoughtFigure]:
+    import torch
 
-    def figures(self) -> dict[str, ThoughtFigure]:
-        module: Any = self.found.module
-        label = f"{type(module.model).__name__} {self.found.cell}"
-        print(f"{label}, {self.steps} steps of the forward pass")
-        return self._completed(module, label) if self.words.subject == "image" else self._read(module.model, label)
+    from paper_repro.base.configs import instantiate
+    from paper_repro.base.identity import mix
+    from paper_repro.probes.thoughts import complete_image, read_image
 
-    def _read(self, model: Any, label: str) -> dict[str, ThoughtFigure]:
-        from paper_repro.probes.thoughts import Reader
-
-        reader = Reader(model, self.found.tokenizer())
-        places = reader.descend(reader.encode(self.words.prompt), self.steps)
-        _print_places(places, _shader(energy for place in places for energy in place.energies))
-        return {"energies": _token_energies(places, f"Energies of the states that predict each token, {label}")}
-
-    def _completed(self, module: Any, label: str) -> dict[str, ThoughtFigure]:
-        import torch
-
-        from paper_repro.base.configs import instantiate
-        from paper_repro.base.identity import mix
-        from paper_repro.probes.thoughts import complete_image, read_image
-
-        patches, data = module.model.patches, instantiate(self.found.config["data"])
-        image = read_image(self.words.image, patches.size, patches.channels)
-        masked = data.masked(image[None], torch.Generator().manual_seed(mix(self.words.seed, "mask")))[0]
-        thought = complete_image(module.model, image, masked, self.steps, module.phases.step_size)
-        shown = sorted({0, self.steps, *(4**power for power in range(9) if 4**power < self.steps)})
-        return _strip(thought, shown, f"A masked image after steps of the relaxation, {label}", "masked")
+    module: Any = found.module
+    patches, data = module.model.patches, instantiate(found.config["data"])
+    image = read_image(words.image, patches.size, patches.channels)
+    masked = data.masked(image[None], torch.Generator().manual_seed(mix(words.seed, "mask")))[0]
+    thought = complete_image(module.model, image, masked, steps, module.phases.step_size)
+    shown = sorted({0, steps, *(4**power for power in range(9) if 4**power < steps)})
+    return _strip(thought, shown, f"A masked image after steps of the relaxation, {label}", "masked")
 
 
 def _token_energies(places: Sequence[Place], title: str) -> ThoughtFigure:
@@ -330,8 +312,9 @@ def _spread(last: int) -> list[int]:
 
 def _print_text(thought: TextThought, first: str, shade: Shader) -> None:
     places, trace = thought.places, thought.trace
-    of_the_others = f" of the {len(places) - 1} tokens after the first"
-    said = "" if thought.perplexity is None else f", perplexity {thought.perplexity:.5g}{of_the_others}"
+    said = ""
+    if thought.perplexity is not None:
+        said = f", perplexity {thought.perplexity:.5g} of the {len(places) - 1} tokens after the first"
     print(f"\nsteps {trace.num_steps}, NFE {trace.num_evaluations}{said}")
     colored = [shade(_shown(place.token), place.energies[-1]) for place in places if place.token is not None]
     print("".join([_shown(first), *colored]))
