@@ -15,18 +15,17 @@ from paper_repro.base.errors import ROOT
 from paper_repro.cells.records import Record, record_path, write
 from paper_repro.tests.support import synthetic
 
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
 
 def _run(script: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "scripts" / script), *words]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=180, check=False, env={**os.environ, **environment}
-    )
+    own = {**os.environ, **environment}
+    return subprocess.run(command, capture_output=True, text=True, timeout=180, check=False, env=own)
 
 
 @pytest.fixture
-def here(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., subprocess.CompletedProcess[str]]:
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """The same script with the same words, without the seconds that a process needs to import torch."""
 
     def run(script: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -40,20 +39,16 @@ def here(
     return run
 
 
-def test_list_shows_every_artifact_with_scales_and_data() -> None:
-    found = _run("reproduce.py", "--list")
-    assert found.returncode == 0
-    for word in ("cem/table3", "ebt/tableD1", "smoke, cpu, gpu, paper", "generated", "reference", "yours"):
-        assert word in found.stdout
-
-
-def test_exact_artifact_runs_under_any_scale_word(tmp_path: Path) -> None:
+def test_an_exact_artifact_runs_under_any_scale_word_and_closes_with_its_claims(tmp_path: Path) -> None:
     found = _run("reproduce.py", "ebt/tableD1", "scale=smoke", f"runs={tmp_path}")
     assert found.returncode == 0, found.stderr
     assert "| 8.97 %  | 8.97 %  | fitted" in found.stdout  # one reading of several gives it
-    assert {path.name for path in (tmp_path / "ebt/tableD1/exact").iterdir()} == {
-        "table.md", "table.csv", "table.tex", "table.json", "figure.csv", "figure.png", "figure.svg"
-    }  # fmt: skip
+    folder = tmp_path / "ebt/tableD1/exact"
+    tables = {f"table.{end}" for end in ("md", "csv", "tex", "json")}
+    assert {path.name for path in folder.iterdir()} == tables | {f"figure.{end}" for end in ("csv", "png", "svg")}
+    last = found.stderr.strip().splitlines()[-1]
+    where = re.escape(str(folder / "table.md"))
+    assert re.fullmatch(rf"ebt/tableD1: 10 cells, \d+ s; claims: \d .*; look at {where}", last), last
 
 
 @pytest.mark.parametrize(
@@ -62,26 +57,25 @@ def test_exact_artifact_runs_under_any_scale_word(tmp_path: Path) -> None:
         (["cem/tabel3"], r"unknown artifact 'cem/tabel3' \(did you mean 'cem/table3'\?\)"),
         (["cem/table3", "scale=huge"], "cem/table3 has no scale 'huge'"),
         (["cem/table3", "data.kernle=rbf"], r"unknown key 'data.kernle' \(did you mean 'data.kernel'\?\)"),
-        (["cem/table3", "training.steps=many"], "training.steps takes a whole number"),
         (["cem/table3", "training.steps=1.5"], "training.steps takes a whole number"),
         (["cem/table3", "seeds=0,1,1"], "seed 1 is given twice"),
         (["cem/table3", "seeds=zero"], "whole numbers"),
-        (["cem/table3", "seeds=-1"], "negative"),
         (["cem/table3", "runs=a", "runs=b"], "runs is given twice"),
         (["cem/table3", "sedes=0"], r"unknown setting sedes= \(did you mean 'seeds'\?\)"),
-        (["cem/table3", "runs="], "runs= needs a value"),
         (["cem/table3", "--rendr"], r"unknown option --rendr \(did you mean '--render'\?\)"),
         (["cem/table3", "--render", "--publish"], "exclude each other"),
+        (["cem/table3", "--published", "--render"], "--published goes with a run"),
         (["--plan"], "which artifact"),
         (["cem/table3", "task._target_=os.system"], "is refused: only classes of paper_repro"),
         (["cem/table3", "model=cem/gp_plane", "--plan"], "did you mean 'cem/gp_plain'"),
-        (["cem/table3", "model.block.num_steps=2", "--plan"], "unknown key 'model.block.num_steps'"),
         (["cem/table3", "--publish", "training.steps=5"], "an altered run is no reference"),
+        (["cemm"], r"did you mean 'cem'\?"),
+        (["--list", "cem/x*"], r"unknown artifact 'cem/x\*'"),
+        (["ebt/tableD1", "ngpt/fig7", "scale=nothing"], "nothing"),  # the last is checked before the first is run
+        (["ebt/tableD1", "--render", "runs=absent"], "runs=absent: there is no such folder"),
     ],
 )
-def test_wrong_use_is_one_clear_line_and_exit_code_2(
-    words: list[str], message: str, here: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
+def test_wrong_use_is_one_clear_line_and_exit_code_2(words: list[str], message: str, here: Run, tmp_path: Path) -> None:
     if not any(word.startswith("runs") for word in words):
         words = [*words, f"runs={tmp_path / 'runs'}"]
     _assert_refused(here("reproduce.py", *words), message, tmp_path)
@@ -89,13 +83,12 @@ def test_wrong_use_is_one_clear_line_and_exit_code_2(
 
 @pytest.mark.slow
 def test_a_variable_names_the_folder_of_runs_where_no_word_does(
-    here: Callable[..., subprocess.CompletedProcess[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    here: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PAPER_REPRO_RUNS", str(tmp_path / "mine"))
-    assert here("reproduce.py", "ebt/tableD1").returncode == 0
-    assert (tmp_path / "mine" / "ebt" / "tableD1" / "exact" / "table.md").exists()
-    assert here("reproduce.py", "ebt/tableD1", f"runs={tmp_path / 'other'}").returncode == 0
-    assert (tmp_path / "other" / "ebt" / "tableD1" / "exact" / "table.md").exists()
+    for folder, words in (("mine", []), ("other", [f"runs={tmp_path / 'other'}"])):
+        assert here("reproduce.py", "ebt/tableD1", *words).returncode == 0
+        assert (tmp_path / folder / "ebt" / "tableD1" / "exact" / "table.md").exists()
     (tmp_path / "file").touch()
     monkeypatch.setenv("PAPER_REPRO_RUNS", str(tmp_path / "file"))
     _assert_refused(here("reproduce.py", "ebt/tableD1"), "PAPER_REPRO_RUNS=.*: this is no folder", tmp_path)
@@ -109,16 +102,9 @@ def _assert_refused(found: subprocess.CompletedProcess[str], message: str, folde
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("model.width=0", "width"),
-        ("data.kernel=rfb", "kernel"),
-        ("machine.stack.most=0", "most"),
-    ],
-)
+@pytest.mark.parametrize(("override", "message"), [("model.width=0", "width"), ("data.kernel=rfb", "kernel")])
 def test_a_value_that_makes_no_sense_is_refused_before_anything_is_trained(
-    override: str, message: str, here: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+    override: str, message: str, here: Run, tmp_path: Path
 ) -> None:
     _assert_refused(here("train.py", "cem/gaussian_process", override, f"runs={tmp_path / 'runs'}"), message, tmp_path)
 
@@ -135,23 +121,23 @@ def test_a_typo_in_an_artifact_names_file_line_and_the_nearest_key(tmp_path: Pat
 
 
 TORCH = frozenset({"torch", "lightning"})
-READY = (
-    *(["reproduce.py", *words] for words in (["--list"], ["--help"], ["cem/tabel3"], ["cem/table3", "--rendr"])),
-    ["reproduce.py", "cem/table3", "scale=huge"],
-    ["bench.py", "--help"],
-    ["bench.py", "cem_atn"],
-    *(
-        [*command, place]
-        for command in (
-            ["generate.py"],
-            ["inspect_model.py"],
-            ["think.py", "--prompt", "ROMEO:"],
-            ["export.py", "--to", "{folder}/new"],
-        )
-        for place in ("{folder}/absent", "{folder}/empty", "{folder}/damaged", "{folder}/weightless")
-    ),
-)
-"""Calls that are answered or refused at once; the four folders are no trained cells."""
+GENERATE = ["generate.py", "{folder}/empty"]
+READY = [
+    (["reproduce.py", "--list"], ""),
+    (["reproduce.py", "--help"], ""),
+    (["reproduce.py", "cem/tabel3"], "unknown artifact"),
+    (["bench.py", "--help"], ""),
+    (["bench.py", "cem_atn"], "unknown bench 'cem_atn' (did you mean 'cem_attn'?)"),
+    (["bench.py", "cem_attn", "--json", "{folder}/absent/file.json"], "give a file in a folder that exists"),
+    (["export.py", "0123", "--to", "{folder}/new", "runs={folder}/empty"], "{folder}/empty"),
+    ([*GENERATE, "--seed", "-1"], "--seed: -1: give a number from 0"),
+    ([*GENERATE, "--temperature", "nan"], "--temperature: nan: give 0"),
+    (["generate.py", "{folder}/absent"], "no record.json"),
+    (["inspect_model.py", "{folder}/empty"], "no record.json"),
+    (["think.py", "--prompt", "ROMEO:", "{folder}/damaged"], "record.json"),
+    (["export.py", "--to", "{folder}/new", "{folder}/weightless"], "weights"),
+]
+"""Calls that are answered, or refused with a message, at once."""
 
 
 @pytest.fixture
@@ -181,32 +167,12 @@ def _watched(script: str, *words: str, heavy: frozenset[str]) -> subprocess.Comp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", READY, ids=" ".join)
-def test_what_needs_no_computing_imports_nothing_that_takes_long(words: list[str], folder: Path) -> None:
+@pytest.mark.parametrize(("words", "message"), READY)
+def test_what_needs_no_computing_imports_nothing_that_takes_long(words: list[str], message: str, folder: Path) -> None:
     script, *given = (word.format(folder=folder) for word in words)
     found = _watched(script, *given, heavy=TORCH | {"matplotlib", "hydra", "omegaconf", "pandas", "scipy"})
-    assert found.returncode == (0 if given[0] in ("--list", "--help") else 2), found.stderr[-300:]
-    assert "Traceback" not in found.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["bench.py", "cem_attn", "--json", "{folder}/absent/file.json"], "give a file in a folder that exists"),
-        (["bench.py", "cem_attn", "--json", "{folder}"], "give a file in a folder that exists"),
-        (["bench.py", "cem_atn"], "unknown bench 'cem_atn' (did you mean 'cem_attn'?)"),
-        (["generate.py", "{folder}/empty", "--seed", "-1"], "--seed: -1: give a number from 0"),
-        (["generate.py", "{folder}/empty", "--temperature", "-1"], "--temperature: -1: give 0"),
-        (["generate.py", "{folder}/empty", "--temperature", "nan"], "--temperature: nan: give 0"),
-        (["export.py", "0123", "--to", "{folder}/new", "runs={folder}/empty"], "{folder}/empty"),
-        (["reproduce.py", "cem/table3", "--published", "--render"], "--published goes with a run"),
-    ],
-)
-def test_what_is_refused_at_once_says_why_on_one_line(words: list[str], message: str, folder: Path) -> None:
-    script, *given = (word.format(folder=folder) for word in words)
-    found = _run(script, *given)
-    assert found.returncode == 2 and found.stderr.count("\n") == 1, found.stderr
-    assert message.format(folder=folder) in found.stderr
+    assert found.returncode == (2 if message else 0), found.stderr[-300:]
+    assert found.stderr.count("\n") == (1 if message else 0) and message.format(folder=folder) in found.stderr
 
 
 @pytest.mark.slow
@@ -214,8 +180,6 @@ def test_what_is_refused_at_once_says_why_on_one_line(words: list[str], message:
     ("words", "message"),
     [
         (["train.py", "cem/gaussian_process", "training.steps=0"], "training.steps must be a whole number of 1"),
-        (["train.py", "cem/gaussian_process", "training.clip_norm=-1"], "training.clip_norm must be above 0"),
-        (["train.py", "cem/gaussian_process", "machine.threads=0"], "machine.threads=0: expected"),
         (["train.py", "cem/gaussian_process", "machine.cuda_graph=true"], "machine.cuda_graph=true needs a CUDA GPU"),
         (["train.py", "cem/gaussian_process", "machine.devices=2"], "cannot be shared by machine.devices=2"),
         (["reproduce.py", "cem/table3", "optimizer.lr=-1"], "optimizer.lr=-1: expected a learning rate of 0 or more"),
@@ -229,35 +193,23 @@ def test_a_wrong_value_of_training_is_refused_without_torch(words: list[str], me
 
 @pytest.mark.slow
 def test_a_second_plan_needs_no_torch(tmp_path: Path) -> None:
-    first = _run("reproduce.py", "cem/table3", "--plan", "scale=smoke", f"runs={tmp_path}")
+    words = ["cem/table3", "--plan", "scale=smoke", f"runs={tmp_path}"]
+    first = _run("reproduce.py", *words)
     assert first.returncode == 0, first.stderr
-    told = ["-X", "importtime"]
-    command = [sys.executable, *told, str(ROOT / "scripts" / "reproduce.py"), "cem/table3", "--plan", "scale=smoke"]
-    second = subprocess.run([*command, f"runs={tmp_path}"], capture_output=True, text=True, check=False)
-    assert second.stdout == first.stdout
-    assert not re.search(r"\| +(torch|lightning)$", second.stderr, re.MULTILINE)
+    second = _watched("reproduce.py", *words, heavy=TORCH)
+    assert (second.returncode, second.stdout) == (0, first.stdout), second.stderr
 
 
-def test_a_plan_names_its_machine_and_counts_with_its_speed() -> None:
-    from paper_repro.cells.estimates import UNMEASURED_GPU_RATE, unmeasured_rate
-    from paper_repro.tables import publish, spec
-    from paper_repro.tables.plan import make
+def test_a_plan_counts_with_the_speed_of_its_machine_and_warns_of_a_slow_one(tmp_path: Path) -> None:
+    from paper_repro.cells.estimates import UNMEASURED_GPU_RATE, processor_flags, slow_products, unmeasured_rate
 
-    plan = make(spec.load("nrgpt/table2"), "paper")
-    assert "GPU(s)" in publish._machine_of(plan)
     config = {"machine": {"accelerator": "gpu", "devices": 8}}
     assert unmeasured_rate(config) == 8 * UNMEASURED_GPU_RATE > 1000 * unmeasured_rate({"machine": {}})
-    assert unmeasured_rate({"machine": {"accelerator": "gpu", "devices": [0, 2]}}) == 2 * UNMEASURED_GPU_RATE
-
-
-def test_a_plan_warns_of_bfloat16_on_a_processor_that_cannot_multiply_it(tmp_path):
-    from paper_repro.cells.estimates import processor_flags, slow_products
-
     narrow = {"machine": {"accelerator": "cpu"}, "training": {"precision": "bf16-mixed"}}
     old = frozenset({"fma", "avx2"})
     assert "training.precision=32-true" in (slow_products(narrow, old) or "")
-    for config in ({**narrow, "machine": {"accelerator": "gpu"}}, {"training": {"precision": "32-true"}}, {}):
-        assert slow_products(config, old) is None
+    for other in ({**narrow, "machine": {"accelerator": "gpu"}}, {"training": {"precision": "32-true"}}, {}):
+        assert slow_products(other, old) is None
     assert slow_products(narrow, old | {"avx512f"}) is None and slow_products(narrow, frozenset()) is None
     information = tmp_path / "cpuinfo"
     assert processor_flags(information) == frozenset()
@@ -265,65 +217,39 @@ def test_a_plan_warns_of_bfloat16_on_a_processor_that_cannot_multiply_it(tmp_pat
     assert processor_flags(information) == old
 
 
-def test_cells_lead_from_a_row_to_its_record(here: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_cells_lead_from_a_row_to_its_record(here: Run) -> None:
     found = here("reproduce.py", "cem/table3", "--cells", "seeds=0", "scale=cpu")
     assert found.returncode == 0
     (row,) = [line for line in found.stdout.splitlines() if "kernel=rbf, model=t2 " in line]
     identity, _, seed, status, code, path = re.split(r" {2,}", row.strip())
     assert (identity, seed, status, code) == ("95071d22e59ea75a", "0", "finished (reference)", "not recorded")
     assert path.endswith(f"results/cells/{identity}/record.json")
-    assert len(re.findall("^[0-9a-f]{16} ", found.stdout, re.MULTILINE)) == 40, (
-        "30 settings, and two baselines of 5 kernels"
-    )
-    assert (
-        found.stdout.startswith("cem/table3 at scale cpu\n") and "  baseline=target_mean, kernel=rbf  " in found.stdout
-    )
+    cells = re.findall("^[0-9a-f]{16} ", found.stdout, re.MULTILINE)
+    assert len(cells) == 40, "30 settings, and two baselines of 5 kernels"
 
 
 def test_cells_without_a_result_or_without_data_say_so(
-    here: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = here("reproduce.py", "cem/table3", "--cells", "training.steps=7", f"runs={tmp_path}")
     of_models = [line for line in found.stdout.splitlines() if "model=" in line]
     assert len(of_models) == 120 and all(re.search(r" not run +- +-$", line) for line in of_models)
     monkeypatch.setattr("paper_repro.base.files.DATA", tmp_path)
-    monkeypatch.delenv("PAPER_REPRO_DATA", raising=False)
     found = here("reproduce.py", "ngpt/fig7", "--cells", "seeds=77", f"runs={tmp_path}")
     assert found.returncode == 0 and "no data" in found.stdout and "run: python scripts/prepare_data.py" in found.stdout
 
 
-def test_a_paper_or_a_pattern_names_all_of_its_artifacts(
-    here: Callable[..., subprocess.CompletedProcess[str]],
-) -> None:
+def test_a_paper_or_a_pattern_names_all_of_its_artifacts(here: Run) -> None:
     def listed(*words: str) -> list[str]:
         return re.findall(r"^(\w+/\w+) ", here("reproduce.py", "--list", *words).stdout, re.MULTILINE)
 
     everything = listed()
     assert listed("cem") == listed("cem/*") == listed("cem/") == [name for name in everything if name[:4] == "cem/"]
     assert listed("ebt/table?", "cem/table3", "cem/table3") == ["cem/table3", *(f"ebt/table{n}" for n in (2, 3, 4, 5))]
-    wrong = here("reproduce.py", "cemm")
-    assert wrong.returncode == 2 and "did you mean 'cem'?" in wrong.stderr
-    wrong = here("reproduce.py", "--list", "cem/x*")
-    assert wrong.returncode == 2 and "unknown artifact 'cem/x*'" in wrong.stderr
-
-
-def test_of_several_artifacts_the_last_is_checked_before_the_first_is_run(
-    here: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
-    found = here("reproduce.py", "ebt/tableD1", "ngpt/fig7", "scale=nothing", f"runs={tmp_path / 'runs'}")
-    assert found.returncode == 2 and not (tmp_path / "runs").exists()
-
-
-def test_a_folder_that_is_not_there_holds_nothing_to_render(
-    here: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
-    found = here("reproduce.py", "ebt/tableD1", "--render", f"runs={tmp_path / 'absent'}")
-    assert found.returncode == 2 and f"runs={tmp_path / 'absent'}: there is no such folder" in found.stderr
-    assert not (tmp_path / "absent").exists()
 
 
 def test_a_terminal_gets_no_line_that_is_wider_and_the_file_whole_tables(
-    here: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "90")
@@ -333,20 +259,11 @@ def test_a_terminal_gets_no_line_that_is_wider_and_the_file_whole_tables(
 
 
 @pytest.mark.slow
-def test_a_run_closes_with_its_cells_its_time_and_its_claims(tmp_path: Path) -> None:
-    found = _run("reproduce.py", "ebt/tableD1", f"runs={tmp_path}")
-    last = found.stderr.strip().splitlines()[-1]
-    where = re.escape(str(tmp_path / "ebt/tableD1/exact/table.md"))
-    assert re.fullmatch(rf"ebt/tableD1: 10 cells, \d+ s; claims: \d .*; look at {where}", last), last
-
-
-@pytest.mark.slow
 def test_warnings_stand_once_between_the_table_and_the_closing_line(tmp_path: Path) -> None:
     """One warns of a damaged record, which a run reads several times, one of data that one of two tasks lacks."""
     text = synthetic.ARTIFACT.replace("{trunk.layers: 2}", "{trunk.layers: 2, +data: {files: {corpus: corpus.txt}}}")
     runs, plan = tmp_path / "runs", synthetic.plan(tmp_path / "papers", text, "smoke")
-    cell = next(cell for cell in plan.cells if not cell.missing)
-    damaged = record_path(runs, cell.id)
+    damaged = record_path(runs, next(cell.id for cell in plan.cells if not cell.missing))
     damaged.parent.mkdir(parents=True)
     damaged.write_text("{}")
     command = [sys.executable, str(ROOT / "scripts" / "reproduce.py"), "made/up", "scale=smoke", f"runs={runs}"]

@@ -3,20 +3,19 @@
 import importlib
 import json
 import os
+import pkgutil
 import random
 import re
 import statistics
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
 
 from paper_repro.base.errors import RESULTS, ROOT
 from paper_repro.datamodules.preparations import usage
-from paper_repro.tables import plan as plans
 from paper_repro.tables import spec
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -63,10 +62,6 @@ def test_generated_indexes_are_current() -> None:
     assert subprocess.run(command, check=False).returncode == 0, "run scripts/results_index.py"
 
 
-def test_readme_is_one_page() -> None:
-    assert len(README.encode()) <= 12_000
-
-
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_every_link_leads_to_a_file(page: Path) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
@@ -76,25 +71,25 @@ def test_every_link_leads_to_a_file(page: Path) -> None:
 
 def test_the_excerpt_in_readme_is_the_published_table() -> None:
     """Each row of the excerpt is in the published table, and no row of the kernel is left out."""
-    published = cells_of((RESULTS / "cem/table3/cpu/table.md").read_text(encoding="utf-8"), "| ")
+    published = cells_of((RESULTS / "cem/table3/cpu/table.md").read_text(encoding="utf-8"))
     headers = next(row for row in published if row[0] == "Kernel")
     first = headers.index("Test RMSE: paper")
     rows = [row for row in published if row[0] == "RBF" and len(row) == len(headers)]
     wanted = [[row[1].removesuffix(", RBF"), *row[first : first + 3]] for row in rows]
     after = README.partition("<!-- excerpt: cem/table3 rbf test_rmse -->")[2].lstrip()
-    assert cells_of(after.partition("\n\n")[0], "| ")[2:] == wanted
+    assert cells_of(after.partition("\n\n")[0])[2:] == wanted
 
 
-def cells_of(text: str, start: str) -> list[list[str]]:
+def cells_of(text: str) -> list[list[str]]:
     """Return the cells of the Markdown rows of a text."""
-    rows = [line for line in text.splitlines() if line.startswith(start) or line.startswith("|-")]
+    rows = [line for line in text.splitlines() if line.startswith("|")]
     return [[cell.strip(" *") for cell in line.split("|")[1:-1]] for line in rows]
 
 
 def test_the_headlines_in_readme_are_the_published_ones() -> None:
     """Estimate, interval and word are those of an artifact's first claim, in all digits of its table."""
     table = README.partition("<!-- headlines -->")[2].lstrip().partition("\n\n")[0]
-    rows = cells_of(table, "| ")[2:]
+    rows = cells_of(table)[2:]
     assert len(rows) == 5
     for claim, estimate, word in rows:
         (link,) = re.findall(r"\]\((\S+)/table\.md\)", claim)
@@ -102,13 +97,6 @@ def test_the_headlines_in_readme_are_the_published_ones() -> None:
         numbers = re.findall(r"(-?[\d.]+) \[(-?[\d.]+), (-?[\d.]+)\]", first["estimate"]["text"])
         assert re.findall(r"(-?[\d.]+) (?:times )?\[(-?[\d.]+), (-?[\d.]+)\]", estimate) == numbers, link
         assert word == first["word"], link
-
-
-def test_the_share_of_fitted_errors_in_readme_is_the_published_one() -> None:
-    rows = json.loads((RESULTS / "cem/table3/cpu/table.json").read_text(encoding="utf-8"))["rows"]
-    measured = [row["verdict"] for row in rows if row["quantity"].endswith("_rmse") and not row.get("baseline")]
-    said = f"{measured.count('fitted')} of the {len(measured)} errors lie within one published standard deviation"
-    assert said in " ".join(README.split())
 
 
 def test_the_share_that_the_papers_own_settings_would_have_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,19 +110,6 @@ def test_the_share_that_the_papers_own_settings_would_have_is_computed(monkeypat
     said = f"{100 * few:.0f} to {100 * many:.0f} %"
     for page in (ROOT / "README.md", RESULTS / "README.md", spec.PAPERS / "cem/table3.yaml"):
         assert said in " ".join(page.read_text(encoding="utf-8").split()), page
-
-
-def test_readme_names_the_artifacts_there_are() -> None:
-    found = spec.find()
-    of_ebt = {name.removeprefix("ebt/") for name in found if name.startswith("ebt/") and not name.endswith("rates")}
-    figures = ["fig4", "fig5", "fig6", "fig7", "fig8", "figB1", "figB2", "figB3", "figB4", "figB6", "figC1"]
-    tables = ["table2", "table3", "table4", "table5", "tableD1", "tableD2", "tableD3", "tableD5"]
-    assert of_ebt == {*figures, *tables}
-    assert all(list((RESULTS / name).glob("*/table.json")) for name in found)
-    full = [path.parent.parent.relative_to(RESULTS).as_posix() for path in RESULTS.glob("*/*/paper/table.json")]
-    assert all(f"{name} (" in README for name in full)
-    ours = README.partition("ablations of ours: ")[2].partition(".")[0]
-    assert set(re.findall(r"\w+/\w+", ours)) <= found.keys()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
@@ -189,19 +164,6 @@ def test_the_ablation_example_runs_as_it_stands(tmp_path: Path) -> None:
     assert len((drawn / "figure.csv").read_text().splitlines()) == 1 + 2 * 2 * 2
 
 
-def test_axes_over_a_base_are_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "cem/from_identity"
-    path = tmp_path / f"{name}.yaml"
-    path.parent.mkdir()
-    path.write_text(OVER_A_BASE)
-    monkeypatch.setenv("PAPER_REPRO_PAPERS", str(tmp_path))
-    plan = plans.make(spec.load(name), "cpu")
-    (claim,) = plan.artifact.claims
-    assert claim.ours
-    starts = [cell.config["model"]["feed_forward"]["preconditioner_diagonal"] for cell in plan.cells]
-    assert starts == [None] * 5 + [0.5413] * 5
-
-
 @pytest.mark.slow
 def test_examples_over_a_base_run_and_a_model_is_loaded_as_the_page_of_weights_says(tmp_path: Path) -> None:
     data = tmp_path / "data"
@@ -219,17 +181,6 @@ def test_examples_over_a_base_run_and_a_model_is_loaded_as_the_page_of_weights_s
     (example,) = re.findall(r"```python\n(from paper_repro import load\n[^`]*<cell>[^`]*)```", page)
     assert "runs/cells/<cell>" in example
     output_of("-c", example.replace("runs/cells/<cell>", str(record.parent)) + "\nassert not model.training\n")
-
-
-def test_the_citation_file_names_the_five_papers_as_readme_does() -> None:
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    assert citation["cff-version"] == "1.2.0"
-    assert {"message", "title", "authors", "version", "license"} <= set(citation)
-    assert len(citation["references"]) == 5
-    for paper in citation["references"]:
-        assert {"type", "title", "authors", "year", "url"} <= set(paper)
-        assert paper["title"] in README
-        assert paper["url"] in README
 
 
 def test_the_page_of_records_shows_what_its_examples_print() -> None:
@@ -268,39 +219,18 @@ def test_every_code_name_exists(page: Path) -> None:
         if not name.startswith("runs/"):
             assert (ROOT / name).exists(), name
     for name in dotted:
-        resolve(name)
-
-
-def resolve(name: str) -> object:
-    """Return what a dotted name stands for: a module, or something inside one."""
-    first, *rest = name.split(".")
-    found: object = importlib.import_module(first)
-    for count, part in enumerate(rest, start=1):
-        inside = isinstance(found, ModuleType) and not hasattr(found, part)
-        found = importlib.import_module(".".join([first, *rest[:count]])) if inside else getattr(found, part)
-    return found
-
-
-def test_the_glossary_has_each_word_once_and_in_order() -> None:
-    words = re.findall(r"^\* \*\*(.+?)\.\*\*", NAMES[0].read_text(encoding="utf-8"), re.MULTILINE)
-    assert len(words) > 10
-    assert words == sorted(set(words), key=str.lower)
+        assert pkgutil.resolve_name(name) is not None
 
 
 def test_the_path_of_one_number_has_the_real_values() -> None:
     text = NAMES[1].read_text(encoding="utf-8")
-    plan = plans.make(spec.load("cem/table3"), "cpu")
     document = json.loads((RESULTS / "cem/table3/cpu/table.json").read_text(encoding="utf-8"))
     place = {"kernel": "rbf", "model": "t2"}
     cells = [name for name, cell in document["cells"].items() if place.items() <= cell.items()]
     found = [json.loads((RESULTS / "cells" / cell / "record.json").read_text(encoding="utf-8")) for cell in cells]
     errors = [record["metrics"]["test_rmse"] for record in found]
-    assert f"{len(plan.cells)} cells" in text
     assert f"`{cells[0]}`" in text
     assert f'"test_rmse": {errors[0]}' in text
     assert f'"sha256": "{found[0]["sha256"]}"' in text
     assert ", ".join(f"{error:.5f}" for error in errors) in " ".join(text.split())
-    row = f"{statistics.mean(errors):.4f} ± {statistics.stdev(errors):.4f}"
-    assert f"{row} | off by +14 %" in text
-    published = (RESULTS / "cem/table3/cpu/table.md").read_text(encoding="utf-8")
-    assert re.search(rf"^\| RBF +\| CEM-T2 .*\| {row} +\| off by \+14 % +\|", published, re.MULTILINE)
+    assert f"{statistics.mean(errors):.4f} ± {statistics.stdev(errors):.4f} | off by +14 %" in text

@@ -15,7 +15,7 @@ from paper_repro.base.errors import ROOT
 PAGES = [ROOT / "docs" / "add" / f"{name}.md" for name in ("dataset", "model", "kernel", "paper")]
 """They build on one another: the model uses the kernel of the page behind it, the paper all of them."""
 COPIED = ("paper_repro", "kernels", "lightning_modules", "datamodules", "scripts", "pyproject.toml", "tests/support")
-COPIED_TESTS = ("tests/__init__.py", "tests/conftest.py", "tests/kernels/conftest.py", "tests/slow.txt")
+COPIED_TESTS = ("tests/conftest.py", "tests/kernels/conftest.py")
 FILES = re.compile(r"<!-- file: (\S+) -->\n```(?:python|yaml)\n(.*?)```", re.DOTALL)
 RUNS = re.compile(r"<!-- run -->\n    (python .*)\n")
 

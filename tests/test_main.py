@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,13 +16,6 @@ from paper_repro.base.errors import ROOT
 from paper_repro.tables import spec
 
 
-@pytest.fixture(autouse=True)
-def kept_arguments() -> Iterator[None]:
-    before = list(sys.argv)
-    yield
-    sys.argv[:] = before
-
-
 def test_the_entry_point_is_this_function() -> None:
     entry = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["paper-repro"]
     module, _, name = entry.partition(":")
@@ -32,15 +24,20 @@ def test_the_entry_point_is_this_function() -> None:
 
 
 def test_every_command_is_a_script_with_a_main_and_a_line_of_help(capsys: pytest.CaptureFixture[str]) -> None:
-    for name, script in command.COMMANDS.items():
-        assert "def main(" in (ROOT / "scripts" / f"{script}.py").read_text(), name
     assert command.main(["--help"]) == 0
     told = capsys.readouterr().out
-    assert all(f"\n    {name} " in told for name in command.COMMANDS)
+    for name, script in command.COMMANDS.items():
+        assert "def main(" in (ROOT / "scripts" / f"{script}.py").read_text(), name
+        assert f"\n    {name} " in told
     assert command.main([]) == 2
 
 
-def test_a_command_gives_its_words_and_its_exit_code_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_gives_its_words_and_its_exit_code_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [*sys.argv])
+    assert command.main(["reproduc", "cem/table3"]) == 2
+    assert capsys.readouterr().err == "error: unknown command 'reproduc' (did you mean 'reproduce'?)\n"
     assert command.main(["reproduce", "cem/tabel3"]) == 2
     assert "did you mean 'cem/table3'" in capsys.readouterr().err
     assert command.main(["train", "--list"]) == 0
@@ -48,13 +45,6 @@ def test_a_command_gives_its_words_and_its_exit_code_on(capsys: pytest.CaptureFi
     assert command.main(["reproduce", "--help"]) == 0
     told = capsys.readouterr().out
     assert "paper-repro reproduce cem/table3 scale=smoke" in told and "reproduce.py" not in told
-
-
-def test_an_unknown_command_is_answered_with_the_nearest() -> None:
-    line = [sys.executable, "-m", "paper_repro", "reproduc", "cem/table3"]
-    found = subprocess.run(line, capture_output=True, text=True, check=False)
-    assert found.returncode == 2
-    assert found.stderr == "error: unknown command 'reproduc' (did you mean 'reproduce'?)\n"
 
 
 def test_completions_are_what_the_command_takes_in_that_place() -> None:

@@ -4,7 +4,9 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,9 +36,12 @@ chmod +x "$3/bin/ruff"
 FILES = ("Makefile", "constraints.txt", "pyproject.toml", "setup.py")
 
 
+def called(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, capture_output=True, text=True, check=False, **options)
+
+
 def make(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = ["make", "-s", "PYTHON=./python", *(words or (".venv/.ready",))]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return called("make", "-s", "PYTHON=./python", *(words or (".venv/.ready",)), cwd=folder)
 
 
 def checkout(folder: Path) -> Path:
@@ -57,7 +62,7 @@ def folder(tmp_path: Path) -> Path:
     return checkout(tmp_path)
 
 
-ODD = ["work copy", "a  b", "a#ü", "it's", 'a "name"', "$HOME", "a;b&c|d", "[a]*", "a\\b", "-rf"]
+ODD = ["work copy", "a#ü", "it's", 'a "name"', "$HOME", "a;b&c|d", "-rf"]
 
 
 @pytest.mark.parametrize("name", ODD)
@@ -98,11 +103,6 @@ def test_make_removes_nothing_in_a_folder_that_is_no_checkout(tmp_path: Path) ->
     assert make(tmp_path, "clean").returncode != 0 and (tmp_path / ".venv").is_dir()
 
 
-def test_a_path_that_holds_no_environment_is_named(tmp_path: Path) -> None:
-    found = make(checkout(tmp_path / "a:b"), "environment")
-    assert found.returncode != 0 and f"error: {tmp_path}/a:b: no environment can be built" in found.stderr
-
-
 def test_an_environment_that_was_half_built_is_built_anew_and_a_whole_one_is_kept(folder: Path) -> None:
     (folder / "offline").touch()
     assert make(folder).returncode != 0
@@ -111,29 +111,19 @@ def test_an_environment_that_was_half_built_is_built_anew_and_a_whole_one_is_kep
     half.parent.mkdir()
     half.touch()
     (folder / "offline").unlink()
-    assert make(folder).returncode == 0
-    assert not half.exists() and not (folder / ".venv.part").exists()
-    assert len((folder / "installed").read_text().splitlines()) == 2
-    assert make(folder).returncode == 0
-    assert len((folder / "installed").read_text().splitlines()) == 2, "a whole environment is installed once"
-
-
-def test_an_environment_knows_where_it_lies_after_its_move(folder: Path) -> None:
-    assert make(folder).returncode == 0
-    venv = folder / ".venv"
+    for _ in range(2):
+        assert make(folder).returncode == 0
+        assert not half.exists() and not (folder / ".venv.part").exists()
+        assert len((folder / "installed").read_text().splitlines()) == 2, "a whole environment is installed once"
+    venv = folder / ".venv"  # its files name the folder that they lie in
     assert (venv / "bin/ruff").read_text() == f"#!{venv}/bin/python\n"
-    assert (venv / "bin/activate").read_text() == f"VIRTUAL_ENV={venv}\n"
     assert ".part" not in (venv / "pyvenv.cfg").read_text()
     assert (venv / "bin/link").is_symlink() and not list(venv.rglob("*.part"))
     assert (venv / "bin/binary").read_bytes().endswith(b".part"), "only text is changed"
-
-
-def test_a_failed_update_leaves_the_environment_that_works(folder: Path) -> None:
-    assert make(folder).returncode == 0
     (folder / "offline").touch()
-    (folder / ".venv/.ready").unlink()
+    (venv / ".ready").unlink()
     assert make(folder).returncode != 0
-    assert (folder / ".venv/bin/ruff").is_file()
+    assert (venv / "bin/ruff").is_file(), "a failed update leaves the environment that works"
 
 
 def test_what_tests_need_is_installed_when_tests_are_asked_for(folder: Path) -> None:
@@ -148,58 +138,51 @@ def test_what_tests_need_is_installed_when_tests_are_asked_for(folder: Path) -> 
     assert "pip install" not in make(folder, "-n", "test").stdout, "once"
 
 
-def test_too_old_a_python_is_refused_before_anything_is_built_or_removed(folder: Path) -> None:
+def test_too_old_a_python_or_none_is_refused_before_anything_is_built_or_removed(folder: Path) -> None:
     (folder / "old").touch()
     (folder / ".venv").mkdir()
-    found = make(folder, "reproduce")
-    assert found.returncode != 0 and (folder / ".venv").is_dir() and not (folder / ".venv.part").exists()
-    assert "is Python 3.9.18; Python 3.11 or 3.12 is needed" in found.stderr
-    assert "make reproduce PYTHON=python3.12" in found.stderr
+    for found in (make(folder, "reproduce"), make(folder, "reproduce", "PYTHON=python3.999")):
+        assert found.returncode != 0 and (folder / ".venv").is_dir() and not (folder / ".venv.part").exists()
+        assert "Python 3.11 or 3.12 is needed" in found.stderr and "PYTHON=python3.12" in found.stderr
 
 
-def test_a_python_that_is_not_there_is_named(folder: Path) -> None:
-    found = make(folder, "environment", "PYTHON=python3.999")
-    assert found.returncode != 0 and not (folder / ".venv").exists()
-    assert "there is no python3.999 here" in found.stderr and "make environment PYTHON=python3.12" in found.stderr
+def copy_scripts(folder: Path) -> None:
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "scripts", folder / "scripts", ignore=ignored, dirs_exist_ok=True)
+
+
+def fake_python(checkout: Path) -> None:
+    """Build an environment whose Python prints its path and its words."""
+    python = checkout / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "[$PYTHONPATH]"\nfor word in "$@"; do echo "[$word]"; done\n')
+    python.chmod(0o755)
 
 
 def script(folder: Path, *python: str) -> subprocess.CompletedProcess[str]:
     """Run a script of a copy of the repository with a Python that lacks our packages."""
-    shutil.copytree(ROOT / "scripts", folder / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
-    command = [*python, str(folder / "scripts/train.py"), "cem/gaussian_process", "a b"]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    copy_scripts(folder)
+    return called(*python, folder / "scripts/train.py", "cem/gaussian_process", "a b")
 
 
-def test_a_script_of_another_python_says_in_one_line_what_to_do(tmp_path: Path) -> None:
+def test_a_script_of_another_python_goes_on_in_the_repositorys_environment_or_says_how_to_build_it(
+    tmp_path: Path,
+) -> None:
     found = script(tmp_path, sys.executable, "-I", "-S")
     assert found.returncode == 2 and len(found.stderr.splitlines()) == 1
     assert found.stderr.startswith("error: ") and f"make -C {tmp_path} environment" in found.stderr
-
-
-def test_a_script_of_another_python_goes_on_in_the_repositorys_environment(tmp_path: Path) -> None:
-    python = tmp_path / ".venv/bin/python"
-    python.parent.mkdir(parents=True)
-    python.write_text('#!/bin/sh\nfor word in "$@"; do echo "[$word]"; done\n')
-    python.chmod(0o755)
+    fake_python(tmp_path)
     found = script(tmp_path, sys.executable, "-I", "-S")
     assert found.returncode == 0, found.stderr
-    assert found.stdout.splitlines() == [f"[{tmp_path}/scripts/train.py]", "[cem/gaussian_process]", "[a b]"]
+    assert found.stdout.splitlines()[1:] == [f"[{tmp_path}/scripts/train.py]", "[cem/gaussian_process]", "[a b]"]
 
 
 def test_a_script_does_not_run_the_code_of_another_checkout(tmp_path: Path) -> None:
-    """Nor does it note that one's commit in its records; with its own package first it runs."""
     (tmp_path / "paper_repro").mkdir()
     found = script(tmp_path, sys.executable)
-    assert found.returncode == 2 and len(found.stderr.splitlines()) == 1
+    assert found.returncode == 2
     assert f"runs the code of {ROOT}, the script is that of {tmp_path};" in found.stderr
-    assert f"make -C {tmp_path} environment" in found.stderr
     assert found.stderr.endswith(f"; or set PYTHONPATH={tmp_path}\n")
-
-
-def test_the_same_checkout_by_another_way_is_ours(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(ROOT)
-    command = [sys.executable, str(tmp_path / "link" / "scripts" / "reproduce.py"), "--help"]
-    assert subprocess.run(command, capture_output=True, text=True, check=False).returncode == 0
 
 
 def test_scripts_beside_no_package_run_the_one_that_is_installed(tmp_path: Path) -> None:
@@ -212,7 +195,7 @@ def worktree(folder: Path, main: Path) -> Path:
     private = main / ".git" / "worktrees" / "mine"
     private.mkdir(parents=True)
     (private / "commondir").write_text("../..\n")
-    shutil.copytree(ROOT / "scripts", folder / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_scripts(folder)
     (folder / ".git").write_text(f"gitdir: {private}\n")
     (folder / "paper_repro").mkdir()
     return folder
@@ -222,25 +205,18 @@ def test_a_worktree_runs_its_own_code_in_the_environment_of_the_main_checkout(tm
     """For scripts, for make, and for what they start; nothing is built or removed in the main checkout."""
     main, mine = tmp_path / "the main", checkout(tmp_path / "a b")
     worktree(mine, main)
-    python = main / ".venv/bin/python"
-    python.parent.mkdir(parents=True)
-    python.write_text('#!/bin/sh\necho "[$PYTHONPATH]"\nfor word in "$@"; do echo "[$word]"; done\n')
-    python.chmod(0o755)
+    fake_python(main)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-
-    def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(words, cwd=mine, env=environment, capture_output=True, text=True, check=False)
-
+    run = partial(called, cwd=mine, env=environment)
     found = run(sys.executable, "-I", "-S", mine / "scripts/train.py", "a b")
     assert found.stdout.splitlines() == [f"[{mine}]", f"[{mine}/scripts/train.py]", "[a b]"], found.stderr
     words = ["make", "-s", f"PYTHON={sys.executable}"]
     assert f"error: {main}/.venv lacks what tests need" in run(*words, "test").stderr
     (main / ".venv/.dev").touch()
     before = content(main)
-    for target, asked in (("test", "[pytest]"), ("lint", "[ruff]"), ("reproduce", "[scripts/reproduce.py]")):
-        found = run(*words, target)
-        assert found.returncode == 0, found.stderr
-        assert found.stdout.startswith(f"[{mine}]\n") and asked in found.stdout.splitlines()
+    found = run(*words, "lint")
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.startswith(f"[{mine}]\n") and "[ruff]" in found.stdout.splitlines()
     run(*words, "clean")
     assert content(main) == before and not (mine / ".venv").exists()
 
@@ -252,6 +228,5 @@ def test_a_python_with_the_code_of_the_main_checkout_runs_that_of_a_worktree(tmp
         "import subprocess, sys\nprint(__file__, flush=True)\n"
         "sys.exit(len(sys.argv) == 1 and subprocess.call([sys.executable, '-P', '-c', 'import paper_repro', '']))\n"
     )
-    command = [sys.executable, str(tmp_path / "mine/scripts/train.py")]  # which starts another
-    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    found = called(sys.executable, tmp_path / "mine/scripts/train.py", cwd=tmp_path)  # which starts another
     assert found.stdout.splitlines() == [str(tmp_path / "mine/paper_repro/__init__.py")] * 2, found.stderr

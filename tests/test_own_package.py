@@ -36,15 +36,8 @@ def call(folder: Path, command: str, *more: str, packages: str | None = None, co
     """Run a command line of the page in the folder and return what it prints."""
     words = command.replace("/path/to", str(folder)).split()[1:]
     own = {"PAPER_REPRO_PACKAGES": str(folder / "mylab") if packages is None else packages, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, str(ROOT / words[0]), *words[1:], *more],
-        env={**os.environ, **own},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    line, environment = [sys.executable, str(ROOT / words[0]), *words[1:], *more], {**os.environ, **own}
+    done = subprocess.run(line, env=environment, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
     said = done.stdout + done.stderr
     assert done.returncode == code, said
     assert "Traceback" not in said
@@ -108,20 +101,14 @@ def test_results_of_other_code_are_said_marked_and_run_again(own: Path) -> None:
     assert numbers(call(own, TABLE, "--again")) == numbers(again)  # nothing is left to run anew
 
 
-@pytest.mark.parametrize("file", ["points.txt", "mylab/data.py", "mylab/metric.py"])
-def test_each_kind_of_file_counts(own: Path, file: str) -> None:
-    path = own / file
-    path.write_text(path.read_text() + ("0.5 0.75\n" if path.suffix == ".txt" else "X = 1\n"))
-    assert f"4 results come from other code or data than there is now ({path})" in call(own, TABLE, "--render")
-
-
-def test_files_that_were_only_touched_are_the_same(own: Path) -> None:
-    for path in (own / "points.txt", own / "mylab" / "model.py"):
-        path.touch()
+def test_each_kind_of_file_counts_once_its_content_changes(own: Path) -> None:
+    for file, more in (("points.txt", "0.5 0.75\n"), ("mylab/data.py", "X = 1\n"), ("mylab/metric.py", "X = 1\n")):
+        path = own / file
+        before = path.read_text()
+        path.write_text(before + more)
+        assert f"4 results come from other code or data than there is now ({path})" in call(own, TABLE, "--render")
+        path.write_text(before)
     assert "other code" not in call(own, TABLE, "--render")
-
-
-def test_a_record_without_its_list_says_so(own: Path) -> None:
     shutil.rmtree(own / "runs" / "code")
     assert call(own, TABLE, "--cells").count("not recorded") == 4
 
@@ -150,14 +137,11 @@ def test_an_experiment_of_ones_own_goes_on_as_code_it_was_begun_with(own: Path) 
 @pytest.mark.parametrize(("packages", "target", "said"), [
     ("", "mylab.model.Polynomial", "a package of yours is named by PAPER_REPRO_PACKAGES=mylab"),
     ("{}/mylab", "mylab.loss.F", "is refused"),
-    ("{}/mylab", "mylab.loss.PaperModule.__init__", "is refused"),
     ("{}/mylab", "os.system", "is refused"),
-    ("{}/mylab", "subprocess.Popen", "is refused"),
     ("{}/mylab", "mylab.data.Path", "is refused"),
     ("{}/mylab", "mylab.model.Polynom", "did you mean 'Polynomial'?"),
     ("os", "os.system", "os is a package of Python or of this repository"),
     ("{}/absent", "mylab.model.Polynomial", "absent' is neither a folder nor the name of a package"),
-    ("nowhere", "mylab.model.Polynomial", "there is no package nowhere; give its folder"),
 ])  # fmt: skip
 def test_what_is_not_of_a_named_package_is_refused(trained: Path, packages: str, target: str, said: str) -> None:
     words = f"python scripts/train.py cem/gaussian_process model._target_={target} runs=/path/to/refused"

@@ -89,9 +89,6 @@ class Browser:
         """Click the first element of a selector as a user does; one that is hidden or covered is an error."""
         self._find(css).click()
 
-    def write(self, css: str, text: str) -> None:
-        self._find(css).send_keys(text)
-
     def _command(self, name: str, **parameters: Any) -> None:
         self._chrome.execute_cdp_cmd(name, parameters)
 

@@ -1,6 +1,5 @@
 """Probes and an optimiser for tests, named by configs as ``paper_repro.tests.support.probes....``."""
 
-import copy
 import os
 from pathlib import Path
 from typing import Any
@@ -34,13 +33,6 @@ class Summing:
         elif self.needs:
             findings.unavailable[self.lacking] = f"needs gpt2: write {self.needs}"
         return findings
-
-
-class Copying:
-    """Measures the sum of all weights of a copy of the module."""
-
-    def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        return Summing().measure(copy.deepcopy(module), data, seed)
 
 
 class LoggedAdamW(torch.optim.AdamW):
