@@ -1,4 +1,3 @@
-import importlib.util
 import json
 import re
 import shutil
@@ -7,27 +6,17 @@ from typing import Any
 
 import pytest
 
-from paper_repro.base.errors import RESULTS, ROOT, UsageError, run_main
+from paper_repro.base.errors import RESULTS, UsageError, run_main
 from paper_repro.cells import records
 from paper_repro.cells.records import record_path
-from paper_repro.tables import view
+from paper_repro.scripts import compare
+from paper_repro.tables import plan, spec, view
 
 FIRST, SECOND = "95071d22e59ea75a", "b8497c8947d73191"
 
 
-def main() -> Any:
-    spec = importlib.util.spec_from_file_location("compare", ROOT / "scripts" / "compare.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.main
-
-
-MAIN = main()
-
-
 def compared(capsys: Any, *words: str) -> str:
-    assert run_main(MAIN, words) == 0
+    assert run_main(compare.main, words) == 0
     return str(capsys.readouterr().out)
 
 
@@ -79,8 +68,6 @@ def test_two_runs_folders_of_one_artifact(changed: Path, capsys: Any) -> None:
 
 
 def test_an_altered_run_is_paired_by_place_and_seed(tmp_path: Path, capsys: Any) -> None:
-    from paper_repro.tables import plan, spec
-
     altered = plan.make(spec.load("cem/table3"), "cpu", None, ["optimizer.lr=0.003"])
     published = json.loads((RESULTS / "cem/table3/cpu/table.json").read_text())
     cells = {(*place.values(),): cell for cell, place in published["cells"].items()}
@@ -101,48 +88,40 @@ def test_an_altered_run_is_paired_by_place_and_seed(tmp_path: Path, capsys: Any)
     ("words", "message"),
     [
         ((FIRST, "b8497c8947d73192"), f"did you mean '{SECOND}'"),
-        ((FIRST, "runs/cells/nothing"), "neither the folder of a cell nor the id of one in"),
         ((FIRST, str(RESULTS / "cem/table3/cpu")), "one is a cell, the other a folder of many"),
         ((FIRST, str(RESULTS)), "say which artifact of it"),
-        ((str(RESULTS), str(RESULTS), "cem/table33"), "unknown artifact 'cem/table33' (did you mean"),
-        ((str(RESULTS), str(RESULTS), "cem/table3", "scale=cpux"), "scale"),
         ((str(RESULTS / "cem/table3/cpu"), str(RESULTS / "cem/fig4/cpu")), "two artifacts have no cells to pair"),
         ((str(RESULTS / "cem/table3/cpu"),) * 2 + ("cem/table3",), "give the two folders alone"),
         ((FIRST, SECOND, "cem/table3"), "goes with two runs folders"),
-        ((str(ROOT / "docs"), str(RESULTS), "cem/table3"), f"{ROOT / 'docs'}: no runs folder, which has the"),
         ((str(RESULTS), "runs/nowhere", "cem/table3"), "runs/nowhere: no runs folder, which has the records of"),
         ((FIRST, str(RESULTS / "cem")), f"{RESULTS / 'cem'}: no record.json in it, so no cell's folder, no table.json"),
-        ((FIRST,), "1 names: give two runs"),
         ((FIRST, SECOND, "optimizer.lr=1"), "nothing is run here"),
         (("0", FIRST), "neither the folder of a cell"),
     ],
 )
 def test_wrong_words_are_one_line(words: tuple[str, ...], message: str, capsys: Any) -> None:
-    assert run_main(MAIN, words) == 2
+    assert run_main(compare.main, words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
 
 
-def test_a_folder_without_a_record_of_the_artifact(changed: Path, capsys: Any) -> None:
-    assert run_main(MAIN, [str(RESULTS), str(changed), "cem/fig4"]) == 2
+def test_a_damaged_table_or_record_and_a_folder_without_one(changed: Path, capsys: Any) -> None:
+    assert run_main(compare.main, [str(RESULTS), str(changed), "cem/fig4"]) == 2
     assert f"{changed}: no record of cem/fig4 in it" in capsys.readouterr().err
-
-
-def test_a_damaged_table_or_record(changed: Path, capsys: Any) -> None:
     path = next(changed.glob("cells/*/record.json"))
     path.write_bytes(path.read_bytes()[:-5])
-    assert run_main(MAIN, [str(path.parent), FIRST]) == 2
+    assert run_main(compare.main, [str(path.parent), FIRST]) == 2
     assert re.search(r"record\.json.*delete it", capsys.readouterr().err)
     (changed / "cem/table3/cpu/table.json").write_text("{}")
-    assert run_main(MAIN, [str(changed / "cem/table3/cpu"), str(RESULTS / "cem/table3/cpu")]) == 2
+    assert run_main(compare.main, [str(changed / "cem/table3/cpu"), str(RESULTS / "cem/table3/cpu")]) == 2
     assert "not the table of an artifact" in capsys.readouterr().err
 
 
 def test_a_beginning_of_several_ids(tmp_path: Path, capsys: Any) -> None:
+    record = vars(records.read(record_path(RESULTS, FIRST)))
     for cell in ("abcd000000000001", "abcd000000000002"):
-        found = records.read(record_path(RESULTS, FIRST))
-        records.write(record_path(tmp_path, cell), records.Record(**{**vars(found), "cell": cell}))
-    assert run_main(MAIN, ["abcd", FIRST, f"runs={tmp_path}"]) == 2
+        records.write(record_path(tmp_path, cell), records.Record(**{**record, "cell": cell}))
+    assert run_main(compare.main, ["abcd", FIRST, f"runs={tmp_path}"]) == 2
     assert "abcd: 2 cells begin so, abcd000000000001, abcd000000000002; give more of the id" in capsys.readouterr().err
 
 
@@ -151,6 +130,3 @@ def test_a_published_cell_of_which_nobody_has_the_weights_is_told_how_to_train(t
         view.find_record(FIRST, [tmp_path])
     with pytest.raises(UsageError, match=r"nor the id of one in [^;]*$"):
         view.find_record("0123456789abcdef", [tmp_path])
-    for word, near in (("95071d22e59ea75b", "did you mean '95071d22e59ea75a'"), ("0123456789abcdef", "cells$")):
-        with pytest.raises(UsageError, match=near):
-            view.find_record(word, [RESULTS])

@@ -23,23 +23,16 @@ EXPERIMENT, TABLE = "cem/gaussian_process", "cem/table3"
     [
         ([f"experiment={EXPERIMENT}"], "batch_size: 200"),
         (["cem/Gaussian_Process"], "batch_size: 200"),
-        (["cem", "gaussian_process"], "batch_size: 200"),
         ([f"paper_repro/conf/experiment/{EXPERIMENT}.yaml"], "batch_size: 200"),
         ([EXPERIMENT, "seed=7"], "# the seed 7"),
         ([EXPERIMENT, "--seed", "7"], "unknown option --seed: write seed=..."),
         ([EXPERIMENT, "machine.data_root=/tmp/Ü"], "data_root: /tmp/Ü"),
-        (
-            [EXPERIMENT, "~training.clip_norm"],
-            "deleting is not supported; null turns off what is optional: training.clip",
-        ),
-        ([EXPERIMENT, "machine@other=cpu"], "packages are not supported; write machine=cpu"),
+        ([EXPERIMENT, "~training.clip_norm"], "deleting is not supported"),
         ([EXPERIMENT, "optimizer.lr=1,2"], "a list as optimizer.lr=[1,2], or name the values as an axis"),
         ([EXPERIMENT, "trainer.max_steps=10"], "did you mean training.steps?"),
-        ([EXPERIMENT, "trainer.devices=2"], "did you mean machine.devices?"),
         ([EXPERIMENT, "logger=wandb"], "logger: wandb"),
         ([EXPERIMENT, "ckpt_path=last.ckpt"], "a run goes on from its last checkpoint by itself"),
         ([EXPERIMENT, "lr=0.1"], "did you mean optimizer.lr?"),
-        ([EXPERIMENT, "batch_size=3"], "did you mean data.batch_size?"),
         ([EXPERIMENT, "optimizer=adam"], "_target_: torch.optim.Adam "),
         ([EXPERIMENT, "schedule=exponential"], "schedules.Exponential "),
     ],
@@ -53,15 +46,12 @@ def test_train_answers(words: list[str], answer: str, capsys: pytest.CaptureFixt
     ("words", "answer"),
     [
         ([TABLE, "--scale", "smoke"], "at scale smoke"),
-        ([TABLE, "--scale=smoke", "--seeds", "7"], "at scale smoke"),
         ([TABLE, "--seeds"], "--seeds needs a value"),
         ([TABLE, "--sede", "7"], "unknown option --sede (did you mean '--seed'?)"),
         ([TABLE, "lr=0.1"], "did you mean optimizer.lr?"),
         ([TABLE, f"experiment={EXPERIMENT}"], f"train.py {EXPERIMENT} trains that one"),
         (["results/cem/table3/smoke/"], "cem/table3 at scale smoke"),
         (["results/cem/table3/smoke", "scale=cpu"], "scale=cpu and a folder of scale smoke: give one scale"),
-        (["CEM/Tabel3"], "(did you mean 'cem/table3'?)"),
-        (["cem/table9"], "(did you mean 'cem/table"),
         (["inner_steps"], "artifact 'inner_steps' lacks its paper: give cem/inner_steps"),
     ],
 )
@@ -79,15 +69,10 @@ def _assert_answered(answer: str, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "ids"),
     [
-        (["CEM/Table3"], [TABLE]),
-        (["cem", "table3"], [TABLE]),
         (["cem", "Table1", "table3", "ebt/figB1"], ["cem/table1", TABLE, "ebt/figB1"]),
         (["ebt/figb1"], ["ebt/figB1"]),
-        (["./results/cem/table3/"], [TABLE]),
         (["results/cem/table3/cpu/table.md"], [TABLE]),
-        (["paper_repro/papers/cem/table3.yaml"], [TABLE]),
         ([str(ROOT / "paper_repro/papers/cem/table3.yaml")], [TABLE]),
-        ([], []),
         (["results/cem/", "cem/t*3"], artifacts(["cem"])[0]),
     ],
 )
@@ -103,16 +88,14 @@ def test_a_file_of_the_same_name_elsewhere_is_not_taken_for_ours(tmp_path: Path)
         artifacts([str(path)])
 
 
-@pytest.mark.parametrize("path", ["/tmp/Ü", "/a b", "/a=b", "/a,b", "~/(a)", "/it's", '/"a"', "../数据", "/a[1]{2}"])
-def test_a_path_is_taken_as_it_stands(path: str) -> None:
-    assert parse(f"machine.data_root={path}").value == path
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("a=[1,2]", [1, 2]), ("a='/x,y'", "/x,y"), ("a=1e-3", 1e-3), ("++a=null", None), (r"a=/x\,y", "/x,y")],
+    [
+        *((f"a={path}", path) for path in ("/tmp/Ü", "/a b", "/a=b", "/a,b", "~/(a)", "/it's", '/"a"', "/a[1]{2}")),
+        *(("a=[1,2]", [1, 2]), ("a='/x,y'", "/x,y"), ("a=1e-3", 1e-3), ("++a=null", None), (r"a=/x\,y", "/x,y")),
+    ],
 )
-def test_the_grammar_of_hydra_still_holds(text: str, value: object) -> None:
+def test_a_path_is_taken_as_it_stands_and_hydras_grammar_holds(text: str, value: object) -> None:
     assert parse(text).value == value
 
 
@@ -121,6 +104,8 @@ def test_data_that_need_no_network_are_prepared_first(
 ) -> None:
     monkeypatch.setattr(files, "DATA", tmp_path)
     monkeypatch.setenv("PAPER_REPRO_DATA", str(tmp_path))
+    of_the_paper = plans.make(spec.load("ngpt/table6"), "paper", [0]).cells
+    assert all(cell.missing for cell in of_the_paper) and start.commands(of_the_paper) == []  # nothing is downloaded
     words = ["ngpt/table6", "scale=smoke", f"runs={tmp_path / 'runs'}"]
     assert run_main(reproduce.main, words) == 1
     assert "--prepare prepares first what needs no network: python scripts/prepare_data.py" in capsys.readouterr().err
@@ -136,10 +121,3 @@ def test_data_that_need_no_network_are_prepared_first(
     monkeypatch.setattr(reproduce, "_cells", lambda plan, *_: int(any(cell.missing for cell in plan.cells)))
     assert run_main(reproduce.main, [*words, "--prepare"]) == 0
     assert done == [["docstrings", "--vocabulary", "512"]]
-
-
-def test_nothing_is_downloaded_by_prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "DATA", tmp_path)
-    monkeypatch.setenv("PAPER_REPRO_DATA", str(tmp_path))
-    plan = plans.make(spec.load("ngpt/table6"), "paper", [0])
-    assert all(cell.missing for cell in plan.cells) and start.commands(plan.cells) == []
