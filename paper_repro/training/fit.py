@@ -89,14 +89,8 @@ class Fit(Task):
 
 
 def _fit_one(built: BuiltCell, folder: Path, report: Report) -> list[Outcome]:
-    machine = built.machine
-    if machine.count > 1 and machine.strategy == "fsdp" and built.training.precision == "16-mixed":
-        raise UsageError(
-            "training.precision=16-mixed: the loss scaling it needs is not offered with machine.strategy=fsdp; "
-            "use bf16-mixed, or machine.strategy=ddp"
-        )
     checkpoints_folder = folder / CHECKPOINTS
-    with launched(built.cell, checkpoints_folder, machine) as rank, closing(Journal([built], folder)) as journal:
+    with launched(built.cell, checkpoints_folder, built.machine) as rank, closing(Journal([built], folder)) as journal:
         found = single.train(built, checkpoints_folder, report, rank, journal)
     outcome = _outcome(built, found.watch, 0, found.metrics, found.evaluations, folder)
     outcome.seconds, outcome.compiled = found.watch.seconds, found.compiled

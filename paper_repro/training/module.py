@@ -198,11 +198,6 @@ class PaperModule(L.LightningModule):
         options = [{key: value for key, value in group.items() if key != "schedule"} for group in groups]
         return options, [group.get("schedule", self.schedule) for group in groups]
 
-    def configure_model(self) -> None:
-        """Let a strategy that shares parameters out do so (see ``machine.Sharded``)."""
-        if self._trainer is not None:  # load_from_checkpoint has none
-            getattr(self._trainer.strategy, "share_out", lambda: None)()
-
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.seed = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY, {}).get("seed", self.seed)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Shard
 from torch.optim import Optimizer
 
 from paper_repro.base.errors import UsageError
@@ -102,15 +101,5 @@ class UnitAdamW(Optimizer):
                 state["step"] = state["step"].cpu()
             state["step"] += 1
             four = (parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"])
-            found.setdefault(float(state["step"]), []).append(_local(four, group["unit_rows"]))
+            found.setdefault(float(state["step"]), []).append(four)
         return found
-
-
-def _local(four: tuple[Tensor, ...], unit_rows: bool) -> tuple[Tensor, ...]:
-    """This device's shares of a parameter cut alike in all four, unless its rows are cut; otherwise as they come."""
-    if not isinstance(four[0], DTensor):
-        return four
-    shares = [tensor for tensor in four if isinstance(tensor, DTensor) and tensor.placements == four[0].placements]
-    if len(shares) < len(four) or (unit_rows and Shard(four[0].ndim - 1) in four[0].placements):
-        return four
-    return tuple(share.to_local() for share in shares)

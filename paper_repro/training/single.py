@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import lightning as L
-import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.plugins.precision import DoublePrecision, MixedPrecision, Precision
+from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from torch import Tensor
 
 from paper_repro.base.configs import instantiate
@@ -23,9 +22,9 @@ from paper_repro.base.errors import UsageError, first_line
 from paper_repro.base.identity import AUTO
 from paper_repro.cells.tasks import Report
 from paper_repro.training import checkpoints
-from paper_repro.training.build import BuiltCell, build
+from paper_repro.training.build import BuiltCell
 from paper_repro.training.counting import measure
-from paper_repro.training.machine import Rank, Ranks, Sharded, whole
+from paper_repro.training.machine import Rank, Ranks
 from paper_repro.training.module import PaperModule
 from paper_repro.training.watch import Evaluations, Journal, LossLog, Watch
 
@@ -123,12 +122,8 @@ def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, jou
 
     watch = Watch(log, machine, report, save, journal, rank)
 
-    @contextlib.contextmanager
-    def context() -> Iterator[None]:
-        strategy = trainer.strategy
-        whole = strategy.whole() if isinstance(strategy, Sharded) else contextlib.nullcontext()
-        with whole, trainer.precision_plugin.forward_context():
-            yield
+    def context() -> contextlib.AbstractContextManager[Any]:
+        return trainer.precision_plugin.forward_context()
 
     evaluations = Evaluations([built], context, journal)
     if training.precision == "64-true":  # Lightning loads a checkpoint before it converts the module
@@ -158,8 +153,6 @@ def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, jou
             raise RuntimeError(f"training ended after step {trainer.global_step}, expected {training.steps}")
         log.end = trainer.global_step
         watch.stop_if_requested(log.end)
-        if isinstance(trainer.strategy, Sharded):  # fully_shard cannot be undone
-            built.module = evaluations.modules[0] = _rebuilt(built)
     built.module.to(device)  # Lightning has moved it to the CPU
     return Trained(watch, evaluations, evaluations.finish(0, log.end), compiled)
 
@@ -182,13 +175,11 @@ def compile_loss(built: BuiltCell) -> str:
 
 def _reason_against(built: BuiltCell) -> str:
     """Return why ``auto`` does not compile a cell's loss; nothing if it does."""
-    machine, passes = built.machine, built.training.steps * built.training.accumulate
+    passes = built.training.steps * built.training.accumulate
     if built.module.uncompilable:
         return built.module.uncompilable
     if passes < FEWEST_PASSES:
         return f"too short: {passes} passes"
-    if machine.count > 1 and machine.strategy == "fsdp":
-        return "machine.strategy=fsdp: no device holds the whole model"
     cost = measure(built.cell.config)
     if (flops := cost.step_flops * cost.steps) < AUTO_FLOPS:
         return f"{flops:.1e} FLOPs of matrix products, and auto compiles from {AUTO_FLOPS:.0e} on"
@@ -214,16 +205,6 @@ def _falling_back(wanted: object) -> contextlib.AbstractContextManager[Any]:
     return torch._dynamo.config.patch(suppress_errors=True)
 
 
-def _rebuilt(built: BuiltCell) -> PaperModule:
-    """Return the module anew, with the whole weights of the one whose parameters are shared out."""
-    module = build(built.cell).module
-    if built.training.precision == "64-true":
-        module.double()
-    with torch.no_grad():
-        module.load_state_dict({name: whole(tensor) for name, tensor in built.module.state_dict().items()})
-    return module
-
-
 class BFloat16(MixedPrecision):
     """Autocast to bfloat16, with gradients that any optimiser may have clipped.
 
@@ -243,14 +224,11 @@ def _trainer(
 ) -> L.Trainer:
     machine, training = built.machine, built.training
     on_gpu = machine.device.type == "cuda"
-    strategy = Sharded() if machine.strategy == "fsdp" else {"auto": "ddp"}.get(machine.strategy, machine.strategy)
+    strategy = "ddp" if machine.strategy == "auto" else machine.strategy
     precision: Any = training.precision
     # Without Ranks Lightning would take a job of SLURM for one that it is to spread over its tasks.
     plugins: list[Any] = [checkpoints.DurableCheckpointIO([built.cell.id]), Ranks(rank)]
-    if rank.count > 1 and machine.strategy == "fsdp" and precision == "64-true":  # refused as a word, taken as a plugin
-        plugins.append(DoublePrecision())
-        precision = None
-    elif precision == "bf16-mixed":
+    if precision == "bf16-mixed":
         plugins.append(BFloat16(machine.device.type))
         precision = None
     try:

@@ -27,7 +27,7 @@ from paper_repro.cells.planned import CSV, FOLDER, TENSORBOARD, WANDB
 from paper_repro.cells.tasks import LOSS_POINTS, Report, StopRequestedError, loss_point
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.training.build import BuiltCell
-from paper_repro.training.machine import Machine, Rank, whole
+from paper_repro.training.machine import Machine, Rank
 from paper_repro.training.module import PaperModule
 
 SHARE_OF_SAVING = 0.05
@@ -245,7 +245,7 @@ class Evaluations:
             return metrics
         with torch.no_grad():
             for name, tensor in self.modules[index].state_dict().items():
-                tensor.copy_(whole(self._weights[index][name]))
+                tensor.copy_(self._weights[index][name])
         best = dict(self._best[index])
         return {**metrics, "best_step": best.pop("step"), **{f"best_{name}": value for name, value in best.items()}}
 
@@ -256,8 +256,7 @@ class Evaluations:
         return {name: [(int(step), value) for step, value in points] for name, points in self._curves[index].items()}
 
     def state_dict(self) -> dict[str, Any]:
-        weights = [{name: whole(tensor) for name, tensor in one.items()} for one in self._weights]
-        return {"curves": self._curves, "best": self._best, "weights": weights}
+        return {"curves": self._curves, "best": self._best, "weights": self._weights}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._curves, self._best, self._weights = state["curves"], state["best"], state["weights"]

@@ -43,9 +43,8 @@ def test_stacked_models_equal_each_trained_alone(cell, run, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_two_processes_equal_one_and_a_run_goes_from_the_ones_to_the_other(strategy, cell, run, recorder, tmp_path):
-    own = {**EXACT, "training__accumulate": 2, "machine__strategy": strategy}
+def test_two_processes_equal_one_and_a_run_goes_from_the_ones_to_the_other(cell, run, recorder, tmp_path):
+    own = {**EXACT, "training__accumulate": 2}
     one, two = (cell(**own, machine__devices=count) for count in (1, 2))
     before = psutil.Process().children(recursive=True)
     expected = run([one], tmp_path / "one")[0]

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -42,19 +41,14 @@ BOTH = ("machine.nodes=2", "machine.devices=2")
 
 
 TRAIN = ROOT / "scripts" / "train.py"
-WATCHED = ROOT / "tests" / "support" / "watched_train.py"
 
 
 def start(
-    before: Sequence[str],
-    runs: Path,
-    *words: str,
-    environment: Mapping[str, str] = os.environ,
-    script: Path = TRAIN,
+    before: Sequence[str], runs: Path, *words: str, environment: Mapping[str, str] = os.environ
 ) -> subprocess.Popen[str]:
     """``train.py`` behind the words that start it, in a session of its own."""
     return subprocess.Popen(
-        [*before, str(script), "nrgpt/listops", *TINY, f"runs={runs}", *words],
+        [*before, str(TRAIN), "nrgpt/listops", *TINY, f"runs={runs}", *words],
         env={**environment, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -63,7 +57,7 @@ def start(
     )
 
 
-def node(rank: int, port: int, runs: Path, *words: str, **how: Any) -> subprocess.Popen[str]:
+def node(rank: int, port: int, runs: Path, *words: str) -> subprocess.Popen[str]:
     """``torchrun`` on one node."""
     own = [
         "--nnodes=2",
@@ -72,7 +66,7 @@ def node(rank: int, port: int, runs: Path, *words: str, **how: Any) -> subproces
         "--master-addr=127.0.0.1",
         f"--master-port={port}",
     ]
-    return start([sys.executable, "-m", "torch.distributed.run", *own], runs, *words, **how)
+    return start([sys.executable, "-m", "torch.distributed.run", *own], runs, *words)
 
 
 def free_port() -> int:
@@ -82,9 +76,9 @@ def free_port() -> int:
         return port
 
 
-def nodes(runs: Path, *words: str, **how: Any) -> list[subprocess.Popen[str]]:
+def nodes(runs: Path, *words: str) -> list[subprocess.Popen[str]]:
     port = free_port()
-    return [node(rank, port, runs, *BOTH, *words, **how) for rank in range(2)]
+    return [node(rank, port, runs, *BOTH, *words) for rank in range(2)]
 
 
 def step_of_slurm(runs: Path, *words: str) -> list[subprocess.Popen[str]]:
@@ -146,23 +140,13 @@ def assert_equal(runs: Path, one: tuple[dict[str, torch.Tensor], dict[str, float
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_two_nodes_of_two_processes_equal_one_process(
-    strategy: str, one: tuple[dict[str, torch.Tensor], dict[str, float]], tmp_path: Path
+    one: tuple[dict[str, torch.Tensor], dict[str, float]], tmp_path: Path
 ) -> None:
-    """With fsdp: shared out within a node, and the same on both (HSDP); a rank holds half and a tenth of it."""
-    how: dict[str, Any] = {}
-    if strategy == "fsdp":
-        (tmp_path / "shares").mkdir()
-        how = {"script": WATCHED, "environment": {**os.environ, "SHARES": str(tmp_path / "shares")}}
-    started = nodes(tmp_path / "runs", "training.steps=6", f"machine.strategy={strategy}", **how)
+    started = nodes(tmp_path / "runs", "training.steps=6")
     said = [process.communicate(timeout=500)[0] for process in started]
     assert [process.returncode for process in started] == [0, 0], "\n".join(said)
     assert_equal(tmp_path / "runs", one)
-    if strategy == "fsdp":
-        shares = {path.name: float(path.read_text()) for path in (tmp_path / "shares").iterdir()}
-        # Rank 0 trains in a worker, which is not watched; rank 2 is the first of its node, too, and holds as much.
-        assert shares.keys() == {"1", "2", "3"} and max(shares.values()) <= 1.1 / 2, shares
 
 
 @pytest.mark.slow
