@@ -36,7 +36,7 @@ class Order:
     index: int
     count: int
     since: int | None = None
-    """When it was given, in nanoseconds of the file system of ``runs``: a cell that failed later is not run again."""
+    """When it was given, ns on the file system of ``runs``: a cell that failed later is not run again."""
 
 
 class Drain:

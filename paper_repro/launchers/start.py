@@ -1,6 +1,4 @@
-"""What a command does before its cells are run: it reads where that is (``launcher=slurm launcher.jobs=8``), prepares
-data that cells lack, and joins the processes that were started on other nodes.
-"""
+"""What a command does before its cells are run: reads ``launcher`` words, prepares data, joins other nodes."""
 
 import contextlib
 import shlex
@@ -25,25 +23,18 @@ _FROM_ELSEWHERE = ("--download", "--from")
 
 @dataclass(frozen=True)
 class Slurm:
-    """What a sweep asks SLURM for; each job is one task on one node."""
+    """What a sweep asks SLURM for (docs/cluster.md); each job is one task on one node."""
 
     partition: str | None = None
-    """None: the cluster's default."""
     jobs: int = 1
-    """Array tasks, which share the cells among them."""
     minutes: int = 60
-    """Time limit of a job; one that reaches it goes on where it was."""
     grace: int = 90
-    """Seconds before the limit at which a job begins to save; a minute more than a checkpoint takes."""
     cpus: int | None = None
-    """CPU cores of a job; None: as many as the workers of the machine section compute with."""
     memory_gb: int | None = None
-    """None: what the cluster gives."""
     gpus: int | None = None
     account: str | None = None
     qos: str | None = None
     constraint: str | None = None
-    """What the nodes must have, for example "h100"."""
 
     def __post_init__(self) -> None:
         if self.grace >= 60 * self.minutes:

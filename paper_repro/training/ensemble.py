@@ -1,6 +1,6 @@
-"""Many same-shape small models trained at once, each exactly as if it were alone: they share each kernel launch.
+"""Many small models of one shape trained at once, each as if it were alone: they share each kernel launch.
 
-The models differ in seed, data and learning rate.  Their parameters are the rows of one matrix, (S models, P columns).
+Their parameters are the rows of one matrix, (S models, P columns).
 """
 
 import contextlib
@@ -40,14 +40,13 @@ class Ensemble:
     """S models, one matrix of parameters, one backward of the summed losses: each model receives its own gradient.
 
     Args:
-        modules: of one shape (``layout_of``); they are moved to ``device`` and receive their weights in ``unstack``.
+        modules: of one shape (``layout_of``); they receive their weights in ``unstack``.
         data: one per module, already set up.
         steps: length of the run, for the schedules.
         clip_norm: largest gradient norm, per model; None for no clipping.
-        precision: 32-true, 64-true, bf16-true or bf16-mixed, as in Lightning.
 
     Raises:
-        UsageError: models that cannot be trained together; the message says why.
+        UsageError: models that cannot be trained together.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class Ensemble:
         self._carry: Any = None
 
     def advance(self) -> Tensor:
-        """Take one optimiser step of every model; returns their losses before it, (S,), and waits for no device."""
+        """Take one optimiser step of every model; returns their losses before it, (S,)."""
         each = [data.train_batch(self.step) for data in self.data]
         batch = place(stack(each), self.device, self.dtype)
         pairs = [*zip(self.modules, each, strict=True)]
@@ -128,11 +127,9 @@ class Ensemble:
                     tensor.copy_(stacked[name][row])
 
     def forward_context(self) -> contextlib.AbstractContextManager[Any]:
-        """Return what losses and metrics are computed under: autocast for bf16-mixed."""
         return torch.autocast(self.device.type, torch.bfloat16) if self._autocast else contextlib.nullcontext()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that ``advance`` depends on; tensors share memory with the running ones."""
         return {
             "step": self.step,
             "layout": self.layout.state_dict(),
@@ -218,11 +215,7 @@ class Layout:
 
 
 def layout_of(modules: Sequence[PaperModule]) -> Layout:
-    """Return the layout that all of ``modules`` share.
-
-    Raises:
-        UsageError: they differ in type, parameters, buffers or groups, or a trained parameter is in no group.
-    """
+    """Return the layout that all of ``modules`` share; UsageError: they differ, or a parameter is in no group."""
     expected = _description(modules[0])
     for index, module in enumerate(modules):
         if (found := _description(module)) != expected:
@@ -254,16 +247,12 @@ def _group_names(module: PaperModule) -> list[list[str]]:
 
 
 class StackedOptimizer:
-    """The config's own optimiser over the rows of ``values``, each model with its options and its schedule.
+    """The config's own optimiser over the rows of ``values`` and ``gradients``, (S, P), fused where it can be.
 
-    Models with equal options and schedule share a parameter group of the optimiser, which costs less time.  Fused
-    kernels are used where the optimiser has them.
-
-    Args:
-        values, gradients: (S, P); the optimiser reads the second and writes the first.
+    Models with equal options and schedule share a parameter group of the optimiser.
 
     Raises:
-        UsageError: the models' optimisers are of different classes, or of one that wants a closure.
+        UsageError: the models' optimisers are of different classes, or LBFGS.
     """
 
     def __init__(self, modules: Sequence[PaperModule], layout: Layout, values: Tensor, gradients: Tensor) -> None:

@@ -38,7 +38,7 @@ SHARED_SECTIONS = ("task", "module", "model", "training", "probes")
 class Fit(Task):
     """Train, evaluate, and leave the final weights in ``folder / <cell id> / weights.safetensors``.
 
-    Checkpoints go to ``folder / checkpoints``.  A second call goes on from there, bit for bit on a CPU.
+    A second call goes on from the checkpoints in ``folder``, bit for bit on a CPU.
     """
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:

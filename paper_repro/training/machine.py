@@ -36,13 +36,7 @@ _FALLBACK_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class Machine:
-    """The keys of ``machine`` that training reads; none of them changes a result but for rounding.
-
-    ``conf/machine/cpu.yaml`` describes each.
-
-    Raises:
-        UsageError: a value that ``check_machine`` refuses.
-    """
+    """The keys of ``machine`` that training reads (conf/machine/cpu.yaml), as ``check_machine`` accepts them."""
 
     accelerator: str = "cpu"
     devices: int | list[int] = 1
@@ -62,7 +56,7 @@ class Machine:
     logger: str | None = None
     log_every_steps: int = 10
     log_folder: str | None = None
-    """The folder of the cell, in which the logger's files lie; the worker knows it."""
+    """The folder of the cell, which the worker knows."""
 
     def __post_init__(self) -> None:
         check_machine({MACHINE: vars(self)})
@@ -79,11 +73,9 @@ class Machine:
 
     @property
     def devices_here(self) -> int:
-        """The number of devices of one node."""
         return count_devices(self.devices)
 
     def batches_each(self, accumulate: int) -> int:
-        """Return how many of an optimiser step's ``accumulate`` batches each device computes."""
         return share_batches(accumulate, self.devices, self.nodes)
 
     @property
@@ -92,11 +84,7 @@ class Machine:
         return self.device_of(0)
 
     def device_of(self, local: int) -> torch.device:
-        """Return the device of a process from its number on its node.
-
-        Raises:
-            UsageError: an accelerator or a GPU that this machine or this build of torch lacks.
-        """
+        """Return the device of a process from its number on its node; UsageError: there is none."""
         if self.accelerator == "cpu" or (self.accelerator == "auto" and not torch.cuda.is_available()):
             return torch.device("cpu")
         if not torch.cuda.is_available():
@@ -111,7 +99,6 @@ class Machine:
 
 
 def check_precision(precision: str, device: torch.device) -> None:
-    """Raise UsageError if a device does not compute in this precision."""
     if precision == "16-mixed" and device.type == "cpu":  # where Lightning computes bf16-mixed
         raise UsageError(
             "training.precision=16-mixed: a CPU has no float16 autocast; set training.precision=bf16-mixed, or "
@@ -138,10 +125,7 @@ def settings(machine: Machine) -> Iterator[None]:
 
 
 def _keep_freed_memory() -> None:
-    """Ask glibc not to return freed blocks to the system, which costs a page fault per 4 kB at every training step.
-
-    Where ``MALLOC_*`` in the environment decides, nothing is done.
-    """
+    """Ask glibc to keep freed blocks, whose return costs page faults at each step, unless ``MALLOC_*`` decides."""
     if platform.libc_ver()[0] == "glibc" and not any(name.startswith("MALLOC_") for name in os.environ):
         mallopt = ctypes.CDLL(None).mallopt
         if mallopt(_M_MMAP_THRESHOLD, _KEEP_BYTES) or mallopt(_M_MMAP_THRESHOLD, _FALLBACK_BYTES):
@@ -149,7 +133,6 @@ def _keep_freed_memory() -> None:
 
 
 def forget_peak_memory(device: torch.device) -> None:
-    """Begin a new peak of torch's CUDA allocator; on a CPU do nothing."""
     if device.type == "cuda":
         torch.cuda.init()  # without an allocator torch refuses: "Invalid device argument"
         torch.cuda.reset_peak_memory_stats(device)

@@ -18,8 +18,7 @@ from paper_repro.models.common import project_rows_
 def keep_unit_rows(optimizer: Optimizer) -> None:
     """Project the parameters of the groups with ``unit_rows`` right after every step of ``optimizer``.
 
-    Nothing is added to an optimiser whose class has ``projects_unit_rows = True``, for it does so in its step.  What is
-    projected is settled here: a state dict without the key, loaded later, changes nothing.
+    An optimiser whose class has ``projects_unit_rows = True`` does so in its step.
 
     Raises:
         ValueError: such a parameter has fewer than two dimensions.
@@ -41,7 +40,7 @@ def keep_unit_rows(optimizer: Optimizer) -> None:
 class UnitAdamW(Optimizer):
     """torch.optim.AdamW, and unit rows in the groups with ``unit_rows: True``: ``kernels.unit_adam.adam_``.
 
-    Its state is AdamW's by name and shape, so that either loads the other's state dict.
+    AdamW and this load each other's state dicts.
 
     Raises:
         UsageError: a number out of range.
@@ -74,11 +73,8 @@ class UnitAdamW(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step of every parameter that has a gradient; returns what ``closure`` returns."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         for group in self.param_groups:
             for number, fours in self._by_step(group).items():
                 parameters, gradients, firsts, seconds = zip(*fours, strict=True)

@@ -44,13 +44,10 @@ UNHEARD = (
 
 
 class Watching(L.Callback):
-    """Lightning's hooks, handed to a ``Watch`` once per optimiser step; its state travels in Lightning's checkpoint."""
+    """Hands Lightning's hooks to a ``Watch`` and an ``Evaluations``, whose state is part of Lightning's checkpoint."""
 
     def __init__(self, module: PaperModule, watch: Watch, evaluations: Evaluations, rank: Rank) -> None:
-        self.module = module
-        self.watch = watch
-        self.evaluations = evaluations
-        self.rank = rank
+        self.module, self.watch, self.evaluations, self.rank = module, watch, evaluations, rank
         self._losses: list[Tensor] = []
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -107,11 +104,11 @@ def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, jou
     """Train the cell's module, from the newest checkpoint in ``folder`` if there is one, and evaluate it.
 
     Every rank calls this.  Each computes its share of a step's batches and evaluates all of every split; rank 0 alone
-    reads the clock, looks for checkpoints, writes them, and has a report and a journal.
+    has checkpoints, a report and a journal.
 
     Raises:
         StopRequestedError: after a checkpoint was saved.
-        UsageError: a checkpoint of another cell, an accelerator that is not there, or a loss that cannot be compiled.
+        UsageError: a checkpoint of another cell, or a loss that cannot be compiled.
     """
     machine, training, device = built.machine, built.training, built.machine.device_of(rank.local)
     identity = [built.cell.id]
@@ -161,9 +158,6 @@ def compile_loss(built: BuiltCell) -> str:
     """Compile a cell's training loss where ``machine.compile`` says so, and return the text for the record.
 
     What ``auto`` does follows from the config and this machine alone, so a resumed run does the same.
-
-    Raises:
-        UsageError: machine.compile=true, and there is no loss that could be compiled.
     """
     asked = built.machine.compile
     against = _reason_against(built) if asked == AUTO else ""
@@ -186,14 +180,8 @@ def _reason_against(built: BuiltCell) -> str:
     rates = [getattr(part, "p", getattr(part, "dropout", 0)) for part in built.module.modules()]
     if any(isinstance(rate, float) and rate > 0 for rate in rates):
         return "dropout, whose random numbers compiled code draws more slowly"
-    compiler = _missing_compiler()
-    return f"no C++ compiler {compiler} here" if compiler else ""
-
-
-def _missing_compiler() -> str:
-    """Return the name of the C++ compiler that torch would call and that is not there; nothing if it is."""
-    name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
-    return "" if shutil.which(name) else name
+    compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")  # as torch chooses it
+    return "" if shutil.which(compiler) else f"no C++ compiler {compiler} here"
 
 
 def _falling_back(wanted: object) -> contextlib.AbstractContextManager[Any]:
@@ -206,10 +194,9 @@ def _falling_back(wanted: object) -> contextlib.AbstractContextManager[Any]:
 
 
 class BFloat16(MixedPrecision):
-    """Autocast to bfloat16, with gradients that any optimiser may have clipped.
+    """Autocast to bfloat16, which needs no loss scale: gradients are clipped before a fused optimiser, too.
 
-    Lightning refuses to clip before a fused optimiser, because that one takes float16's loss scale out of the gradients
-    itself (its issue 21435).  bfloat16 has no loss scale.
+    Lightning refuses that, for float16's sake (its issue 21435).
     """
 
     def __init__(self, device: str) -> None:
