@@ -215,11 +215,16 @@ class PaperModule(L.LightningModule):
         if self.uncompilable:
             raise UsageError(f"{self.uncompilable}: set machine.compile=false")
         if type(self).loss_and_carry is PaperModule.loss_and_carry:
-            compiled = torch.compile(self.loss, options=EAGER_RANDOM, dynamic=False)
-            self._compiled = lambda batch, draws, carry: (compiled(batch), carry)
-        else:
-            step = torch.compile(self.loss_and_carry, options=EAGER_RANDOM, dynamic=False)
-            self._compiled = lambda batch, draws, carry: step(batch, self._with_constants(draws), carry)
+            loss = torch.compile(self.loss, options=EAGER_RANDOM, dynamic=False)
+            self._compiled = lambda batch, draws, carry: (loss(batch), carry)
+            return
+        step = torch.compile(self.loss_and_carry, options=EAGER_RANDOM, dynamic=False)
+
+        def compiled(batch: Batch, draws: Draws, carry: Tree) -> tuple[Tensor, Tree]:
+            constants = {name: int(draws[name]) for name in self.constants & draws.keys()}
+            return step(batch, {**draws, **constants}, carry)
+
+        self._compiled = compiled
 
     def uncompile(self) -> None:
         self._compiled = None
@@ -318,9 +323,6 @@ class PaperModule(L.LightningModule):
     def _slot(self, batch_idx: int) -> int:
         each = self.trainer.accumulate_grad_batches
         return self.trainer.global_rank + self.trainer.world_size * (batch_idx % each)
-
-    def _with_constants(self, draws: Draws) -> Draws:
-        return {name: int(draw) if name in self.constants else draw for name, draw in draws.items()}
 
     def _floating_dtype(self) -> torch.dtype | None:
         return next((parameter.dtype for parameter in self.parameters() if parameter.is_floating_point()), None)

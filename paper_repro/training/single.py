@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import lightning as L
+import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.loggers import Logger
@@ -137,7 +138,10 @@ def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, jou
         loggers = journal.loggers if journal is not None and callbacks else []
         built.module.logs_losses = bool(callbacks)
         trainer = _trainer(built, folder, [Watching(built.module, watch, evaluations, rank), *callbacks], loggers, rank)
-        with _falling_back(machine.compile == AUTO and compiled), _errors_in_one_line():
+        falling_back: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        if machine.compile == AUTO and compiled.startswith("yes"):  # run what torch cannot compile as it is
+            falling_back = torch._dynamo.config.patch(suppress_errors=True)
+        with falling_back, _errors_in_one_line():
             path = checkpoints.checkpoint_path(folder, step) if step else None
             try:
                 trainer.fit(built.module, datamodule=built.data, ckpt_path=path)
@@ -182,15 +186,6 @@ def _reason_against(built: BuiltCell) -> str:
         return "dropout, whose random numbers compiled code draws more slowly"
     compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")  # as torch chooses it
     return "" if shutil.which(compiler) else f"no C++ compiler {compiler} here"
-
-
-def _falling_back(wanted: object) -> contextlib.AbstractContextManager[Any]:
-    """If wanted, have torch run what it cannot compile as it is, with a warning."""
-    if not wanted:
-        return contextlib.nullcontext()
-    import torch._dynamo.config  # a second
-
-    return torch._dynamo.config.patch(suppress_errors=True)
 
 
 class BFloat16(MixedPrecision):

@@ -244,26 +244,21 @@ class StepCost(StepTime):
         outcome = super().measured(config, device, report)
         if outcome.status != FINISHED:
             return outcome
-        return replace(outcome, metrics={**outcome.metrics, **_further(config, outcome.metrics, device)})
-
-
-def _further(config: Mapping[str, Any], timed: Mapping[str, float], device: torch.device) -> dict[str, float]:
-    step, models = StepSettings(**config["step"]), each_model(config)
-    found: dict[str, float] = {}
-    for name, (node, own) in models.items():
-        stepper = build_stepper(node, own, step, device)
-        wait(device)
-        start = time.perf_counter()
-        stepper.step()
-        wait(device)
-        found[f"first_{name}"] = time.perf_counter() - start
-        found[f"memory_{name}"] = added_memory(stepper, device)
-        found[f"throughput_{name}"] = 1 / timed[f"seconds_{name}"]
-    baseline, *others = models
-    for name in others:
-        for kind in ("first", "memory"):
-            found[f"{kind}_ratio_{name}"] = found[f"{kind}_{name}"] / found[f"{kind}_{baseline}"]
-    return found
+        step, models, found = StepSettings(**config["step"]), each_model(config), dict(outcome.metrics)
+        for name, (node, own) in models.items():
+            stepper = build_stepper(node, own, step, device)
+            wait(device)
+            start = time.perf_counter()
+            stepper.step()
+            wait(device)
+            found[f"first_{name}"] = time.perf_counter() - start
+            found[f"memory_{name}"] = added_memory(stepper, device)
+            found[f"throughput_{name}"] = 1 / found[f"seconds_{name}"]
+        baseline, *others = models
+        for name in others:
+            for kind in ("first", "memory"):
+                found[f"{kind}_ratio_{name}"] = found[f"{kind}_{name}"] / found[f"{kind}_{baseline}"]
+        return replace(outcome, metrics=found)
 
 
 def added_memory(stepper: Stepper, device: torch.device) -> float:

@@ -124,14 +124,6 @@ class Damaged(Waves):
         return super().train_batch(step)
 
 
-class Growing(Waves):
-    """Batches that become longer."""
-
-    def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
-        inputs, targets = super().train_batch(step)
-        return inputs.repeat(step + 1, 1), targets.repeat(step + 1)
-
-
 class Small(nn.Module):
     """10 -> 6 -> 1 with a norm, a buffer, and with ``dropout`` random numbers."""
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from paper_repro.base.errors import ROOT, UsageError
-from paper_repro.training.machine import Machine
+from paper_repro.base.errors import ROOT
 
 TINY = [
     *("model.width=16", "model.num_steps=2", "data.window=32", "data.batch_size=4", "data.num_evaluation_batches=2"),
@@ -49,9 +48,3 @@ def test_a_killed_rank_ends_the_others_and_the_cell_goes_on_from_its_checkpoint(
     assert (record.parent / "weights.safetensors").is_file()
     assert not list(tmp_path.rglob("lease"))
     assert "rank 1 was killed by signal 9" in (record.parent / "log.txt").read_text()
-
-
-def test_batches_are_shared_evenly():
-    assert Machine(devices=[0, 2, 5]).batches_each(6) == 2
-    with pytest.raises(UsageError, match=r"training\.accumulate=4 .*multiple of 3"):
-        Machine(devices=3).batches_each(4)

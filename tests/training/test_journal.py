@@ -156,11 +156,6 @@ def test_the_log_tells_steps_and_losses_without_any_logger(count, cells, run, tm
     assert sum("evaluation" in line for line in lines) == 3 * count
 
 
-def test_the_log_of_a_long_run_has_a_hundred_lines(cell, run, tmp_path):
-    run([cell(steps=450)], tmp_path)
-    assert (tmp_path / "log.txt").read_text().count("training_loss") == 100
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("count", COUNTS)
 def test_weights_and_biases_offline_has_a_run_for_each_cell(count, cells, run, tmp_path, monkeypatch):

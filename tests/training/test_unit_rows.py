@@ -158,16 +158,9 @@ def test_state_dicts_of_adamw_and_ours_are_interchangeable(way, keyed):
         assert float(mine["step"]) == float(theirs["step"]) == 6
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"lr": -1.0}, "lr=-1.0"),
-        ({"betas": (0.9, 1.0)}, r"betas=\(0\.9, 1\.0\)"),
-    ],
-)
-def test_settings_out_of_range_are_refused(change, message):
-    with pytest.raises(UsageError, match=message):
-        UnitAdamW([nn.Parameter(torch.ones(2, 2))], **change)
+def test_settings_out_of_range_are_refused():
+    with pytest.raises(UsageError, match=r"lr=-1\.0"):
+        UnitAdamW([nn.Parameter(torch.ones(2, 2))], lr=-1.0)
 
 
 def test_a_vector_in_a_group_with_unit_rows_is_refused():
