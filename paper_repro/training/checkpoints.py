@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -18,11 +18,6 @@ from paper_repro.cells import tasks
 KEEP = 2
 WEIGHTS = tasks.WEIGHTS
 _SHOWN = 5
-
-
-class Found(NamedTuple):
-    step: int
-    path: Path
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
@@ -52,8 +47,8 @@ def _save(path: Path, content: dict[str, Any]) -> None:
     stream_with_digest(path, lambda stream: torch.save(content, stream))  # type: ignore[arg-type]
 
 
-def newest(folder: Path, identity: Sequence[str]) -> Found | None:
-    """Return the newest whole checkpoint in ``folder``, or None; damaged ones are set aside, with a warning.
+def newest(folder: Path, identity: Sequence[str]) -> int | None:
+    """Return the step of the newest whole checkpoint in ``folder``, or None; damaged ones are set aside.
 
     Raises:
         UsageError: the checkpoint belongs to other cells.
@@ -63,7 +58,7 @@ def newest(folder: Path, identity: Sequence[str]) -> Found | None:
         path = checkpoint_path(folder, step)
         try:
             load(path, identity, mmap=True)
-            return Found(step, path)
+            return step
         except CorruptFileError as error:
             aside = path.replace(path.with_name(f"{path.name}.damaged"))
             digest_path(path).unlink(missing_ok=True)

@@ -120,11 +120,11 @@ def _fit_stack(built: list[BuiltCell], folder: Path, report: Report, journal: Jo
     watch = Watch(log, machine, report, save, journal)
     found = checkpoints.newest(folder / CHECKPOINTS, identity)
     if found is not None:
-        content = checkpoints.load(found.path, identity)
+        content = checkpoints.load(checkpoints.checkpoint_path(folder / CHECKPOINTS, found), identity)
         ensemble.load_state_dict(content["ensemble"])
         watch.load_state_dict(content["watch"])
         evaluations.load_state_dict(content["evaluations"])
-        watch.resumed_at(found.step)
+        watch.resumed_at(found)
     journal.begin(ensemble.step)
     watch.stop_if_requested(ensemble.step)
     while ensemble.step < training.steps:

@@ -128,8 +128,7 @@ def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, jou
         built.module.double()
     compiled = compile_loss(built)
     with _quiet():
-        found = checkpoints.newest(folder, identity) if rank.index == 0 else None
-        step = rank.share(found.step if found else 0)
+        step = rank.share((checkpoints.newest(folder, identity) or 0) if rank.index == 0 else 0)
         if step:
             watch.resumed_at(step)
         if journal is not None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from paper_repro.base.errors import UsageError, at_least
 from paper_repro.base.identity import mix
@@ -34,17 +34,16 @@ def tensors_of(batch: Any) -> list[Tensor]:
 
 def stack(batches: Sequence[Any]) -> Any:
     """Return one batch (S, ...) from S batches of tensors; UsageError: their shapes differ."""
-    first = batches[0]
-    if isinstance(first, dict):
-        return {key: stack([batch[key] for batch in batches]) for key in first}
-    if isinstance(first, tuple | list):
-        return tuple(stack(items) for items in zip(*batches, strict=True))
+    return tree_map(_stack, *batches)
+
+
+def _stack(*tensors: Tensor) -> Tensor:
     try:
-        return torch.stack(tuple(batches))
+        return torch.stack(tensors)
     except RuntimeError as error:
-        shapes = sorted({str(tuple(batch.shape)) for batch in batches})
+        shapes = ", ".join(sorted({str(tuple(tensor.shape)) for tensor in tensors}))
         raise UsageError(
-            f"models that are trained together need batches of tensors of one shape, found {', '.join(shapes)}: "
+            f"models that are trained together need batches of tensors of one shape, found {shapes}: "
             "give their data the same batch size, or train these cells one by one"
         ) from error
 
