@@ -85,11 +85,7 @@ class Ensemble:
                     view[row].copy_(module.get_parameter(name))
         self._optimizer = StackedOptimizer(self.modules, self.layout, self.values, self._gradients)
         self._leaves = [view.requires_grad_() for view in views]
-        self._padding = {
-            index: self.values.new_zeros(len(self.modules), spare)
-            for index, shape in enumerate(self.layout.shapes)
-            if (spare := self.layout.starts[index + 1] - self.layout.starts[index] - shape.numel())
-        }
+        self._gradient_views = [self.layout.view(self._gradients, index) for index in range(len(views))]
         self._ones = torch.ones(len(self.modules), dtype=torch.float32, device=self.device)
         self._template = _Loss(self.modules[0].train())
         self._losses = torch.func.vmap(
@@ -110,7 +106,11 @@ class Ensemble:
             losses, carry = self._losses(tensors, batch, draws, self._carry)
         self._carry = map_tensors(Tensor.detach, carry)
         gradients = torch.autograd.grad(losses, self._leaves, self._ones.to(losses.dtype), allow_unused=True)
-        self._gather(gradients)
+        for name, gradient in zip(self.layout.names, gradients, strict=True):
+            if gradient is None:
+                advice = "set requires_grad=False on it, or train these cells one by one"
+                raise UsageError(f"the loss does not depend on {name}: {advice}")
+        torch._foreach_copy_(self._gradient_views, gradients)
         if self.clip_norm is not None:
             norms = torch.linalg.vector_norm(self._gradients, dim=1, keepdim=True)
             self._gradients.mul_((self.clip_norm / (norms + CLIP_EPSILON)).clamp_(max=1.0))
@@ -156,19 +156,6 @@ class Ensemble:
         self._optimizer.optimizer.load_state_dict(state["optimizer"])
         self._carry = map_tensors(lambda tensor: tensor.to(self.device, copy=True), state["carry"])
         self.step = int(state["step"])
-
-    def _gather(self, gradients: Sequence[Tensor | None]) -> None:
-        columns = []
-        for index, gradient in enumerate(gradients):
-            if gradient is None:
-                raise UsageError(
-                    f"the loss does not depend on {self.layout.names[index]}: set requires_grad=False on it, or train "
-                    "these cells one by one"
-                )
-            columns.append(gradient.flatten(1) if gradient.ndim > 1 else gradient[:, None])
-            if index in self._padding:
-                columns.append(self._padding[index])
-        torch.cat(columns, dim=1, out=self._gradients)
 
 
 def _tensors(module: PaperModule) -> dict[str, Tensor]:

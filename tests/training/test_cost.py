@@ -1,5 +1,4 @@
 import dataclasses
-from typing import Any
 
 import pytest
 
@@ -43,16 +42,6 @@ def test_parameters_and_flops_of_table_3_are_the_printed_ones(model: str) -> Non
 def test_what_cannot_be_built_is_refused_with_its_name(override: str, message: str) -> None:
     with pytest.raises(UsageError, match=r"(?i).*" + message.replace("(", r"\(")):
         measure(compose("cem/gaussian_process", [override]))
-
-
-def test_a_model_that_differentiates_twice_is_planned_with_its_own_flops(cell: Any) -> None:
-    """The numbers of ``test_counting``, for batches of 8 with 10 inputs and 6 hidden numbers."""
-    product, energy = 8 * 10 * 6, 8 * 6
-    config = cell(model={"_target_": "paper_repro.tests.training.doubles.Energetic"}, training__accumulate=3).config
-    found = measure(config)
-    assert found.multiply_adds == 2 * (product + energy)
-    assert found.step_flops == 3 * 2 * (5 * product + 3 * energy)
-    assert found.parameters == 10 * 6 + 6
 
 
 def test_seeds_rates_and_steps_are_counted_once_and_models_and_batches_each(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from paper_repro.base.errors import UsageError
-from paper_repro.cells.tasks import StopRequestedError
+from paper_repro.cells.tasks import Cell, StopRequestedError
 from paper_repro.tests.support.reports import Recorder
 from paper_repro.tests.training.doubles import DOUBLES_NAME as DOUBLES
-from paper_repro.tests.training.doubles import NOISY, assert_same_runs
+from paper_repro.tests.training.doubles import NOISY, Small, assert_same_runs, by_hand, weights
 from paper_repro.training import checkpoints
 from paper_repro.training.build import build
 from paper_repro.training.fit import Fit
@@ -16,6 +16,24 @@ from paper_repro.training.fit import Fit
 
 def batch_of(cell, **changes):
     return [cell(seed=seed, lr=lr, **changes) for seed, lr in ((0, 0.01), (1, 0.01), (1, 0.003))]
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+def test_a_step_follows_the_mean_gradient_of_its_batches_clipped_once(batches, cell, run, tmp_path):
+    module = {"_target_": f"{DOUBLES}.TwoGroups"}
+    item = cell(module=module, training__accumulate=batches, training__clip_norm=0.1, **NOISY)
+    outcome = run([item], tmp_path)[0]
+    parts = build(item)
+    losses = by_hand(parts.module, parts.data, parts.training.steps, batches, parts.training.clip_norm)
+    # Sums of a few float32 numbers in another order.
+    assert [value for _, value in outcome.curves["training_loss"]] == pytest.approx(losses, rel=1e-6)
+    torch.testing.assert_close(weights(tmp_path, item), dict(parts.module.state_dict()), rtol=1e-5, atol=1e-6)
+
+
+def test_batches_that_the_devices_cannot_share_are_refused_with_both_numbers(cell):
+    config = cell(training__accumulate=3, machine__devices=2).config
+    with pytest.raises(UsageError, match=r"training\.accumulate=3 .*machine\.devices=2.*multiple of 2"):
+        build(Cell("odd", config))
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -61,7 +79,8 @@ def test_weights_that_blow_up_in_the_last_step_are_divergence_too(cell, run, tmp
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_no_memory_is_an_outcome_with_advice(count, cell, run, tmp_path, monkeypatch):
-    cells = [cell(seed=seed, model={"_target_": f"{DOUBLES}.Memory"}) for seed in range(count)]
+    monkeypatch.setattr(Small, "forward", lambda self, x: torch.empty(1 << 60))
+    cells = [cell(seed=seed) for seed in range(count)]
     outcomes = run(cells, tmp_path)
     assert [outcome.status for outcome in outcomes] == ["oom"] * count
     assert ("machine.stack.most" if count == 2 else "smaller data batch") in outcomes[0].note

@@ -1,4 +1,4 @@
-"""Two nodes of two processes each, as torchrun and srun start them, all on this computer."""
+"""Several processes that train one cell: of one node, and of two nodes as torchrun and srun start them."""
 
 import contextlib
 import json
@@ -131,6 +131,26 @@ def assert_equal(runs: Path, one: tuple[dict[str, torch.Tensor], dict[str, float
     weights, metrics = one
     assert {name: record["metrics"][name] for name in metrics} == pytest.approx(metrics, rel=RELATIVE)
     assert_close_weights(load_file(path.parent / "weights.safetensors"), weights, RELATIVE)
+
+
+@pytest.mark.slow
+def test_a_killed_rank_ends_the_others_and_the_cell_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    process = start([sys.executable], tmp_path, "training.steps=60", "machine.devices=2")
+    until = time.monotonic() + 120
+    while not list(tmp_path.rglob("step-*.ckpt")) and time.monotonic() < until and process.poll() is None:
+        time.sleep(0.01)
+    children = psutil.Process(process.pid).children(recursive=True)
+    (rank,) = [item for item in children if any("spawn_main" in word for word in item.cmdline())]
+    leader = rank.parent()
+    rank.kill()
+    gone, _ = psutil.wait_procs([leader], timeout=20)
+    assert gone == [leader], "rank 0 waits for a dead process"
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0 and "killed by signal 9" in said and "finished" in said, said
+    (record,) = tmp_path.rglob("record.json")
+    assert json.loads(record.read_text())["status"] == "finished"
+    assert (record.parent / "weights.safetensors").is_file() and not list(tmp_path.rglob("lease"))
+    assert "rank 1 was killed by signal 9" in (record.parent / "log.txt").read_text()
 
 
 @pytest.mark.slow

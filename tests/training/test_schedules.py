@@ -5,10 +5,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 
 from paper_repro.tests.support import golden
-from paper_repro.tests.training.doubles import DOUBLES_NAME
 from paper_repro.training.build import build
 from paper_repro.training.schedules import Constant, Cosine, Exponential
 
@@ -107,23 +105,3 @@ def test_listops_runs_have_the_authors_rates_at_every_step(path, cell):
 def test_steps_outside_the_run_are_refused(step, steps):
     with pytest.raises(ValueError, match="is not one of"):
         Cosine().factor(step, steps)
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_group_keeps_its_own_rate_and_schedule_alone_and_stacked(count, cell, recorder, tmp_path, monkeypatch):
-    from paper_repro.training.fit import Fit
-
-    rates = []
-    original = torch.optim.AdamW.step
-
-    def noted(self, closure=None):
-        rates.append([group["lr"] for group in self.param_groups])
-        return original(self, closure)
-
-    monkeypatch.setattr(torch.optim.AdamW, "step", noted)
-    module = {"_target_": f"{DOUBLES_NAME}.TwoSchedules"}
-    cells = [cell(seed=seed, steps=7, module=module, machine__checkpoint_every_steps=3) for seed in range(count)]
-    assert [outcome.status for outcome in Fit().run(cells, tmp_path, recorder())] == ["finished"] * count
-    cosine = [0.01 * 0.5 * (1 + math.cos(math.pi * step / 7)) for step in range(7)]
-    assert [rate for rate, _ in rates] == pytest.approx(cosine)
-    assert [rate for _, rate in rates] == pytest.approx([0.5 * 0.25 ** (step / 7) for step in range(7)])
