@@ -88,10 +88,7 @@ def sweep_of(plan: Plan, words: Words, results: Path, fill: bool) -> Sweep:
 def run(sweep: Sweep, slurm: Slurm, stream: TextIO = sys.stderr) -> Result:
     """Submit jobs for the cells without results, unless some are there already, and watch them to the end.
 
-    Ctrl-C ends the watching alone; the same command goes on with it.
-
-    Raises:
-        UsageError: there is no SLURM, no submitit, a cell needs several nodes, or SLURM refuses the jobs.
+    Ctrl-C ends the watching alone; the same command goes on with it.  UsageError: SLURM is missing or refuses the jobs.
     """
     nodes = max(int((cell.config.get(MACHINE) or {}).get("nodes", 1)) for cell in sweep.cells)
     if nodes > 1:

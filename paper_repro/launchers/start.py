@@ -45,11 +45,7 @@ class Slurm:
 
 
 def take(arguments: Sequence[str]) -> tuple[Slurm | None, list[str]]:
-    """Return what the words that begin with ``launcher`` ask for, and the other words; None: this computer.
-
-    Raises:
-        UsageError: an unknown launcher or key, a value out of range, or keys without ``launcher=slurm``.
-    """
+    """Return what the words that begin with ``launcher`` ask for (None: this computer), and the other words."""
     given: dict[str, str] = {}
     rest = []
     for word in arguments:
@@ -91,11 +87,7 @@ def commands(cells: Iterable[PlannedCell]) -> list[list[str]]:
 
 
 def prepare(found: Sequence[list[str]], asked: bool) -> bool:
-    """Run the commands if the user asked for it, or agrees at a terminal; return whether they were run.
-
-    Raises:
-        UsageError: one of them failed.
-    """
+    """Run the commands if the user asked for it, or agrees at a terminal; return whether they were run."""
     if not found or (not asked and not (sys.stdin.isatty() and sys.stderr.isatty())):
         return False
     lines = "\n".join(f"    {shlex.join(words)}" for words in found)

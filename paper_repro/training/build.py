@@ -70,10 +70,8 @@ def build(cell: Cell) -> BuiltCell:
 def rebuild(folder: Path, cell: Cell, probes: Sequence[str] = ()) -> BuiltCell:
     """Return the cell built anew with the weights in ``folder`` and the probes of these names; in evaluation mode.
 
-    Its config may be that of an older record (``base.identity.today``).
-
-    Raises:
-        UsageError: there are no weights, they are damaged or another model's, or the config cannot be built.
+    Its config may be that of an older record (``base.identity.today``).  UsageError: there are no weights, or they are
+    damaged or another model's.
     """
     weights = weights_of(folder)
     config = today(cell.config)

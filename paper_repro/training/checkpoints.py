@@ -26,11 +26,7 @@ def checkpoint_path(folder: Path, step: int) -> Path:
 
 
 def save(path: Path, content: dict[str, Any], identity: Sequence[str]) -> None:
-    """Write a checkpoint of the cells with the ids ``identity``, then drop all but the last two.
-
-    Raises:
-        OSError: the disk is full; earlier checkpoints are untouched.
-    """
+    """Write a checkpoint of the cells with the ids ``identity``; once it is on the disk, drop all but the last two."""
     try:
         check_digest(path)
     except (OSError, CorruptFileError):  # otherwise the whole file is there
@@ -48,11 +44,7 @@ def _save(path: Path, content: dict[str, Any]) -> None:
 
 
 def newest(folder: Path, identity: Sequence[str]) -> int | None:
-    """Return the step of the newest whole checkpoint in ``folder``, or None; damaged ones are set aside.
-
-    Raises:
-        UsageError: the checkpoint belongs to other cells.
-    """
+    """Return the step of the newest whole checkpoint in ``folder``, or None; damaged ones are set aside."""
     steps = _steps(folder)
     for step in steps:
         path = checkpoint_path(folder, step)
@@ -69,12 +61,7 @@ def newest(folder: Path, identity: Sequence[str]) -> int | None:
 
 
 def load(path: Path, identity: Sequence[str], mmap: bool = False) -> dict[str, Any]:
-    """Return the content of one checkpoint, its tensors on the CPU.
-
-    Raises:
-        CorruptFileError: it is damaged.
-        UsageError: it belongs to other cells.
-    """
+    """Return a checkpoint's content, on the CPU; CorruptFileError: it is damaged; UsageError: it is of other cells."""
     check_digest(path)
     try:
         wrapped = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
@@ -94,8 +81,7 @@ def load(path: Path, identity: Sequence[str], mmap: bool = False) -> dict[str, A
 class DurableCheckpointIO(CheckpointIO):
     """Lightning's checkpoints through ``save`` and ``load``; those of ModelCheckpoint keep Lightning's format.
 
-    Raises:
-        UsageError: a URL (Lightning would fetch and unpickle it), or a checkpoint of other cells.
+    A URL, which Lightning would fetch and unpickle, is a UsageError.
     """
 
     def __init__(self, identity: Sequence[str]) -> None:

@@ -109,11 +109,7 @@ class _Peak(TorchDispatchMode):
 
 
 def measure(config: Mapping[str, Any]) -> Cost:
-    """Count one forward pass and one training step of a cell; each shape once a process.
-
-    Raises:
-        UsageError: as ``check``.
-    """
+    """Count one forward pass and one training step of a cell, each shape once a process."""
     built = check(config)
     shape = {key: without_seeds(config[key]) for key in ("model", "module", "data")}
     known = fingerprint([shape, built.machine.implementation, built.machine.recompute])

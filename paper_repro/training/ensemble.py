@@ -236,10 +236,7 @@ def _group_names(module: PaperModule) -> list[list[str]]:
 class StackedOptimizer:
     """The config's own optimiser over the rows of ``values`` and ``gradients``, (S, P), fused where it can be.
 
-    Models with equal options and schedule share a parameter group of the optimiser.
-
-    Raises:
-        UsageError: the models' optimisers are of different classes, or LBFGS.
+    Models with equal options and schedule share a parameter group.  UsageError: of different classes, or LBFGS.
     """
 
     def __init__(self, modules: Sequence[PaperModule], layout: Layout, values: Tensor, gradients: Tensor) -> None:

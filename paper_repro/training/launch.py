@@ -50,11 +50,7 @@ _LEFT = "left"
 
 @contextlib.contextmanager
 def launched(cell: Cell, folder: Path, machine: Machine) -> Iterator[Rank]:
-    """This process as rank 0 of ``machine.count``, the others training the same cell until the block ends.
-
-    Raises:
-        UsageError: the machine section asks for other processes than were started.
-    """
+    """This process as rank 0 of ``machine.count``, the others training the same cell until the block ends."""
     if (own := place()) is not None:
         with _led(own, cell, folder, machine) as rank:
             yield rank

@@ -178,7 +178,10 @@ class PaperModule(L.LightningModule):
         """Account for one evaluation batch."""
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Return the groups of the optimiser; ``unit_rows`` and ``schedule`` are a group's own (``optim``)."""
+        """Return the optimiser's groups, each with options of its own.
+
+        ``unit_rows: True`` projects rows to unit norm after each step; the factor of ``schedule`` multiplies ``lr``.
+        """
         return [{"params": [parameter for parameter in self.parameters() if parameter.requires_grad]}]
 
     def groups_and_schedules(self) -> tuple[list[dict[str, Any]], list[Schedule]]:
@@ -207,11 +210,7 @@ class PaperModule(L.LightningModule):
         torch.manual_seed(mix(self.seed, "step", self.global_step, *([slot] if slot else [])))
 
     def compile_loss(self) -> None:
-        """Compile what ``training_step`` computes, each shape and each value of the draws in ``constants`` once.
-
-        Raises:
-            UsageError: there is no loss that could be compiled.
-        """
+        """Compile what ``training_step`` computes, each shape and each value of the draws in ``constants`` once."""
         if self.uncompilable:
             raise UsageError(f"{self.uncompilable}: set machine.compile=false")
         if type(self).loss_and_carry is PaperModule.loss_and_carry:

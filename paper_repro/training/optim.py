@@ -16,12 +16,9 @@ from paper_repro.models.common import project_rows_
 
 
 def keep_unit_rows(optimizer: Optimizer) -> None:
-    """Project the parameters of the groups with ``unit_rows`` right after every step of ``optimizer``.
+    """Project the matrices of the groups with ``unit_rows`` right after every step of ``optimizer``.
 
     An optimiser whose class has ``projects_unit_rows = True`` does so in its step.
-
-    Raises:
-        ValueError: such a parameter has fewer than two dimensions.
     """
     kept = [parameter for group in optimizer.param_groups if group.get("unit_rows") for parameter in group["params"]]
     for parameter in kept:
@@ -41,9 +38,6 @@ class UnitAdamW(Optimizer):
     """torch.optim.AdamW, and unit rows in the groups with ``unit_rows: True``: ``kernels.unit_adam.adam_``.
 
     AdamW and this load each other's state dicts.
-
-    Raises:
-        UsageError: a number out of range.
     """
 
     projects_unit_rows = True

@@ -289,24 +289,23 @@ class StepFlops(Task):
     """
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
-        return [_counted(cell.config) for cell in cells]
+        return [self.counted(cell.config) for cell in cells]
+
+    def counted(self, config: Mapping[str, Any]) -> Outcome:
+        found, baseline = parameters(config), count({**config, **config["baseline"]})
+        ratios: dict[str, float] = {}
+        for name, changes in config["ways"].items():
+            own = count({**config, "model": {**config["model"], **changes}})
+            ratios[f"flops_{name}"] = own.whole
+            ratios[f"ratio_{name}"] = own.whole / baseline.whole
+            ratios[f"weights_{name}"] = own.weights / baseline.weights
+        return Outcome(FINISHED, metrics={**found, **ratios}, parameters=found["parameters_total"])
 
 
 class Flops(NamedTuple):
     whole: int
     weights: int
     """The part that is no product of two activations, at a vocabulary of one token."""
-
-
-def _counted(config: Mapping[str, Any]) -> Outcome:
-    found, baseline = parameters(config), count({**config, **config["baseline"]})
-    ratios: dict[str, float] = {}
-    for name, changes in config["ways"].items():
-        own = count({**config, "model": {**config["model"], **changes}})
-        ratios[f"flops_{name}"] = own.whole
-        ratios[f"ratio_{name}"] = own.whole / baseline.whole
-        ratios[f"weights_{name}"] = own.weights / baseline.weights
-    return Outcome(FINISHED, metrics={**found, **ratios}, parameters=found["parameters_total"])
 
 
 def parameters(config: Mapping[str, Any]) -> dict[str, int]:

@@ -115,11 +115,7 @@ def draw(
 
 
 def empty_ring(capacity: int, entries: Any) -> Ring:
-    """Return an empty ring for N = ``capacity`` entries like ``entries``, a tree of (B, ...), floats in bfloat16.
-
-    Raises:
-        ValueError: a capacity below 1, or more entries added together than the ring keeps.
-    """
+    """Return an empty ring for N = ``capacity`` entries like ``entries``, a tree of (B, ...), floats in bfloat16."""
     at_least("capacity", capacity)
     first = tensors_of(entries)[0]
     if len(first) > capacity:

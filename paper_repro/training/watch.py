@@ -85,12 +85,8 @@ class LossLog:
 class Watch:
     """Keeps the loss log, reports, has checkpoints saved when they are due, and ends a run that has to end.
 
-    After every step, rank 0 tells the other ranks what it decides by its clock and its user.
-
-    Args:
-        report: of rank 0.
-        save: writes a checkpoint after so many steps; ``state_dict`` of this watch is part of it.
-        journal: of rank 0.
+    Rank 0 has ``report`` and ``journal``; after every step it tells the other ranks what it decides.  ``save`` writes a
+    checkpoint after so many steps.
     """
 
     def __init__(
@@ -116,11 +112,7 @@ class Watch:
         return self._earlier_seconds + time.monotonic() - self._started
 
     def after_step(self, step: int) -> bool:
-        """Account for the last of ``step`` steps, whose losses are in the log; returns False once all models diverged.
-
-        Raises:
-            StopRequestedError: a checkpoint was saved.
-        """
+        """Account for the last of ``step`` steps, whose losses are in the log; return False once all have diverged."""
         if self.rank.index:
             return self._obey(step)
         self.report.saves = True
@@ -192,14 +184,7 @@ class Watch:
 
 
 class Evaluations:
-    """Evaluates the models of S cells during training and at its end, and keeps the weights of the best evaluation.
-
-    Args:
-        context: what a forward pass is computed under (autocast).
-
-    Raises:
-        UsageError: ``training.keep`` is not a metric of a module.
-    """
+    """Evaluates the models of S cells under ``context`` (autocast), and keeps the weights of the best evaluation."""
 
     def __init__(self, built: Sequence[BuiltCell], context: Context, journal: "Journal | None" = None) -> None:
         self.modules, self.data = [one.module for one in built], [one.data for one in built]
