@@ -41,13 +41,9 @@ def kind(request):
 @pytest.fixture
 def cells(cell):
     def make(kind, count=1, **changes):
-        own = {"machine__logger": kind, "machine__log_every_steps": 1, "training__evaluate_every": 4, **changes}
-        found = [cell(seed=seed, machine__checkpoint_every_steps=5) for seed in range(count)]
-        for one in found:
-            for key, value in own.items():
-                section, name = key.split("__")
-                one.config[section] = {**one.config[section], name: value}
-        return found
+        own = {"machine__logger": kind, "machine__log_every_steps": 1, "machine__checkpoint_every_steps": 5}
+        own |= {"training__evaluate_every": 4, **changes}
+        return [cell(seed=seed, **own) for seed in range(count)]
 
     return make
 
