@@ -207,6 +207,12 @@ def test_an_array_is_watched_and_cancelled_by_the_words_that_submitted_it(
     assert slurm.cancel(one) == 0 and asked == [("scancel", "123")]
 
 
+def test_cells_without_their_data_count_as_neither_done_nor_left(tmp_path: Path) -> None:
+    cells = sweeps.cells(4, steps=1)
+    own = _sweep(tmp_path, None, cells=[*cells[:3], replace(cells[3], missing="no tokens")])
+    assert "0/3 cells done, 0 running; jobs: 1 running" in slurm._line(own, own.left(), Counter(running=1))
+
+
 def test_cells_that_are_to_be_filled_are_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (cell,) = sweeps.cells(1, steps=1, needs=str(tmp_path / "file"))
     own = _sweep(tmp_path, None, cells=[cell])

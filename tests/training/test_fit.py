@@ -132,6 +132,13 @@ def test_a_config_that_cannot_run_is_refused(changes, message, cell, recorder, t
         Fit().run([cell(**changes)], tmp_path, recorder())
 
 
+def test_a_missing_section_is_named(cell, recorder, tmp_path):
+    broken = cell()
+    del broken.config["schedule"]
+    with pytest.raises(UsageError, match="no section 'schedule'"):
+        Fit().run([broken], tmp_path, recorder())
+
+
 def test_initial_weights_follow_from_the_seed_alone(cell):
     first = build(cell(seed=3)).module.state_dict()
     torch.rand(5)
