@@ -138,7 +138,7 @@ def test_an_error_in_a_figure_s_code_names_its_line(
         ("training.precision=foo", "training.precision='foo': expected one of 32-true, 64-true, "),
         ("training.precision=bf16", "(did you mean 'bf16-"),
         ("data.batch_size=0", "data.batch_size=0: expected a whole number of 1 or more"),
-        ("machine.strategy=foo", "machine.strategy='foo': expected auto, ddp, "),
+        ("machine.strategy=foo", "machine.strategy='foo': expected auto, ddp or "),
         ("machine.implementation=fast", "machine.implementation='fast': expected auto, fused, "),
         ("machine.accelerator=abacus", "machine.accelerator='abacus': expected cpu, gpu, cuda or auto"),
         ("machine.workers=0", "machine.workers=0: expected a whole number of 1 or more"),

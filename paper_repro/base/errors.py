@@ -35,8 +35,6 @@ MISUSE, INTERRUPTED = 2, 130
 """Exit codes of the commands, beside 0 (all done) and 1 (some cells failed, diverged or lack their data)."""
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STOPPED = "interrupted: what is finished is kept; the same command goes on from there"
-STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true", "fsdp")
-"""How several processes may hold a model."""
 BY_TORCHRUN, BY_SRUN = "torchrun", "srun"
 FORMAT = "%(levelname)s: %(message)s"
 _SWEEP = "train.py -m sweeps; reproduce.py takes seeds=0,1, and an artifact names values (docs/add/ablation.md)"

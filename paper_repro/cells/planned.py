@@ -14,7 +14,7 @@ from typing import Any
 
 from paper_repro.base import configs, identity
 from paper_repro.base.configs import TARGET
-from paper_repro.base.errors import STRATEGIES, UsageError, nearest
+from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.files import absent, find_data
 from paper_repro.base.identity import MACHINE, data_hash, other_text
 
@@ -24,6 +24,8 @@ Key = tuple[tuple[str, str], ...]
 Check = tuple[Callable[[Any], bool], str]
 """Whether a value is one that is expected, and what is."""
 
+STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true")
+"""How several processes hold a model: each has all of it."""
 ACCELERATORS = ("cpu", "gpu", "cuda", "auto")
 IMPLEMENTATIONS = ("auto", "fused", "closed_form", "reference")
 """Those of ``kernels.preferences``, which cells do not import."""
@@ -252,7 +254,10 @@ _EXPECTED: dict[str, Check] = {
     "devices": (_devices, "1 or more, or different GPUs such as [0, 2]"),
     "nodes": _AT_LEAST_ONE,
     "accelerator": _one_of(ACCELERATORS),
-    "strategy": _one_of(STRATEGIES),
+    "strategy": (
+        _one_of(STRATEGIES)[0],
+        "auto, ddp or ddp_find_unused_parameters_true; ddp serves for the models of all papers, each fits on one GPU",
+    ),
     "data_workers": (lambda value: _whole(value, least=0), "a whole number of 0 or more"),
     "implementation": _one_of(IMPLEMENTATIONS),
     "tf32": _TRUTH,

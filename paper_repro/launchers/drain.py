@@ -36,25 +36,17 @@ class Order:
     index: int
     count: int
     since: int | None = None
-    """When it was given, in nanoseconds of the file system of ``runs``: a cell that failed later is not run again."""
+    """When it was given, ns on the file system of ``runs``: a cell that failed later is not run again."""
 
 
 class Drain:
-    """Runs an order; a job that has to leave is given it again.
-
-    Args:
-        save_seconds: how long the runner may take to save before the job leaves.
-    """
+    """Runs an order; a job that has to leave is given it again, after the runner had ``save_seconds`` to save."""
 
     def __init__(self, order: Order, save_seconds: float) -> None:
         self.order, self.save_seconds = order, save_seconds
 
     def __call__(self) -> int:
-        """Return the runner's exit code.
-
-        Raises:
-            RuntimeError: the runner was ended by a signal.
-        """
+        """Return the runner's exit code; RuntimeError: a signal ended it."""
         Path(self.order.runs, "slurm").mkdir(parents=True, exist_ok=True)
         signal.signal(signal.SIGTERM, self._leave)  # cancelled, or preempted: SLURM itself requeues it then
         command = [sys.executable, "-P", "-m", "paper_repro.launchers.drain"]

@@ -36,11 +36,7 @@ _ELSEWHERE = "log in to a node of the cluster, or leave launcher out to run the 
 
 @dataclass(frozen=True)
 class Sweep:
-    """The cells of an artifact at a scale, and where its jobs' files lie.
-
-    Args:
-        order: as of the first job; its ``runs`` is a folder that all nodes share.
-    """
+    """The cells of an artifact at a scale, and the order of the first job; all nodes share its ``runs``."""
 
     cells: Sequence[PlannedCell]
     order: Order
@@ -51,7 +47,6 @@ class Sweep:
 
     @property
     def folder(self) -> Path:
-        """The folder of logs and of what submitit writes."""
         return self.runs / "slurm" / f"{self.order.artifact.replace('/', '-')}-{self.order.scale}"
 
     @property
@@ -62,13 +57,10 @@ class Sweep:
 
     @property
     def able(self) -> list[PlannedCell]:
-        """The cells whose data is there."""
         return [cell for cell in self.cells if not cell.missing]
 
     def left(self, cells: Sequence[PlannedCell] | None = None) -> list[PlannedCell]:
-        """Return those of some cells, or of all that can be run, that have no result, or are to be filled; those that
-        never began are told by one listing.
-        """
+        """Return those of some cells, or of all that can be run, that have no result, or are to be filled."""
         there, fill = begun(self.runs), self.order.fill
 
         def done(cell: PlannedCell) -> bool:
@@ -79,7 +71,6 @@ class Sweep:
 
 
 def sweep_of(plan: Plan, words: Words, results: Path, fill: bool) -> Sweep:
-    """Return the sweep of a plan that was made from the words of a command."""
     order = Order(
         artifact=plan.artifact.id,
         scale=plan.scale_name,
@@ -97,10 +88,7 @@ def sweep_of(plan: Plan, words: Words, results: Path, fill: bool) -> Sweep:
 def run(sweep: Sweep, slurm: Slurm, stream: TextIO = sys.stderr) -> Result:
     """Submit jobs for the cells without results, unless some are there already, and watch them to the end.
 
-    Ctrl-C ends the watching alone; the same command goes on with it.
-
-    Raises:
-        UsageError: there is no SLURM, no submitit, a cell needs several nodes, or SLURM refuses the jobs.
+    Ctrl-C ends the watching alone; the same command goes on with it.  UsageError: SLURM is missing or refuses the jobs.
     """
     nodes = max(int((cell.config.get(MACHINE) or {}).get("nodes", 1)) for cell in sweep.cells)
     if nodes > 1:
@@ -131,11 +119,7 @@ def run(sweep: Sweep, slurm: Slurm, stream: TextIO = sys.stderr) -> Result:
 
 
 def cancel(sweep: Sweep, stream: TextIO = sys.stderr) -> int:
-    """End the jobs of a sweep, which save first; returns the exit code.
-
-    Raises:
-        UsageError: there is no SLURM, or it refuses.
-    """
+    """End the jobs of a sweep, which save first; returns the exit code."""
     _check_commands()
     number = _last(sweep)
     if not number:
@@ -198,7 +182,6 @@ def _submit(sweep: Sweep, slurm: Slurm) -> str:
 
 
 def _last(sweep: Sweep) -> str:
-    """Return the number of the array that was submitted last for these cells; nothing if it has ended."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
         number = sweep.job.read_text()
         if number.isdigit() and _states(number):

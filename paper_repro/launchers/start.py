@@ -1,6 +1,4 @@
-"""What a command does before its cells are run: it reads where that is (``launcher=slurm launcher.jobs=8``), prepares
-data that cells lack, and joins the processes that were started on other nodes.
-"""
+"""What a command does before its cells are run: reads ``launcher`` words, prepares data, joins other nodes."""
 
 import contextlib
 import shlex
@@ -25,25 +23,18 @@ _FROM_ELSEWHERE = ("--download", "--from")
 
 @dataclass(frozen=True)
 class Slurm:
-    """What a sweep asks SLURM for; each job is one task on one node."""
+    """What a sweep asks SLURM for (docs/cluster.md); each job is one task on one node."""
 
     partition: str | None = None
-    """None: the cluster's default."""
     jobs: int = 1
-    """Array tasks, which share the cells among them."""
     minutes: int = 60
-    """Time limit of a job; one that reaches it goes on where it was."""
     grace: int = 90
-    """Seconds before the limit at which a job begins to save; a minute more than a checkpoint takes."""
     cpus: int | None = None
-    """CPU cores of a job; None: as many as the workers of the machine section compute with."""
     memory_gb: int | None = None
-    """None: what the cluster gives."""
     gpus: int | None = None
     account: str | None = None
     qos: str | None = None
     constraint: str | None = None
-    """What the nodes must have, for example "h100"."""
 
     def __post_init__(self) -> None:
         if self.grace >= 60 * self.minutes:
@@ -54,11 +45,7 @@ class Slurm:
 
 
 def take(arguments: Sequence[str]) -> tuple[Slurm | None, list[str]]:
-    """Return what the words that begin with ``launcher`` ask for, and the other words; None: this computer.
-
-    Raises:
-        UsageError: an unknown launcher or key, a value out of range, or keys without ``launcher=slurm``.
-    """
+    """Return what the words that begin with ``launcher`` ask for (None: this computer), and the other words."""
     given: dict[str, str] = {}
     rest = []
     for word in arguments:
@@ -100,11 +87,7 @@ def commands(cells: Iterable[PlannedCell]) -> list[list[str]]:
 
 
 def prepare(found: Sequence[list[str]], asked: bool) -> bool:
-    """Run the commands if the user asked for it, or agrees at a terminal; return whether they were run.
-
-    Raises:
-        UsageError: one of them failed.
-    """
+    """Run the commands if the user asked for it, or agrees at a terminal; return whether they were run."""
     if not found or (not asked and not (sys.stdin.isatty() and sys.stderr.isatty())):
         return False
     lines = "\n".join(f"    {shlex.join(words)}" for words in found)

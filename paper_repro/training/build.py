@@ -30,14 +30,12 @@ SECTIONS = ("module", "model", "data", "optimizer", "schedule", "training", "see
 class Probe(Protocol):
     """A measurement of a trained model beyond its losses; a config lists its probes under ``probes``.
 
-    The module is in evaluation mode, on its device, and has the weights that are kept; gradients are off.  A probe
-    draws its random numbers from generators that it seeds with ``mix(seed, ...)``, and leaves module and data as it
-    found them.  It may have ``check(module, data)``, called before training with a module that may be on the meta
-    device, which raises UsageError where these could not be measured.
+    The module is in evaluation mode, and gradients are off.  A probe seeds its generators with ``mix(seed, ...)``, and
+    leaves module and data as it found them.  It may have ``check(module, data)``, called before training with a module
+    that may be on the meta device, which raises UsageError where these could not be measured.
     """
 
-    def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Measure the trained ``module.model``."""
+    def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings: ...
 
 
 @dataclass
@@ -51,12 +49,7 @@ class BuiltCell:
 
 
 def build(cell: Cell) -> BuiltCell:
-    """Build a cell's module, data and probes.
-
-    Raises:
-        UsageError: a section is missing, a key is unknown, a value is refused, the devices cannot share the batches, or
-            a probe could not measure.
-    """
+    """Build a cell's module, data and probes; UsageError: the config or a probe refuses something."""
     config = cell.config
     for section in SECTIONS:
         if section not in config:
@@ -77,10 +70,8 @@ def build(cell: Cell) -> BuiltCell:
 def rebuild(folder: Path, cell: Cell, probes: Sequence[str] = ()) -> BuiltCell:
     """Return the cell built anew with the weights in ``folder`` and the probes of these names; in evaluation mode.
 
-    Its config may be that of an older record (``base.identity.today``).  Nothing is read of its data.
-
-    Raises:
-        UsageError: there are no weights, they are damaged or another model's, or the config cannot be built.
+    Its config may be that of an older record (``base.identity.today``).  UsageError: there are no weights, or they are
+    damaged or another model's.
     """
     weights = weights_of(folder)
     config = today(cell.config)
@@ -92,11 +83,7 @@ def rebuild(folder: Path, cell: Cell, probes: Sequence[str] = ()) -> BuiltCell:
 
 
 def build_module(config: Mapping[str, Any]) -> PaperModule:
-    """Build a config's module, its model initialised under ``mix(seed, "init")``.
-
-    Raises:
-        UsageError: an unknown key, or a value that is refused.
-    """
+    """Build a config's module, its model initialised under ``mix(seed, "init")``."""
     parts = {name: config[name] for name in ("model", "optimizer", "schedule")}
     own = {key: value for key, value in config["module"].items() if key != TARGET}
     torch.manual_seed(mix(int(config["seed"]), "init"))
@@ -118,11 +105,7 @@ def optimizer_of(config: Mapping[str, Any], machine: Machine) -> Any:
 
 
 def check_window(built: BuiltCell) -> None:
-    """Check whether the model sees as many tokens at once as the data have in a window, where both say so.
-
-    Raises:
-        UsageError: it does not.
-    """
+    """Raise UsageError where the data's windows are longer than the model sees at once."""
     window, most = getattr(built.data, "window", 0), getattr(built.module.model, "block_length", None)
     if most is not None and window > most:
         raise UsageError(
@@ -147,5 +130,4 @@ def _check_targets(config: Mapping[str, Any]) -> None:
 
 
 def _wanted(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the nodes of a config's probes, but for those that an override has set to null."""
     return {str(name): node for name, node in (config.get("probes") or {}).items() if node is not None}

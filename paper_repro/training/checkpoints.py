@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -20,26 +20,13 @@ WEIGHTS = tasks.WEIGHTS
 _SHOWN = 5
 
 
-class Found(NamedTuple):
-    step: int
-    path: Path
-
-
 def checkpoint_path(folder: Path, step: int) -> Path:
-    """Return where the checkpoint after ``step`` optimiser steps lies; each has a file and a digest of its own."""
+    """Return the path of the checkpoint after ``step`` optimiser steps; its digest is beside it."""
     return folder / f"step-{step:09d}.ckpt"
 
 
 def save(path: Path, content: dict[str, Any], identity: Sequence[str]) -> None:
-    """Write a checkpoint to a ``checkpoint_path``, then drop all but the last two.
-
-    Args:
-        content: tensors and plain containers only (what ``torch.load(weights_only=True)`` accepts).
-        identity: the ids of the cells it belongs to.
-
-    Raises:
-        OSError: the disk is full; earlier checkpoints are untouched.
-    """
+    """Write a checkpoint of the cells with the ids ``identity``; once it is on the disk, drop all but the last two."""
     try:
         check_digest(path)
     except (OSError, CorruptFileError):  # otherwise the whole file is there
@@ -56,20 +43,14 @@ def _save(path: Path, content: dict[str, Any]) -> None:
     stream_with_digest(path, lambda stream: torch.save(content, stream))  # type: ignore[arg-type]
 
 
-def newest(folder: Path, identity: Sequence[str]) -> Found | None:
-    """Return the newest whole checkpoint in ``folder``; None if there is none.
-
-    A damaged one is set aside under the suffix ``.damaged``, with a warning, and the one before it is looked at.
-
-    Raises:
-        UsageError: the checkpoint belongs to other cells.
-    """
+def newest(folder: Path, identity: Sequence[str]) -> int | None:
+    """Return the step of the newest whole checkpoint in ``folder``, or None; damaged ones are set aside."""
     steps = _steps(folder)
     for step in steps:
         path = checkpoint_path(folder, step)
         try:
             load(path, identity, mmap=True)
-            return Found(step, path)
+            return step
         except CorruptFileError as error:
             aside = path.replace(path.with_name(f"{path.name}.damaged"))
             digest_path(path).unlink(missing_ok=True)
@@ -80,13 +61,7 @@ def newest(folder: Path, identity: Sequence[str]) -> Found | None:
 
 
 def load(path: Path, identity: Sequence[str], mmap: bool = False) -> dict[str, Any]:
-    """Return the content of one checkpoint, its tensors on the CPU.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        CorruptFileError: it is damaged.
-        UsageError: it belongs to other cells.
-    """
+    """Return a checkpoint's content, on the CPU; CorruptFileError: it is damaged; UsageError: it is of other cells."""
     check_digest(path)
     try:
         wrapped = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
@@ -104,13 +79,9 @@ def load(path: Path, identity: Sequence[str], mmap: bool = False) -> dict[str, A
 
 
 class DurableCheckpointIO(CheckpointIO):
-    """Lightning's checkpoints, kept and checked by ``save`` and ``load``.
+    """Lightning's checkpoints through ``save`` and ``load``; those of ModelCheckpoint keep Lightning's format.
 
-    Lightning's own writer puts its temporary file on another file system and loads a flipped byte without noticing.
-    Files of other names, those of ModelCheckpoint, keep Lightning's format.
-
-    Raises:
-        UsageError: a URL (Lightning would fetch and unpickle it), or a checkpoint of other cells.
+    A URL, which Lightning would fetch and unpickle, is a UsageError.
     """
 
     def __init__(self, identity: Sequence[str]) -> None:
@@ -140,22 +111,14 @@ class DurableCheckpointIO(CheckpointIO):
 def save_weights(path: Path, module: nn.Module, cell_id: str) -> None:
     """Write ``module.state_dict()`` as safetensors, with a digest beside it and the cell's id in the metadata.
 
-    Tensors that share memory (tied weights) are written once, under the first of their names.
-
-    Raises:
-        OSError: the disk is full.
+    Tied weights are written once, under the first of their names.
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in distinct(module).items()}
     _write_weights(path, tensors, cell_id)
 
 
 def rename_weights(path: Path, cell_id: str) -> None:
-    """Give the weights in ``path`` to another cell, in their metadata.
-
-    Raises:
-        CorruptFileError: they are damaged.
-        OSError: the disk is full.
-    """
+    """Give the weights in ``path`` to another cell, in their metadata; CorruptFileError: they are damaged."""
     check_digest(path)
     _write_weights(path, safetensors.torch.load_file(path), cell_id)
 
@@ -197,11 +160,7 @@ def load_weights(path: Path, module: nn.Module, cell_id: str | None = None) -> N
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Copy weights, those of ``distinct`` by name, into ``module``; nothing is copied unless everything fits.
-
-    Raises:
-        UsageError: they are those of another model; ``path`` is where they come from.
-    """
+    """Copy weights, those of ``distinct`` by name, into ``module``; UsageError: not all fit, nothing is copied."""
     expected = distinct(module)
     kinds = {
         "missing": [name for name in expected if name not in tensors],
@@ -224,7 +183,7 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
 
 
 def distinct(module: nn.Module) -> dict[str, Tensor]:
-    """Return the state of ``module`` by name; tensors that share memory (tied weights) under their first name alone."""
+    """Return the state of ``module`` by name; tied weights under their first name alone."""
     seen: set[tuple[Any, ...]] = set()
     result = {}
     for name, tensor in module.state_dict().items():

@@ -1,7 +1,4 @@
-"""Counts a model's parameters, the FLOPs of a computation, and the memory of its tensors, on the meta device.
-
-So ``measure`` tells what the training of a cell costs before it is run.
-"""
+"""Counts a model's parameters, the FLOPs of a computation, and the memory of its tensors, on the meta device."""
 
 import contextlib
 from collections.abc import Callable, Collection, Mapping
@@ -41,10 +38,7 @@ LEFT_OUT = (ATEN.mv, ATEN.dot, ATEN.vdot, ATEN.addmm_, ATEN.baddbmm_, ATEN.addmv
 
 
 def num_parameters(model: nn.Module, leave_out: Collection[str] = (), frozen: bool = False) -> int:
-    """Return the model's number of trainable parameters (``frozen``: of all), without the children in ``leave_out``.
-
-    A tensor that two places share counts once.
-    """
+    """Return the model's number of trainable parameters (``frozen``: of all), without the children in ``leave_out``."""
     named = ((name.partition(".")[0], parameter) for name, parameter in model.named_parameters())
     counted = (parameter for child, parameter in named if child not in leave_out)
     return sum(parameter.numel() for parameter in counted if frozen or parameter.requires_grad)
@@ -53,7 +47,6 @@ def num_parameters(model: nn.Module, leave_out: Collection[str] = (), frozen: bo
 def count_flops(work: Callable[[], object], layer_norm: int = 0) -> int:
     """Return the FLOPs of the matrix products and convolutions that ``work()`` dispatches, two for each multiply-add.
 
-    Those inside custom autograd functions and backward passes of any order count, too; element-wise operations do not.
     ``layer_norm`` is the FLOPs for each element of a LayerNorm's input in the forward pass.
     """
     return sum(flops_by_operation(work, layer_norm).values())
@@ -86,7 +79,7 @@ def peak_bytes(work: Callable[[], object]) -> int:
 
 
 class _Peak(TorchDispatchMode):
-    """Follows each storage that an operation makes for as long as it lives; a view makes none."""
+    """Follows each storage that an operation makes for as long as it lives."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,13 +109,7 @@ class _Peak(TorchDispatchMode):
 
 
 def measure(config: Mapping[str, Any]) -> Cost:
-    """Count one forward pass and one training step of a cell's module, computed as its machine section says.
-
-    Configs that differ in seed, optimiser, schedule, probes or number of steps alone are counted once a process.
-
-    Raises:
-        UsageError: as ``check``.
-    """
+    """Count one forward pass and one training step of a cell, each shape once a process."""
     built = check(config)
     shape = {key: without_seeds(config[key]) for key in ("model", "module", "data")}
     known = fingerprint([shape, built.machine.implementation, built.machine.recompute])
@@ -157,11 +144,7 @@ def _count(built: BuiltCell) -> tuple[int, int, int]:
 
 
 def check(config: Mapping[str, Any]) -> BuiltCell:
-    """Return the cell, built on the meta device, so that a faulty config is found before hours are spent on it.
-
-    Raises:
-        UsageError: a constructor refuses its arguments, or the optimiser its settings.
-    """
+    """Return the cell, built on the meta device; UsageError: a constructor or the optimiser refuses its settings."""
     with torch.device("meta"):
         built = build(Cell("plan", dict(config)))
     try:

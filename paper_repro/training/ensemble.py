@@ -1,6 +1,6 @@
-"""Many same-shape small models trained at once, each exactly as if it were alone: they share each kernel launch.
+"""Many small models of one shape trained at once, each as if it were alone: they share each kernel launch.
 
-The models differ in seed, data and learning rate.  Their parameters are the rows of one matrix, (S models, P columns).
+Their parameters are the rows of one matrix, (S models, P columns).
 """
 
 import contextlib
@@ -40,14 +40,13 @@ class Ensemble:
     """S models, one matrix of parameters, one backward of the summed losses: each model receives its own gradient.
 
     Args:
-        modules: of one shape (``layout_of``); they are moved to ``device`` and receive their weights in ``unstack``.
+        modules: of one shape (``layout_of``); they receive their weights in ``unstack``.
         data: one per module, already set up.
         steps: length of the run, for the schedules.
         clip_norm: largest gradient norm, per model; None for no clipping.
-        precision: 32-true, 64-true, bf16-true or bf16-mixed, as in Lightning.
 
     Raises:
-        UsageError: models that cannot be trained together; the message says why.
+        UsageError: models that cannot be trained together.
     """
 
     def __init__(
@@ -86,11 +85,7 @@ class Ensemble:
                     view[row].copy_(module.get_parameter(name))
         self._optimizer = StackedOptimizer(self.modules, self.layout, self.values, self._gradients)
         self._leaves = [view.requires_grad_() for view in views]
-        self._padding = {
-            index: self.values.new_zeros(len(self.modules), spare)
-            for index, shape in enumerate(self.layout.shapes)
-            if (spare := self.layout.starts[index + 1] - self.layout.starts[index] - shape.numel())
-        }
+        self._gradient_views = [self.layout.view(self._gradients, index) for index in range(len(views))]
         self._ones = torch.ones(len(self.modules), dtype=torch.float32, device=self.device)
         self._template = _Loss(self.modules[0].train())
         self._losses = torch.func.vmap(
@@ -99,7 +94,7 @@ class Ensemble:
         self._carry: Any = None
 
     def advance(self) -> Tensor:
-        """Take one optimiser step of every model; returns their losses before it, (S,), and waits for no device."""
+        """Take one optimiser step of every model; returns their losses before it, (S,)."""
         each = [data.train_batch(self.step) for data in self.data]
         batch = place(stack(each), self.device, self.dtype)
         pairs = [*zip(self.modules, each, strict=True)]
@@ -111,7 +106,11 @@ class Ensemble:
             losses, carry = self._losses(tensors, batch, draws, self._carry)
         self._carry = map_tensors(Tensor.detach, carry)
         gradients = torch.autograd.grad(losses, self._leaves, self._ones.to(losses.dtype), allow_unused=True)
-        self._gather(gradients)
+        for name, gradient in zip(self.layout.names, gradients, strict=True):
+            if gradient is None:
+                advice = "set requires_grad=False on it, or train these cells one by one"
+                raise UsageError(f"the loss does not depend on {name}: {advice}")
+        torch._foreach_copy_(self._gradient_views, gradients)
         if self.clip_norm is not None:
             norms = torch.linalg.vector_norm(self._gradients, dim=1, keepdim=True)
             self._gradients.mul_((self.clip_norm / (norms + CLIP_EPSILON)).clamp_(max=1.0))
@@ -128,11 +127,9 @@ class Ensemble:
                     tensor.copy_(stacked[name][row])
 
     def forward_context(self) -> contextlib.AbstractContextManager[Any]:
-        """Return what losses and metrics are computed under: autocast for bf16-mixed."""
         return torch.autocast(self.device.type, torch.bfloat16) if self._autocast else contextlib.nullcontext()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that ``advance`` depends on; tensors share memory with the running ones."""
         return {
             "step": self.step,
             "layout": self.layout.state_dict(),
@@ -159,19 +156,6 @@ class Ensemble:
         self._optimizer.optimizer.load_state_dict(state["optimizer"])
         self._carry = map_tensors(lambda tensor: tensor.to(self.device, copy=True), state["carry"])
         self.step = int(state["step"])
-
-    def _gather(self, gradients: Sequence[Tensor | None]) -> None:
-        columns = []
-        for index, gradient in enumerate(gradients):
-            if gradient is None:
-                raise UsageError(
-                    f"the loss does not depend on {self.layout.names[index]}: set requires_grad=False on it, or train "
-                    "these cells one by one"
-                )
-            columns.append(gradient.flatten(1) if gradient.ndim > 1 else gradient[:, None])
-            if index in self._padding:
-                columns.append(self._padding[index])
-        torch.cat(columns, dim=1, out=self._gradients)
 
 
 def _tensors(module: PaperModule) -> dict[str, Tensor]:
@@ -218,11 +202,7 @@ class Layout:
 
 
 def layout_of(modules: Sequence[PaperModule]) -> Layout:
-    """Return the layout that all of ``modules`` share.
-
-    Raises:
-        UsageError: they differ in type, parameters, buffers or groups, or a trained parameter is in no group.
-    """
+    """Return the layout that all of ``modules`` share; UsageError: they differ, or a parameter is in no group."""
     expected = _description(modules[0])
     for index, module in enumerate(modules):
         if (found := _description(module)) != expected:
@@ -254,16 +234,9 @@ def _group_names(module: PaperModule) -> list[list[str]]:
 
 
 class StackedOptimizer:
-    """The config's own optimiser over the rows of ``values``, each model with its options and its schedule.
+    """The config's own optimiser over the rows of ``values`` and ``gradients``, (S, P), fused where it can be.
 
-    Models with equal options and schedule share a parameter group of the optimiser, which costs less time.  Fused
-    kernels are used where the optimiser has them.
-
-    Args:
-        values, gradients: (S, P); the optimiser reads the second and writes the first.
-
-    Raises:
-        UsageError: the models' optimisers are of different classes, or of one that wants a closure.
+    Models with equal options and schedule share a parameter group.  UsageError: of different classes, or LBFGS.
     """
 
     def __init__(self, modules: Sequence[PaperModule], layout: Layout, values: Tensor, gradients: Tensor) -> None:

@@ -38,7 +38,7 @@ SHARED_SECTIONS = ("task", "module", "model", "training", "probes")
 class Fit(Task):
     """Train, evaluate, and leave the final weights in ``folder / <cell id> / weights.safetensors``.
 
-    Checkpoints go to ``folder / checkpoints``.  A second call goes on from there, bit for bit on a CPU.
+    A second call goes on from the checkpoints in ``folder``, bit for bit on a CPU.
     """
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
@@ -89,14 +89,8 @@ class Fit(Task):
 
 
 def _fit_one(built: BuiltCell, folder: Path, report: Report) -> list[Outcome]:
-    machine = built.machine
-    if machine.count > 1 and machine.strategy == "fsdp" and built.training.precision == "16-mixed":
-        raise UsageError(
-            "training.precision=16-mixed: the loss scaling it needs is not offered with machine.strategy=fsdp; "
-            "use bf16-mixed, or machine.strategy=ddp"
-        )
     checkpoints_folder = folder / CHECKPOINTS
-    with launched(built.cell, checkpoints_folder, machine) as rank, closing(Journal([built], folder)) as journal:
+    with launched(built.cell, checkpoints_folder, built.machine) as rank, closing(Journal([built], folder)) as journal:
         found = single.train(built, checkpoints_folder, report, rank, journal)
     outcome = _outcome(built, found.watch, 0, found.metrics, found.evaluations, folder)
     outcome.seconds, outcome.compiled = found.watch.seconds, found.compiled
@@ -126,11 +120,11 @@ def _fit_stack(built: list[BuiltCell], folder: Path, report: Report, journal: Jo
     watch = Watch(log, machine, report, save, journal)
     found = checkpoints.newest(folder / CHECKPOINTS, identity)
     if found is not None:
-        content = checkpoints.load(found.path, identity)
+        content = checkpoints.load(checkpoints.checkpoint_path(folder / CHECKPOINTS, found), identity)
         ensemble.load_state_dict(content["ensemble"])
         watch.load_state_dict(content["watch"])
         evaluations.load_state_dict(content["evaluations"])
-        watch.resumed_at(found.step)
+        watch.resumed_at(found)
     journal.begin(ensemble.step)
     watch.stop_if_requested(ensemble.step)
     while ensemble.step < training.steps:

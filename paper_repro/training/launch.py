@@ -50,11 +50,7 @@ _LEFT = "left"
 
 @contextlib.contextmanager
 def launched(cell: Cell, folder: Path, machine: Machine) -> Iterator[Rank]:
-    """This process as rank 0 of ``machine.count``, the others training the same cell until the block ends.
-
-    Raises:
-        UsageError: the machine section asks for other processes than were started.
-    """
+    """This process as rank 0 of ``machine.count``, the others training the same cell until the block ends."""
     if (own := place()) is not None:
         with _led(own, cell, folder, machine) as rank:
             yield rank
@@ -79,7 +75,7 @@ def launched(cell: Cell, folder: Path, machine: Machine) -> Iterator[Rank]:
 
 
 def _train_with_rank_0(cell: Cell, folder: Path, meet: Callable[[Machine], Rank]) -> None:
-    """Train a cell as another rank, which ``meet`` returns, until it is trained or rank 0 was asked to stop."""
+    """Train a cell as the rank that ``meet`` returns."""
     machine = Machine.of(cell.config["machine"])
     with settings(machine):
         built = build(cell)
@@ -90,7 +86,6 @@ def _train_with_rank_0(cell: Cell, folder: Path, meet: Callable[[Machine], Rank]
 
 
 def _leave_signals_to_rank_0() -> None:
-    """Ignore the signals that stop a command: rank 0 hears them, and stops all after the same step."""
     for name in STOPPING:
         signal.signal(name, signal.SIG_IGN)
 
@@ -111,7 +106,6 @@ class _Others:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def end(self, orderly: bool) -> None:
-        """Wait for the processes if they end by themselves, end them otherwise."""
         self._over.set()
         until = time.monotonic() + (_LEAVE_SECONDS if orderly else 10 * _LOOK_SECONDS)
         for index, process in enumerate(self._processes, 1):
@@ -183,7 +177,6 @@ class Group:
         return dist.PrefixStore(f"paper_repro/{restart}", store)  # type: ignore[attr-defined]
 
     def join(self, store: Any, number: int, machine: Machine) -> Rank:
-        """Meet the other ranks for the group's job of that number."""
         own, local, node = self.place, self.environment.local_rank(), self.environment.node_rank()
         met = dist.PrefixStore(f"job/{number}/group", store)  # type: ignore[attr-defined]
         return join(own.rank, own.count, met, machine.device_of(local), local, node)
@@ -209,7 +202,6 @@ class Group:
 
 
 def group(place: Place) -> Group:
-    """Return Lightning's view of a place; UsageError: it refuses the way in which srun was called."""
     if place.by == BY_TORCHRUN:
         return Group(place, TorchElasticEnvironment())
     try:
@@ -220,7 +212,6 @@ def group(place: Place) -> Group:
 
 @contextlib.contextmanager
 def _led(place: Place, cell: Cell, folder: Path, machine: Machine) -> Iterator[Rank]:
-    """This process as rank 0 of the nodes, the other ranks training the same cell until the block ends."""
     if place.count != machine.count:
         raise UsageError(
             f"machine.nodes={machine.nodes} with machine.devices={machine.devices} are {machine.count} processes, "
@@ -329,7 +320,6 @@ def _patiently(own: Group) -> Any:
 
 
 def _next(own: Group, store: Any, number: int) -> bytes:
-    """Wait for the group's job of that number."""
     key = f"job/{number}"
     while True:
         with own.answered():

@@ -10,24 +10,18 @@ import platform
 import re
 import resource
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import torch
 import torch.distributed as dist
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
-from lightning.pytorch.strategies import ModelParallelStrategy, ParallelStrategy
-from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
-from torch.optim import Optimizer
-from torch.utils._pytree import tree_map
+from torch import Tensor
 
-from paper_repro.base.errors import UsageError, first_line
+from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells.planned import check_machine, count_devices, share_batches
 from paper_repro.kernels.preferences import prefer
@@ -42,13 +36,7 @@ _FALLBACK_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class Machine:
-    """The keys of ``machine`` that training reads; none of them changes a result but for rounding.
-
-    ``conf/machine/cpu.yaml`` describes each.
-
-    Raises:
-        UsageError: a value that ``check_machine`` refuses.
-    """
+    """The keys of ``machine`` that training reads (conf/machine/cpu.yaml), as ``check_machine`` accepts them."""
 
     accelerator: str = "cpu"
     devices: int | list[int] = 1
@@ -68,7 +56,7 @@ class Machine:
     logger: str | None = None
     log_every_steps: int = 10
     log_folder: str | None = None
-    """The folder of the cell, in which the logger's files lie; the worker knows it."""
+    """The folder of the cell, which the worker knows."""
 
     def __post_init__(self) -> None:
         check_machine({MACHINE: vars(self)})
@@ -85,11 +73,9 @@ class Machine:
 
     @property
     def devices_here(self) -> int:
-        """The number of devices of one node."""
         return count_devices(self.devices)
 
     def batches_each(self, accumulate: int) -> int:
-        """Return how many of an optimiser step's ``accumulate`` batches each device computes."""
         return share_batches(accumulate, self.devices, self.nodes)
 
     @property
@@ -98,11 +84,7 @@ class Machine:
         return self.device_of(0)
 
     def device_of(self, local: int) -> torch.device:
-        """Return the device of a process from its number on its node.
-
-        Raises:
-            UsageError: an accelerator or a GPU that this machine or this build of torch lacks.
-        """
+        """Return the device of a process from its number on its node; UsageError: there is none."""
         if self.accelerator == "cpu" or (self.accelerator == "auto" and not torch.cuda.is_available()):
             return torch.device("cpu")
         if not torch.cuda.is_available():
@@ -117,7 +99,6 @@ class Machine:
 
 
 def check_precision(precision: str, device: torch.device) -> None:
-    """Raise UsageError if a device does not compute in this precision."""
     if precision == "16-mixed" and device.type == "cpu":  # where Lightning computes bf16-mixed
         raise UsageError(
             "training.precision=16-mixed: a CPU has no float16 autocast; set training.precision=bf16-mixed, or "
@@ -144,10 +125,7 @@ def settings(machine: Machine) -> Iterator[None]:
 
 
 def _keep_freed_memory() -> None:
-    """Ask glibc not to return freed blocks to the system, which costs a page fault per 4 kB at every training step.
-
-    Where ``MALLOC_*`` in the environment decides, nothing is done.
-    """
+    """Ask glibc to keep freed blocks, whose return costs page faults at each step, unless ``MALLOC_*`` decides."""
     if platform.libc_ver()[0] == "glibc" and not any(name.startswith("MALLOC_") for name in os.environ):
         mallopt = ctypes.CDLL(None).mallopt
         if mallopt(_M_MMAP_THRESHOLD, _KEEP_BYTES) or mallopt(_M_MMAP_THRESHOLD, _FALLBACK_BYTES):
@@ -155,7 +133,6 @@ def _keep_freed_memory() -> None:
 
 
 def forget_peak_memory(device: torch.device) -> None:
-    """Begin a new peak of torch's CUDA allocator; on a CPU do nothing."""
     if device.type == "cuda":
         torch.cuda.init()  # without an allocator torch refuses: "Invalid device argument"
         torch.cuda.reset_peak_memory_stats(device)
@@ -255,149 +232,3 @@ class Ranks(LightningEnvironment):
 
     def set_world_size(self, size: int) -> None:
         super().set_world_size(self._rank.count)
-
-
-class Sharded(ModelParallelStrategy):
-    """machine.strategy=fsdp: torch's ``fully_shard`` of the whole module as one group, checkpoints as of one device.
-
-    Each of the W devices of a node keeps 1/W of every parameter, gradient and optimiser state (ZeRO, arXiv
-    1910.02054, stage 3); several nodes keep the same and average their gradients (HSDP).  With AdamW in float32, N
-    parameters take 16 N / W bytes per device between steps and 4 N more within one, where DDP takes 20 N.
-
-    Lightning's strategy numbers the optimiser's states in its checkpoints by the order of the module's parameters, not
-    of its groups.  Here checkpoints are those of one device, through ``CheckpointIO``.
-
-    ``fully_shard`` refuses parameters without dimensions, and torch's clipping and optimisers take no mixture of plain
-    tensors and DTensors.  So the optimiser is given a replicated DTensor of the same memory for each, and their
-    gradients are averaged here.
-    """
-
-    lightning_restore_optimizer = True
-
-    def __init__(self) -> None:
-        super().__init__(save_distributed_checkpoint=False)
-        self._replicas: dict[nn.Parameter, nn.Parameter] = {}
-
-    def share_out(self) -> None:
-        """Cut the module's parameters; the module calls this in ``configure_model``."""
-        module, scalars = self._module, self._scalars()
-        fully_shard(module, mesh=self._mesh, reshard_after_forward=False, ignored_params={*scalars.values()})
-        register_fsdp_forward_method(module, "training_step")
-
-    def setup_optimizers(self, trainer: L.Trainer) -> None:
-        scalars = self._scalars()
-        for whole in dict.fromkeys(scalars.values()):
-            self._replicas[whole] = nn.Parameter(self._replicated(whole.data), whole.requires_grad)
-            if whole.requires_grad:
-                whole.register_post_accumulate_grad_hook(self._average)
-        for (owner, name), whole in scalars.items():
-            setattr(owner, name, self._replicas[whole])
-        try:
-            super().setup_optimizers(trainer)
-        finally:
-            for (owner, name), whole in scalars.items():
-                setattr(owner, name, whole)
-
-    def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any], model: Any = None, **kwargs: Any) -> Any:
-        try:
-            return super().optimizer_step(optimizer, closure, model, **kwargs)
-        except RuntimeError as error:  # NotImplementedError is one
-            if "sharding" not in str(error).lower():
-                raise
-            raise UsageError(
-                f"machine.strategy=fsdp: {type(optimizer).__name__} needs what torch cannot compute on shares of "
-                f"parameters ({first_line(error)}): set machine.strategy=ddp"
-            ) from error
-
-    @contextlib.contextmanager
-    def whole(self) -> Iterator[None]:
-        """Give the module its whole parameters while the block lasts; every rank has to enter it."""
-        module: Any = self._module
-        if not isinstance(module, FSDPModule):
-            yield
-            return
-        module.unshard()
-        try:
-            yield
-        finally:
-            module.reshard()
-
-    def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Return the state dict of the whole module on rank 0; on the other ranks, its names."""
-        state = self._module.state_dict(keep_vars=True)
-        found = {tensor: self._on_rank_0(tensor) for tensor in state.values()}  # tied parameters are one
-        return {name: found[tensor] for name, tensor in state.items()}
-
-    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """Return the state as one device has it on rank 0; on the other ranks, without its tensors."""
-        state: dict[str, Any] = ParallelStrategy.optimizer_state(self, optimizer)
-        return {**state, "state": tree_map(self._on_rank_0, state["state"])}
-
-    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        return ParallelStrategy.load_checkpoint(self, checkpoint_path, weights_only)
-
-    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        own = self._module.state_dict(keep_vars=True)
-        shares = {name: self._cut_like(own.get(name), value) for name, value in checkpoint["state_dict"].items()}
-        self._module.load_state_dict(shares, strict=strict)
-
-    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
-            keys = [key for group in state["param_groups"] for key in group["params"]]
-            shares = [share for group in optimizer.param_groups for share in group["params"]]
-            of_each = {
-                key: {
-                    name: value if name == "step" else self._cut_like(share, value)
-                    for name, value in state["state"][key].items()
-                }
-                for key, share in zip(keys, shares, strict=True)
-                if key in state["state"]
-            }
-            optimizer.load_state_dict({**state, "state": of_each})
-
-    @property
-    def _module(self) -> L.LightningModule:
-        assert self.lightning_module is not None
-        return self.lightning_module
-
-    @property
-    def _mesh(self) -> Any:
-        """The devices of this node; where there are several, nodes by devices: shared out along the second alone."""
-        return self.device_mesh if self.num_nodes > 1 else self.device_mesh["tensor_parallel"]
-
-    def _scalars(self) -> dict[tuple[nn.Module, str], nn.Parameter]:
-        return {
-            (owner, name): whole
-            for owner in self._module.modules()
-            for name, whole in owner.named_parameters(recurse=False, remove_duplicate=False)
-            if whole.ndim == 0
-        }
-
-    def _average(self, whole: Tensor) -> None:
-        assert isinstance(whole, nn.Parameter)
-        assert whole.grad is not None
-        replica, mean = self._replicas[whole], whole.grad
-        dist.all_reduce(mean)
-        mean /= self.world_size
-        gradient = self._replicated(mean)
-        replica.grad = gradient if replica.grad is None else replica.grad + gradient
-        whole.grad = None
-
-    def _replicated(self, local: Tensor) -> DTensor:
-        return DTensor.from_local(local, self._mesh, [Replicate()] * self._mesh.ndim, run_check=False)
-
-    def _on_rank_0(self, value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        found = whole(value)
-        return found.detach().cpu() if self.is_global_zero else None
-
-    def _cut_like(self, share: Any, value: Any) -> Any:
-        if not isinstance(share, DTensor) or not isinstance(value, Tensor) or value.shape != share.shape:
-            return value
-        return distribute_tensor(value.to(self.root_device), share.device_mesh, share.placements)
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """Return the whole of a tensor that may be shared out; every rank calls this."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -33,24 +33,20 @@ LossAndCarry = Callable[[Batch, Draws, Tree], tuple[Tensor, Tree]]
 
 
 class TargetWeights:
-    """Makes a step's gradient that of the mean over all targets that count, in all of its batches on all devices.
+    """Makes a step's gradient that of the mean over all targets of all its batches on all devices.
 
-    Lightning takes the mean over batches of their losses.  Each loss is therefore multiplied by its number of targets
-    over that of the step's first batch (the largest one of all devices), and the gradients, before they are clipped, by
-    ``correction``, which makes the mean weight 1.  Where all numbers are equal both are exactly 1.
+    Each loss is multiplied by its number of targets over that of the step's first batch (the largest of all devices),
+    and the gradients, before they are clipped, by ``correction``, which makes the mean weight 1.  Where all numbers are
+    equal both are exactly 1.
     """
 
     def __init__(self) -> None:
         self.correction = 1.0
-        """What the last step's gradients were multiplied by, and its mean of weighted losses has to be."""
         self._targets: list[Tensor] = []
         self._unit = torch.ones(())
 
     def weight(self, targets: Tensor, trainer: L.Trainer, first: bool) -> Tensor | None:
-        """Return the weight of a batch's loss, float64, (), from its number of targets; None: it is the only one.
-
-        ``first`` is whether the batch is the first one of its step.
-        """
+        """Return the weight of a batch's loss, float64, (); None: its step has no other.  ``first``: in its step."""
         if first:
             self._targets.clear()
         self._targets.append(targets)
@@ -61,7 +57,7 @@ class TargetWeights:
         return targets.double() / self._unit
 
     def correct(self, optimizer: Optimizer, trainer: L.Trainer) -> None:
-        """Multiply the gradients of a step, which are those of the mean of its weighted losses, by ``correction``."""
+        """Multiply the gradients of a step by ``correction``."""
         self.correction = 1.0
         if self._targets and _batches(trainer) > 1:
             total = _over_devices(trainer, torch.stack(self._targets).sum(), dist.ReduceOp.SUM)
@@ -74,7 +70,6 @@ class TargetWeights:
 
 
 def _batches(trainer: L.Trainer) -> int:
-    """Return the number of batches of an optimiser step, on all devices."""
     return trainer.accumulate_grad_batches * trainer.world_size
 
 
@@ -87,24 +82,22 @@ def _over_devices(trainer: L.Trainer, count: Tensor, operation: Any) -> Tensor:
 
 
 class PaperModule(L.LightningModule):
-    """A model, how its loss is computed, and what is measured on each split.
+    """A model, its loss, and its metrics on each split.
 
     A subclass writes ``new_metrics``, ``update_metrics`` and ``loss``, or, if its training step needs random tensors or
     tensors that live between steps, ``loss_and_carry`` with ``random_tensors`` and ``initial_carry``.  The loss has no
-    side effects (no logging, no state of the module): a stack computes it for many models at once under ``vmap``.
+    side effects: a stack computes it for many models at once under ``vmap``.
 
     Args:
-        model: the nn.Module that computes.
+        model: an nn.Module.
         optimizer: called with the parameter groups, for example ``partial(AdamW, lr=0.005)``.
-        schedule: the factor of the base learning rate at each step, for all groups that bring none of their own.
+        schedule: of all groups that bring none of their own.
 
-    Each of the three may be given as its section of a config.  ``build`` stores these sections as hyperparameters, so
-    ``load_from_checkpoint`` builds the module anew.  Any Trainer of Lightning trains, validates and tests the module.
+    Each of the three may be given as its section of a config, as ``load_from_checkpoint`` does.
 
-    ``seed`` is the cell's.  A step consumes several batches if ``training.accumulate`` is above 1; the number of a
-    batch within its step is its slot.  Before each batch torch's global generator is seeded with ``mix(seed, "step",
-    step)``, for slot k > 0 with ``mix(seed, "step", step, k)``, so that dropout is the same in a resumed run, whichever
-    device computes the batch.
+    The number of a batch within its optimiser step is its slot.  Before each batch torch's global generator is seeded
+    with ``mix(seed, "step", step)``, for slot k > 0 with ``mix(seed, "step", step, k)``, so that dropout is the same in
+    a resumed run, whichever device computes the batch.
     """
 
     seed: int = 0
@@ -136,9 +129,9 @@ class PaperModule(L.LightningModule):
         return {}
 
     def initial_carry(self, batch: Batch) -> Tree:
-        """Return what a slot remembers before its first step, on the device of ``batch``: a tree of tensors.
+        """Return what a slot remembers before its first step, on the device of ``batch``, its first: a tree of tensors.
 
-        ``batch`` is the slot's first one; its shapes may be used, and all slots' trees must have the same shapes.
+        The trees of all slots have the same shapes.
         """
         return {}
 
@@ -154,13 +147,13 @@ class PaperModule(L.LightningModule):
     def num_targets(self, batch: Batch, draws: Draws | None = None, carry: Tree = None) -> Tensor | None:
         """Return how many targets the loss is the mean of, int64, (); None: every batch weighs the same.
 
-        Batches of one optimiser step weigh as many targets as they have, and evaluations leave out those without any.
-        ``draws`` and ``carry`` are those of ``loss_and_carry``; without them only the batch's own targets are counted.
+        Evaluations leave out batches without any.  Without ``draws`` and ``carry``, those of ``loss_and_carry``, only
+        the batch's own targets are counted.
         """
         return None
 
     def draws_of(self, batch: Batch, step: int, slot: int, device: torch.device) -> Draws:
-        """Return the random tensors of the batch in ``slot`` of optimiser step ``step``, the same in every run."""
+        """Return the random tensors of a batch, the same in every run."""
         declared = self.random_tensors(batch)
         return place(draw(declared, device, self.seed, step, slot), device, self._floating_dtype())
 
@@ -169,11 +162,11 @@ class PaperModule(L.LightningModule):
         return self.draws_of(batch, 0, 0, tensors_of(batch)[0].device)
 
     def counted(self, batch: Batch) -> Tensor:
-        """Compute the forward pass whose multiply-adds are counted, on the meta device and without gradients."""
+        """Compute the forward pass whose multiply-adds are counted, on the meta device."""
         return self._example_loss(batch)
 
     def counted_step(self, batch: Batch) -> None:
-        """Compute what is counted of a training step for each batch, on the meta device: the loss and its gradients."""
+        """Compute the loss and its gradients, whose FLOPs are counted, on the meta device."""
         self._example_loss(batch).backward()
 
     @abstractmethod
@@ -185,10 +178,9 @@ class PaperModule(L.LightningModule):
         """Account for one evaluation batch."""
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Return what the optimiser gets: ``params`` and the group's own options.
+        """Return the optimiser's groups, each with options of its own.
 
-        ``unit_rows: True`` has every row of the group's matrices projected to unit norm after each optimiser step.
-        ``schedule`` is the group's own; its factor multiplies the group's ``lr``.
+        ``unit_rows: True`` projects rows to unit norm after each step; the factor of ``schedule`` multiplies ``lr``.
         """
         return [{"params": [parameter for parameter in self.parameters() if parameter.requires_grad]}]
 
@@ -197,11 +189,6 @@ class PaperModule(L.LightningModule):
         groups = self.parameter_groups()
         options = [{key: value for key, value in group.items() if key != "schedule"} for group in groups]
         return options, [group.get("schedule", self.schedule) for group in groups]
-
-    def configure_model(self) -> None:
-        """Let a strategy that shares parameters out do so (see ``machine.Sharded``)."""
-        if self._trainer is not None:  # load_from_checkpoint has none
-            getattr(self._trainer.strategy, "share_out", lambda: None)()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.seed = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY, {}).get("seed", self.seed)
@@ -223,28 +210,26 @@ class PaperModule(L.LightningModule):
         torch.manual_seed(mix(self.seed, "step", self.global_step, *([slot] if slot else [])))
 
     def compile_loss(self) -> None:
-        """Compile what ``training_step`` computes; names in the state dict and evaluations stay as they are.
-
-        Each shape, and each value of the draws in ``constants``, is compiled once.
-
-        Raises:
-            UsageError: there is no loss that could be compiled.
-        """
+        """Compile what ``training_step`` computes, each shape and each value of the draws in ``constants`` once."""
         if self.uncompilable:
             raise UsageError(f"{self.uncompilable}: set machine.compile=false")
         if type(self).loss_and_carry is PaperModule.loss_and_carry:
-            compiled = torch.compile(self.loss, options=EAGER_RANDOM, dynamic=False)
-            self._compiled = lambda batch, draws, carry: (compiled(batch), carry)
-        else:
-            step = torch.compile(self.loss_and_carry, options=EAGER_RANDOM, dynamic=False)
-            self._compiled = lambda batch, draws, carry: step(batch, self._with_constants(draws), carry)
+            loss = torch.compile(self.loss, options=EAGER_RANDOM, dynamic=False)
+            self._compiled = lambda batch, draws, carry: (loss(batch), carry)
+            return
+        step = torch.compile(self.loss_and_carry, options=EAGER_RANDOM, dynamic=False)
+
+        def compiled(batch: Batch, draws: Draws, carry: Tree) -> tuple[Tensor, Tree]:
+            constants = {name: int(draws[name]) for name in self.constants & draws.keys()}
+            return step(batch, {**draws, **constants}, carry)
+
+        self._compiled = compiled
 
     def uncompile(self) -> None:
-        """Compute the training loss uncompiled from now on."""
         self._compiled = None
 
     def step_loss(self, batch: Batch, draws: Draws, carry: Any) -> tuple[Tensor, Any]:
-        """Return what ``loss_and_carry`` returns, computed by compiled code after ``compile_loss``."""
+        """Compute ``loss_and_carry``, compiled after ``compile_loss``."""
         return (self._compiled or self.loss_and_carry)(batch, draws, carry)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -271,8 +256,7 @@ class PaperModule(L.LightningModule):
     def evaluate(self, data: CounterBasedDataModule, batches: int | None = None) -> dict[str, float]:
         """Return every metric of every split, by ``<split>_<name>``, of the first ``batches`` of each (None: all).
 
-        Every process that calls this evaluates everything.  The random numbers of each batch follow from ``seed``,
-        split and batch; torch's global generator is reseeded.
+        The random numbers of each batch follow from ``seed``, split and batch.
         """
         training = self.training
         self.eval()
@@ -339,15 +323,11 @@ class PaperModule(L.LightningModule):
         each = self.trainer.accumulate_grad_batches
         return self.trainer.global_rank + self.trainer.world_size * (batch_idx % each)
 
-    def _with_constants(self, draws: Draws) -> Draws:
-        return {name: int(draw) if name in self.constants else draw for name, draw in draws.items()}
-
     def _floating_dtype(self) -> torch.dtype | None:
         return next((parameter.dtype for parameter in self.parameters() if parameter.is_floating_point()), None)
 
 
 def _built(part: Any) -> Any:
-    """Return a part of a module, built from its section of a config if it is one."""
     return instantiate(part) if isinstance(part, Mapping) else part
 
 

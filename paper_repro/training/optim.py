@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Shard
 from torch.optim import Optimizer
 
 from paper_repro.base.errors import UsageError
@@ -17,13 +16,9 @@ from paper_repro.models.common import project_rows_
 
 
 def keep_unit_rows(optimizer: Optimizer) -> None:
-    """Project the parameters of the groups with ``unit_rows`` right after every step of ``optimizer``.
+    """Project the matrices of the groups with ``unit_rows`` right after every step of ``optimizer``.
 
-    Nothing is added to an optimiser whose class has ``projects_unit_rows = True``, for it does so in its step.  What is
-    projected is settled here: a state dict without the key, loaded later, changes nothing.
-
-    Raises:
-        ValueError: such a parameter has fewer than two dimensions.
+    An optimiser whose class has ``projects_unit_rows = True`` does so in its step.
     """
     kept = [parameter for group in optimizer.param_groups if group.get("unit_rows") for parameter in group["params"]]
     for parameter in kept:
@@ -42,10 +37,7 @@ def keep_unit_rows(optimizer: Optimizer) -> None:
 class UnitAdamW(Optimizer):
     """torch.optim.AdamW, and unit rows in the groups with ``unit_rows: True``: ``kernels.unit_adam.adam_``.
 
-    Its state is AdamW's by name and shape, so that either loads the other's state dict.
-
-    Raises:
-        UsageError: a number out of range.
+    AdamW and this load each other's state dicts.
     """
 
     projects_unit_rows = True
@@ -75,11 +67,8 @@ class UnitAdamW(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step of every parameter that has a gradient; returns what ``closure`` returns."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         for group in self.param_groups:
             for number, fours in self._by_step(group).items():
                 parameters, gradients, firsts, seconds = zip(*fours, strict=True)
@@ -102,15 +91,5 @@ class UnitAdamW(Optimizer):
                 state["step"] = state["step"].cpu()
             state["step"] += 1
             four = (parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"])
-            found.setdefault(float(state["step"]), []).append(_local(four, group["unit_rows"]))
+            found.setdefault(float(state["step"]), []).append(four)
         return found
-
-
-def _local(four: tuple[Tensor, ...], unit_rows: bool) -> tuple[Tensor, ...]:
-    """This device's shares of a parameter cut alike in all four, unless its rows are cut; otherwise as they come."""
-    if not isinstance(four[0], DTensor):
-        return four
-    shares = [tensor for tensor in four if isinstance(tensor, DTensor) and tensor.placements == four[0].placements]
-    if len(shares) < len(four) or (unit_rows and Shard(four[0].ndim - 1) in four[0].placements):
-        return four
-    return tuple(share.to_local() for share in shares)

@@ -17,12 +17,10 @@ class Schedule(Protocol):
 class Constant:
     """Linear warm-up, then 1.
 
-    With w = ``warmup_steps``, or round(warmup_fraction * steps): factor(t) = (t + 1) / (w + 1) for t < w, 1 from step w
-    on.
+    With w = ``warmup_steps``, or round(warmup_fraction * steps): factor(t) = (t + 1) / (w + 1) for t < w, then 1.
 
     Raises:
-        ValueError: ``warmup_fraction`` outside [0, 1), ``warmup_steps`` beside it or below 0, or a step outside
-            0 ... steps.
+        ValueError: ``warmup_fraction`` outside [0, 1), or ``warmup_steps`` beside it or below 0.
     """
 
     warmup_fraction: float = 0.0
@@ -43,7 +41,6 @@ class Constant:
         return (step + 1) / (warmup + 1) if step < warmup else self.after_warmup(step - warmup, steps, warmup)
 
     def after_warmup(self, step: int, steps: int, warmup: int) -> float:
-        """Return the factor ``step`` steps after the warm-up."""
         return 1.0
 
 
@@ -52,8 +49,7 @@ class Cosine(Constant):
     """Linear warm-up as in ``Constant``, then half a cosine down to ``final_factor`` at the end of the run.
 
     For t >= w: factor(t) = f + (1 - f) (1 + cos(pi (t - w) / (n - w))) / 2 with n = horizon steps and f = final_factor.
-    Without warm-up the first step has factor 1 and the last, t = n - 1, stands just above f.  With ``horizon`` above 1
-    the cosine is cut off: it would end after so many times the steps of the run.
+    With ``horizon`` above 1 the run ends before the cosine.
 
     Raises:
         ValueError: as ``Constant``, ``final_factor`` outside [0, 1], or ``horizon`` below 1.
@@ -79,7 +75,7 @@ class Exponential(Constant):
     """Linear warm-up as in ``Constant``, then a straight line of log rate down to ``final_factor`` at the end.
 
     For t >= w: factor(t) = f ** ((t - w) / (n - w)) with n = steps and f = final_factor.  Without warm-up this is the
-    decay of NRGPT's ListOps runs, whose last step, t = n - 1, stands just above f.
+    decay of NRGPT's ListOps runs.
 
     Raises:
         ValueError: as ``Constant``, or ``final_factor`` outside (0, 1].
@@ -98,11 +94,7 @@ class Exponential(Constant):
 
 @dataclass(frozen=True)
 class Times:
-    """Another schedule, multiplied by a number: for a group of parameters with a rate of its own.
-
-    Raises:
-        ValueError: ``multiplier`` is not positive.
-    """
+    """Another schedule, multiplied by a positive number: for a group of parameters with a rate of its own."""
 
     schedule: Schedule
     multiplier: float

@@ -15,7 +15,7 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.plugins.precision import DoublePrecision, MixedPrecision, Precision
+from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from torch import Tensor
 
 from paper_repro.base.configs import instantiate
@@ -23,9 +23,9 @@ from paper_repro.base.errors import UsageError, first_line
 from paper_repro.base.identity import AUTO
 from paper_repro.cells.tasks import Report
 from paper_repro.training import checkpoints
-from paper_repro.training.build import BuiltCell, build
+from paper_repro.training.build import BuiltCell
 from paper_repro.training.counting import measure
-from paper_repro.training.machine import Rank, Ranks, Sharded, whole
+from paper_repro.training.machine import Rank, Ranks
 from paper_repro.training.module import PaperModule
 from paper_repro.training.watch import Evaluations, Journal, LossLog, Watch
 
@@ -45,13 +45,10 @@ UNHEARD = (
 
 
 class Watching(L.Callback):
-    """Lightning's hooks, handed to a ``Watch`` once per optimiser step; its state travels in Lightning's checkpoint."""
+    """Hands Lightning's hooks to a ``Watch`` and an ``Evaluations``, whose state is part of Lightning's checkpoint."""
 
     def __init__(self, module: PaperModule, watch: Watch, evaluations: Evaluations, rank: Rank) -> None:
-        self.module = module
-        self.watch = watch
-        self.evaluations = evaluations
-        self.rank = rank
+        self.module, self.watch, self.evaluations, self.rank = module, watch, evaluations, rank
         self._losses: list[Tensor] = []
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -108,11 +105,11 @@ def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, jou
     """Train the cell's module, from the newest checkpoint in ``folder`` if there is one, and evaluate it.
 
     Every rank calls this.  Each computes its share of a step's batches and evaluates all of every split; rank 0 alone
-    reads the clock, looks for checkpoints, writes them, and has a report and a journal.
+    has checkpoints, a report and a journal.
 
     Raises:
         StopRequestedError: after a checkpoint was saved.
-        UsageError: a checkpoint of another cell, an accelerator that is not there, or a loss that cannot be compiled.
+        UsageError: a checkpoint of another cell, or a loss that cannot be compiled.
     """
     machine, training, device = built.machine, built.training, built.machine.device_of(rank.local)
     identity = [built.cell.id]
@@ -123,20 +120,15 @@ def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, jou
 
     watch = Watch(log, machine, report, save, journal, rank)
 
-    @contextlib.contextmanager
-    def context() -> Iterator[None]:
-        strategy = trainer.strategy
-        whole = strategy.whole() if isinstance(strategy, Sharded) else contextlib.nullcontext()
-        with whole, trainer.precision_plugin.forward_context():
-            yield
+    def context() -> contextlib.AbstractContextManager[Any]:
+        return trainer.precision_plugin.forward_context()
 
     evaluations = Evaluations([built], context, journal)
     if training.precision == "64-true":  # Lightning loads a checkpoint before it converts the module
         built.module.double()
     compiled = compile_loss(built)
     with _quiet():
-        found = checkpoints.newest(folder, identity) if rank.index == 0 else None
-        step = rank.share(found.step if found else 0)
+        step = rank.share((checkpoints.newest(folder, identity) or 0) if rank.index == 0 else 0)
         if step:
             watch.resumed_at(step)
         if journal is not None:
@@ -145,7 +137,10 @@ def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, jou
         loggers = journal.loggers if journal is not None and callbacks else []
         built.module.logs_losses = bool(callbacks)
         trainer = _trainer(built, folder, [Watching(built.module, watch, evaluations, rank), *callbacks], loggers, rank)
-        with _falling_back(machine.compile == AUTO and compiled), _errors_in_one_line():
+        falling_back: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        if machine.compile == AUTO and compiled.startswith("yes"):  # run what torch cannot compile as it is
+            falling_back = torch._dynamo.config.patch(suppress_errors=True)
+        with falling_back, _errors_in_one_line():
             path = checkpoints.checkpoint_path(folder, step) if step else None
             try:
                 trainer.fit(built.module, datamodule=built.data, ckpt_path=path)
@@ -158,8 +153,6 @@ def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, jou
             raise RuntimeError(f"training ended after step {trainer.global_step}, expected {training.steps}")
         log.end = trainer.global_step
         watch.stop_if_requested(log.end)
-        if isinstance(trainer.strategy, Sharded):  # fully_shard cannot be undone
-            built.module = evaluations.modules[0] = _rebuilt(built)
     built.module.to(device)  # Lightning has moved it to the CPU
     return Trained(watch, evaluations, evaluations.finish(0, log.end), compiled)
 
@@ -168,9 +161,6 @@ def compile_loss(built: BuiltCell) -> str:
     """Compile a cell's training loss where ``machine.compile`` says so, and return the text for the record.
 
     What ``auto`` does follows from the config and this machine alone, so a resumed run does the same.
-
-    Raises:
-        UsageError: machine.compile=true, and there is no loss that could be compiled.
     """
     asked = built.machine.compile
     against = _reason_against(built) if asked == AUTO else ""
@@ -182,53 +172,25 @@ def compile_loss(built: BuiltCell) -> str:
 
 def _reason_against(built: BuiltCell) -> str:
     """Return why ``auto`` does not compile a cell's loss; nothing if it does."""
-    machine, passes = built.machine, built.training.steps * built.training.accumulate
+    passes = built.training.steps * built.training.accumulate
     if built.module.uncompilable:
         return built.module.uncompilable
     if passes < FEWEST_PASSES:
         return f"too short: {passes} passes"
-    if machine.count > 1 and machine.strategy == "fsdp":
-        return "machine.strategy=fsdp: no device holds the whole model"
     cost = measure(built.cell.config)
     if (flops := cost.step_flops * cost.steps) < AUTO_FLOPS:
         return f"{flops:.1e} FLOPs of matrix products, and auto compiles from {AUTO_FLOPS:.0e} on"
     rates = [getattr(part, "p", getattr(part, "dropout", 0)) for part in built.module.modules()]
     if any(isinstance(rate, float) and rate > 0 for rate in rates):
         return "dropout, whose random numbers compiled code draws more slowly"
-    compiler = _missing_compiler()
-    return f"no C++ compiler {compiler} here" if compiler else ""
-
-
-def _missing_compiler() -> str:
-    """Return the name of the C++ compiler that torch would call and that is not there; nothing if it is."""
-    name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
-    return "" if shutil.which(name) else name
-
-
-def _falling_back(wanted: object) -> contextlib.AbstractContextManager[Any]:
-    """If wanted, have torch run what it cannot compile as it is, with a warning."""
-    if not wanted:
-        return contextlib.nullcontext()
-    import torch._dynamo.config  # a second
-
-    return torch._dynamo.config.patch(suppress_errors=True)
-
-
-def _rebuilt(built: BuiltCell) -> PaperModule:
-    """Return the module anew, with the whole weights of the one whose parameters are shared out."""
-    module = build(built.cell).module
-    if built.training.precision == "64-true":
-        module.double()
-    with torch.no_grad():
-        module.load_state_dict({name: whole(tensor) for name, tensor in built.module.state_dict().items()})
-    return module
+    compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")  # as torch chooses it
+    return "" if shutil.which(compiler) else f"no C++ compiler {compiler} here"
 
 
 class BFloat16(MixedPrecision):
-    """Autocast to bfloat16, with gradients that any optimiser may have clipped.
+    """Autocast to bfloat16, which needs no loss scale: gradients are clipped before a fused optimiser, too.
 
-    Lightning refuses to clip before a fused optimiser, because that one takes float16's loss scale out of the gradients
-    itself (its issue 21435).  bfloat16 has no loss scale.
+    Lightning refuses that, for float16's sake (its issue 21435).
     """
 
     def __init__(self, device: str) -> None:
@@ -243,14 +205,11 @@ def _trainer(
 ) -> L.Trainer:
     machine, training = built.machine, built.training
     on_gpu = machine.device.type == "cuda"
-    strategy = Sharded() if machine.strategy == "fsdp" else {"auto": "ddp"}.get(machine.strategy, machine.strategy)
+    strategy = "ddp" if machine.strategy == "auto" else machine.strategy
     precision: Any = training.precision
     # Without Ranks Lightning would take a job of SLURM for one that it is to spread over its tasks.
     plugins: list[Any] = [checkpoints.DurableCheckpointIO([built.cell.id]), Ranks(rank)]
-    if rank.count > 1 and machine.strategy == "fsdp" and precision == "64-true":  # refused as a word, taken as a plugin
-        plugins.append(DoublePrecision())
-        precision = None
-    elif precision == "bf16-mixed":
+    if precision == "bf16-mixed":
         plugins.append(BFloat16(machine.device.type))
         precision = None
     try:

@@ -1,8 +1,7 @@
-"""Tasks that measure a training step of several models and train none to its end: its time (nGPT, appendix A.4), its
-memory and its first step (EBT, table D.5), and its FLOPs (EBT, table D.2).
+"""Tasks that measure a training step of several models: its time (nGPT, appendix A.4), its memory and its first step
+(EBT, table D.5), and its FLOPs (EBT, table D.2).
 
-Nothing else should run while times are taken: a record made on a loaded machine says nothing, however many rounds it
-has.  Within a cell the models take turns, so that what slows the machine for long slows all of them.
+Nothing else should run while times are taken.  The models take turns, so that what slows the machine slows all.
 """
 
 import functools
@@ -50,24 +49,16 @@ DIGITS = 3
 
 @dataclass(frozen=True)
 class StepSettings:
-    """The ``step`` section of a config.
-
-    Raises:
-        ValueError: a number out of range, or an unknown precision.
-    """
+    """The ``step`` section of a config."""
 
     window: int
     batch_size: int
     accumulate: int
-    """Batches of an optimiser step."""
     clip_norm: float
     precision: str
     compile: bool
-    """Whether the loss goes through torch.compile."""
     rounds: int
-    """A step of every model each."""
     unmeasured_rounds: int
-    """Before them: compilers and caches."""
 
     def __post_init__(self) -> None:
         for name in ("window", "batch_size", "accumulate", "rounds", "unmeasured_rounds"):
@@ -92,7 +83,6 @@ class StepTime(Task):
             return [self.measured(cell.config, machine.device, report) for cell in cells]
 
     def measured(self, config: Mapping[str, Any], device: torch.device, report: Report) -> Outcome:
-        """Return the outcome of one cell."""
         step, start = _settings(config), time.perf_counter()
         forget_peak_memory(device)
         try:
@@ -104,7 +94,7 @@ class StepTime(Task):
         return Outcome(FINISHED, metrics=found, seconds=seconds, peak_memory_mib=peak_memory_mib(device))
 
     def cost(self, config: Mapping[str, Any]) -> Cost:
-        """Return what a round costs, in which each model makes one step: the numbers are sums over the models."""
+        """Return what a round costs, in which each model makes one step."""
         step = _settings(config)
         steppers = [build_stepper(node, own, step, torch.device("meta")) for node, own in each_model(config).values()]
         parameters = sum(num_parameters(own.module) for own in steppers)
@@ -208,7 +198,6 @@ class Stepper:
         return total
 
     def step(self) -> Tensor:
-        """Make one training step, and return the mean loss before it."""
         total = self.gradients()
         nn.utils.clip_grad_norm_(self.parameters, self.settings.clip_norm)
         self.optimizer.step()
@@ -223,7 +212,7 @@ def build_stepper(
     device: torch.device,
     batches: Iterator[Any] | None = None,
 ) -> Stepper:
-    """Build a model with its optimiser; ``batches`` are on that device, None: random token ids."""
+    """Build a model with its optimiser; ``batches`` None: random token ids."""
     with torch.device("meta") if device.type == "meta" else nullcontext():
         module = build_module({**config, "model": node, "schedule": {TARGET: CONSTANT}}).to(device)
     if batches is None:
@@ -239,7 +228,6 @@ def _batches(vocabulary: int, seed: int, step: StepSettings, device: torch.devic
 
 
 def wait(device: torch.device) -> None:
-    """Wait until the device has done what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -256,30 +244,25 @@ class StepCost(StepTime):
         outcome = super().measured(config, device, report)
         if outcome.status != FINISHED:
             return outcome
-        return replace(outcome, metrics={**outcome.metrics, **_further(config, outcome.metrics, device)})
-
-
-def _further(config: Mapping[str, Any], timed: Mapping[str, float], device: torch.device) -> dict[str, float]:
-    step, models = StepSettings(**config["step"]), each_model(config)
-    found: dict[str, float] = {}
-    for name, (node, own) in models.items():
-        stepper = build_stepper(node, own, step, device)
-        wait(device)
-        start = time.perf_counter()
-        stepper.step()
-        wait(device)
-        found[f"first_{name}"] = time.perf_counter() - start
-        found[f"memory_{name}"] = added_memory(stepper, device)
-        found[f"throughput_{name}"] = 1 / timed[f"seconds_{name}"]
-    baseline, *others = models
-    for name in others:
-        for kind in ("first", "memory"):
-            found[f"{kind}_ratio_{name}"] = found[f"{kind}_{name}"] / found[f"{kind}_{baseline}"]
-    return found
+        step, models, found = StepSettings(**config["step"]), each_model(config), dict(outcome.metrics)
+        for name, (node, own) in models.items():
+            stepper = build_stepper(node, own, step, device)
+            wait(device)
+            start = time.perf_counter()
+            stepper.step()
+            wait(device)
+            found[f"first_{name}"] = time.perf_counter() - start
+            found[f"memory_{name}"] = added_memory(stepper, device)
+            found[f"throughput_{name}"] = 1 / found[f"seconds_{name}"]
+        baseline, *others = models
+        for name in others:
+            for kind in ("first", "memory"):
+                found[f"{kind}_ratio_{name}"] = found[f"{kind}_{name}"] / found[f"{kind}_{baseline}"]
+        return replace(outcome, metrics=found)
 
 
 def added_memory(stepper: Stepper, device: torch.device) -> float:
-    """Return the bytes by which the passes forward and backward of a step raise what is allocated, at their peak."""
+    """Return the bytes by which forward and backward passes raise what is allocated, at their peak."""
     if device.type != "cuda":
         return peak_bytes(stepper.gradients)
     wait(device)
@@ -306,26 +289,23 @@ class StepFlops(Task):
     """
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
-        return [_counted(cell.config) for cell in cells]
+        return [self.counted(cell.config) for cell in cells]
+
+    def counted(self, config: Mapping[str, Any]) -> Outcome:
+        found, baseline = parameters(config), count({**config, **config["baseline"]})
+        ratios: dict[str, float] = {}
+        for name, changes in config["ways"].items():
+            own = count({**config, "model": {**config["model"], **changes}})
+            ratios[f"flops_{name}"] = own.whole
+            ratios[f"ratio_{name}"] = own.whole / baseline.whole
+            ratios[f"weights_{name}"] = own.weights / baseline.weights
+        return Outcome(FINISHED, metrics={**found, **ratios}, parameters=found["parameters_total"])
 
 
 class Flops(NamedTuple):
-    """FLOPs of a training step on one sequence."""
-
     whole: int
     weights: int
     """The part that is no product of two activations, at a vocabulary of one token."""
-
-
-def _counted(config: Mapping[str, Any]) -> Outcome:
-    found, baseline = parameters(config), count({**config, **config["baseline"]})
-    ratios: dict[str, float] = {}
-    for name, changes in config["ways"].items():
-        own = count({**config, "model": {**config["model"], **changes}})
-        ratios[f"flops_{name}"] = own.whole
-        ratios[f"ratio_{name}"] = own.whole / baseline.whole
-        ratios[f"weights_{name}"] = own.weights / baseline.weights
-    return Outcome(FINISHED, metrics={**found, **ratios}, parameters=found["parameters_total"])
 
 
 def parameters(config: Mapping[str, Any]) -> dict[str, int]:
@@ -342,11 +322,7 @@ def parameters(config: Mapping[str, Any]) -> dict[str, int]:
 
 
 def count(config: Mapping[str, Any]) -> Flops:
-    """Count a training step, forward and backward, on one sequence.
-
-    The step of one layer is counted, at the whole vocabulary and at one token, and that of two layers at one token:
-    every further layer takes what the second does.
-    """
+    """Count a training step on one sequence: every layer after the first takes what the second does."""
 
     def counted(**changes: int) -> Flops:
         parts = {key: config[key] for key in ("module", "optimizer", "schedule")}
@@ -362,7 +338,6 @@ def count(config: Mapping[str, Any]) -> Flops:
 
 @functools.cache
 def _count(text: str, window: int) -> Flops:
-    """Count the step of a config, as JSON; sizes of one width differ in their layers alone."""
     ids = torch.zeros(1, window, dtype=torch.long, device="meta")  # (1, T)
     with prefer("reference"):
         with torch.device("meta"):

@@ -1,13 +1,8 @@
 """The tensors of a training step: batches, random draws, and the carry from one step to the next.
 
-Each is a tree: a tensor, or a tuple, list or dict of trees.
-
-Random tensors are drawn ahead of the loss, which cannot draw by itself under ``vmap``.  Each has a generator of its
-own, seeded from the cell's seed, the tensor's name, the optimiser step and the slot (the number of the batch within the
-step), so a resumed run draws what an uninterrupted one draws.
-
-A carry is part of the checkpoints.  A ring and ``largest`` work under ``vmap`` and on the meta device.  N entries are
-those of a ring, B are added together, K are chosen; V are classes, ``...`` is the shape of one tensor of an entry.
+Each is a tree: a tensor, or a tuple, list or dict of trees.  Random tensors are drawn ahead of the loss, which cannot
+draw under ``vmap``.  A ring has N entries, B are added together, K are chosen; V are classes, ``...`` is the shape of
+one tensor of an entry.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from paper_repro.base.errors import UsageError, at_least
 from paper_repro.base.identity import mix
@@ -38,22 +33,17 @@ def tensors_of(batch: Any) -> list[Tensor]:
 
 
 def stack(batches: Sequence[Any]) -> Any:
-    """Return one batch whose tensors have a leading model axis, (S, ...), from S batches of tensors of the same form.
+    """Return one batch (S, ...) from S batches of tensors; UsageError: their shapes differ."""
+    return tree_map(_stack, *batches)
 
-    Raises:
-        UsageError: the batches differ in form or shape.
-    """
-    first = batches[0]
-    if isinstance(first, dict):
-        return {key: stack([batch[key] for batch in batches]) for key in first}
-    if isinstance(first, tuple | list):
-        return tuple(stack(items) for items in zip(*batches, strict=True))
+
+def _stack(*tensors: Tensor) -> Tensor:
     try:
-        return torch.stack(tuple(batches))
-    except (RuntimeError, TypeError) as error:
-        shapes = sorted({str(tuple(getattr(batch, "shape", ()))) for batch in batches})
+        return torch.stack(tensors)
+    except RuntimeError as error:
+        shapes = ", ".join(sorted({str(tuple(tensor.shape)) for tensor in tensors}))
         raise UsageError(
-            f"models that are trained together need batches of tensors of one shape, found {', '.join(shapes)}: "
+            f"models that are trained together need batches of tensors of one shape, found {shapes}: "
             "give their data the same batch size, or train these cells one by one"
         ) from error
 
@@ -111,10 +101,7 @@ Distribution = Normal | Uniform | Integers
 def draw(
     declared: Mapping[str, Distribution], device: torch.device, seed: int, step: int, slot: int
 ) -> dict[str, Tensor]:
-    """Draw the declared tensors of batch ``slot`` of optimiser step ``step``, by name.
-
-    A GPU has another generator than a CPU; on the meta device the tensors have shapes and types only.
-    """
+    """Draw the declared tensors of batch ``slot`` of optimiser step ``step``, by name; a GPU draws other numbers."""
     found = {}
     for name, distribution in declared.items():
         generator = None
@@ -128,13 +115,7 @@ def draw(
 
 
 def empty_ring(capacity: int, entries: Any) -> Ring:
-    """Return an empty ring for N = ``capacity`` entries of the shapes and types of ``entries``, a tree of (B, ...).
-
-    Floating-point numbers are kept in bfloat16.
-
-    Raises:
-        ValueError: a capacity below 1, or more entries added together than the ring keeps.
-    """
+    """Return an empty ring for N = ``capacity`` entries like ``entries``, a tree of (B, ...), floats in bfloat16."""
     at_least("capacity", capacity)
     first = tensors_of(entries)[0]
     if len(first) > capacity:
@@ -148,10 +129,7 @@ def empty_ring(capacity: int, entries: Any) -> Ring:
 
 
 def add(ring: Ring, entries: Any) -> Ring:
-    """Return the ring with ``entries``, a tree of tensors (B, ...), in the place of the B oldest.
-
-    The ring's memory is written in place, gradients are left behind.
-    """
+    """Write ``entries``, a tree of tensors (B, ...), in the place of the B oldest, without their gradients."""
     new = tensors_of(entries)
     count = len(new[0])
     rows = _oldest_rows(ring, count)
@@ -172,15 +150,9 @@ def _oldest_rows(ring: Ring, count: int) -> Tensor:
 
 
 def choose(ring: Ring, keys: Tensor, count: int, dtype: torch.dtype | None = None) -> tuple[Any, Tensor]:
-    """K different entries at random, or as many as there are.
+    """Return K = ``count`` different entries, a tree of (K, ...) in ``dtype``, and (K,), False where there is none.
 
-    Args:
-        keys: (N,), uniform random numbers in [0, 1), one of the step's draws.
-        count: K, at most N.
-        dtype: of the floating-point tensors that are returned; None: as they are kept.
-
-    Returns:
-        The entries, a tree of tensors (K, ...), copied; and (K,), bool, False where the ring has no entry to give.
+    ``keys``, (N,), are uniform random numbers in [0, 1).
     """
     filled = torch.arange(len(keys), device=keys.device) < ring["written"]  # (N,): filled from its first place on
     rows = torch.where(filled, keys, 2.0).argsort()[:count]  # (K,)
@@ -195,10 +167,7 @@ def largest(probabilities: Tensor, count: int) -> dict[str, Tensor]:
 
 
 def spread(kept: dict[str, Tensor], classes: int) -> Tensor:
-    """Return probabilities (..., V), float32, from ``largest``; dropped classes share equally what is missing to 1.
-
-    If none was dropped, or rounding has made the kept ones more than 1, they are divided by their sum.
-    """
+    """Return probabilities (..., V), float32, from ``largest``; dropped classes share equally what is missing to 1."""
     values, indices = kept["values"].float(), kept["indices"].long()  # (..., count)
     dropped = classes - values.shape[-1]
     total = values.sum(-1, keepdim=True)  # (..., 1)

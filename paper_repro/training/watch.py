@@ -1,9 +1,4 @@
-"""What happens beside the steps of a training: the loss curve, checkpoints and stops, evaluations, and the journal.
-
-The points of a journal go through Lightning's own loggers, one for each cell, in ``logs/`` of the cell's folder.  A
-run that is resumed after step N keeps the points up to N and writes those after it again.  Nothing of this enters a
-result.
-"""
+"""What happens beside the steps of a training: the loss curve, checkpoints and stops, evaluations, and the journal."""
 
 import csv
 import math
@@ -27,7 +22,7 @@ from paper_repro.cells.planned import CSV, FOLDER, TENSORBOARD, WANDB
 from paper_repro.cells.tasks import LOSS_POINTS, Report, StopRequestedError, loss_point
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.training.build import BuiltCell
-from paper_repro.training.machine import Machine, Rank, whole
+from paper_repro.training.machine import Machine, Rank
 from paper_repro.training.module import PaperModule
 
 SHARE_OF_SAVING = 0.05
@@ -42,8 +37,7 @@ Context = Callable[[], AbstractContextManager[Any]]
 class LossLog:
     """Mean losses over each hundredth of a run of ``steps`` steps and the first non-finite loss, for S models at once.
 
-    Everything stays on the device: adding a step does not wait for it.  ``end`` is the last step, an earlier one where
-    a callback has ended the run.
+    Adding a step does not wait for the device.  ``end`` is the last step, earlier where a callback ended the run.
     """
 
     def __init__(self, models: int, steps: int, device: torch.device) -> None:
@@ -65,7 +59,7 @@ class LossLog:
         return [step if step >= 0 else None for step in self._first_bad.tolist()]
 
     def mean_latest(self) -> float:
-        """Return the mean of the latest losses that are finite; NaN if none is. Waits for the device."""
+        """Return the mean of the latest losses that are finite; NaN if none is."""
         return float(self.latest[torch.isfinite(self.latest)].double().mean())
 
     def curve(self, model: int) -> list[tuple[int, float]]:
@@ -91,13 +85,8 @@ class LossLog:
 class Watch:
     """Keeps the loss log, reports, has checkpoints saved when they are due, and ends a run that has to end.
 
-    A carry of many gigabytes makes a checkpoint slow to write, so the seconds between two are at least 20 times those
-    that the last one took.  After every step, rank 0 tells the other ranks what it decides by its clock and its user.
-
-    Args:
-        report: of rank 0.
-        save: writes a checkpoint after so many steps; ``state_dict`` of this watch is part of it.
-        journal: of rank 0; it is written to the disk before a checkpoint.
+    Rank 0 has ``report`` and ``journal``; after every step it tells the other ranks what it decides.  ``save`` writes a
+    checkpoint after so many steps.
     """
 
     def __init__(
@@ -119,14 +108,11 @@ class Watch:
 
     @property
     def seconds(self) -> float:
-        """Wall-clock seconds since the start, those of the interrupted runs before this one included."""
+        """Wall-clock seconds, those of the interrupted runs before this one included."""
         return self._earlier_seconds + time.monotonic() - self._started
 
     def after_step(self, step: int) -> bool:
-        """Account for step ``step`` (the number of steps done, its losses already in the log).
-
-        Returns False once every model has diverged; raises StopRequestedError after a checkpoint was saved.
-        """
+        """Account for the last of ``step`` steps, whose losses are in the log; return False once all have diverged."""
         if self.rank.index:
             return self._obey(step)
         self.report.saves = True
@@ -150,7 +136,7 @@ class Watch:
         return True
 
     def stop_if_requested(self, step: int) -> None:
-        """Raise StopRequestedError if the user wants to stop; the checkpoint of ``step`` is on the disk by then."""
+        """If the user wants to stop, save a checkpoint and raise StopRequestedError."""
         if self.rank.index:
             self._obey(step)
             return
@@ -198,15 +184,7 @@ class Watch:
 
 
 class Evaluations:
-    """Evaluates the models of S cells during training and at its end, and keeps the weights of the best evaluation.
-
-    Args:
-        context: what a forward pass is computed under (autocast).
-        journal: is told every point of the curves.
-
-    Raises:
-        UsageError: ``training.keep`` is not a metric of a module.
-    """
+    """Evaluates the models of S cells under ``context`` (autocast), and keeps the weights of the best evaluation."""
 
     def __init__(self, built: Sequence[BuiltCell], context: Context, journal: "Journal | None" = None) -> None:
         self.modules, self.data = [one.module for one in built], [one.data for one in built]
@@ -225,7 +203,7 @@ class Evaluations:
         return self.every is not None and step % self.every == 0 and step < steps
 
     def after(self, step: int) -> list[dict[str, float]]:
-        """Evaluate every model after ``step`` optimiser steps, and return the metrics of each."""
+        """Evaluate every model, and return the metrics of each."""
         found = [self._evaluated(index, self.batches) for index in range(len(self.modules))]
         for index, metrics in enumerate(found):
             self._account(index, step, metrics)
@@ -234,8 +212,7 @@ class Evaluations:
     def finish(self, index: int, step: int) -> dict[str, float]:
         """Evaluate one model on all batches after the last step, and put the weights that are kept into its module.
 
-        Where weights are kept by a metric, ``best_<name>`` of each and ``best_step`` are returned, too; a metric that
-        was never finite keeps the last weights.
+        Where weights are kept by a metric, ``best_<name>`` of each and ``best_step`` are returned, too.
         """
         metrics = self._evaluated(index, None)
         # A curve's points are comparable: the last one, too, is of the batches of those before.
@@ -245,7 +222,7 @@ class Evaluations:
             return metrics
         with torch.no_grad():
             for name, tensor in self.modules[index].state_dict().items():
-                tensor.copy_(whole(self._weights[index][name]))
+                tensor.copy_(self._weights[index][name])
         best = dict(self._best[index])
         return {**metrics, "best_step": best.pop("step"), **{f"best_{name}": value for name, value in best.items()}}
 
@@ -256,8 +233,7 @@ class Evaluations:
         return {name: [(int(step), value) for step, value in points] for name, points in self._curves[index].items()}
 
     def state_dict(self) -> dict[str, Any]:
-        weights = [{name: whole(tensor) for name, tensor in one.items()} for one in self._weights]
-        return {"curves": self._curves, "best": self._best, "weights": weights}
+        return {"curves": self._curves, "best": self._best, "weights": self._weights}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._curves, self._best, self._weights = state["curves"], state["best"], state["weights"]
@@ -287,13 +263,10 @@ def _metrics_of(module: PaperModule, data: CounterBasedDataModule) -> list[str]:
 
 
 class Journal:
-    """What a run of S cells tells while it trains, in log.txt and a logger of each cell; only rank 0 has one.
+    """Writes the losses of S cells while they train, to log.txt in ``folder`` and to a logger of each cell.
 
     log.txt has a line for each hundredth of the run; ``machine.logger`` gets a point every
-    ``machine.log_every_steps`` steps, and one of the last.  A point is the loss of that step, a mean over its batches.
-
-    Args:
-        folder: of the run: log.txt is there, and where ``machine.log_folder`` names none, the cells' own folders.
+    ``machine.log_every_steps`` steps, and one of the last.  A run resumed after step N keeps the points up to N.
     """
 
     def __init__(self, built: Sequence[BuiltCell], folder: Path) -> None:
@@ -302,7 +275,7 @@ class Journal:
         self.loggers: list[Logger] = []
 
     def begin(self, step: int) -> None:
-        """Say that training begins after ``step`` optimiser steps: 0, or those of the checkpoint."""
+        """Open the loggers of a training that begins after ``step`` optimiser steps."""
         names = " ".join(one.cell.id for one in self.built)
         self._line(f"{'from the start' if step == 0 else f'on from step {step}'}, {self.steps} steps: {names}")
         for one in self.built if self.machine.logger else ():
@@ -325,7 +298,6 @@ class Journal:
             logger.log_metrics({LOSS: value}, step)
 
     def evaluated(self, index: int, step: int, metrics: dict[str, float]) -> None:
-        """Tell the results of an evaluation of one cell."""
         shown = " ".join(f"{name} {value:.6g}" for name, value in metrics.items())
         which = f" of {self.built[index].cell.id}" if len(self.built) > 1 else ""
         self._line(f"step {step} of {self.steps}, evaluation{which}: {shown}")
@@ -333,12 +305,10 @@ class Journal:
             self.loggers[index].log_metrics(metrics, step)
 
     def flush(self) -> None:
-        """Write what was told to the disk."""
         for logger in self.loggers:
             logger.save()
 
     def close(self) -> None:
-        """End the loggers; what was told is on the disk, or sent."""
         for logger in self.loggers:
             logger.finalize("success")
             if isinstance(logger, WandbLogger):

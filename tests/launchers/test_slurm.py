@@ -180,28 +180,6 @@ def test_a_node_that_does_not_see_the_folder_is_named(tmp_path: Path, tmp_path_f
     assert code == 1 and "do not see this folder" in said and "runs=DIR" in said, said
 
 
-@pytest.fixture
-def pretended(tmp_path: Path) -> Command:
-    """Give a command that finds SLURM's programs and submitit, which do nothing."""
-    folder = tmp_path / "pretended"
-    folder.mkdir()
-    for name in ("sbatch", "srun", "squeue", "scancel"):
-        (folder / name).write_text("#!/bin/sh\nexit 1\n")
-        (folder / name).chmod(0o755)
-    (folder / "submitit.py").touch()
-    command = Command(tmp_path, {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"})
-    command.environment["PYTHONPATH"] = os.pathsep.join([str(folder), str(ROOT)])
-    return command
-
-
-def _refused(command: Command, *words: str) -> str:
-    """Return the one line with which a command refuses its words, having run nothing."""
-    code, said = command.run("launcher=slurm", *words)
-    (line,) = said.splitlines()
-    assert code == 2 and line.startswith("error: ") and not list(command.runs.glob("cells/*"))
-    return line
-
-
 def _sweep(folder: Path, seeds: list[int] | None, *overrides: str, cells: Sequence[PlannedCell] = ()) -> slurm.Sweep:
     return slurm.Sweep(cells, Order("test/sweep", "smoke", seeds, [*overrides], str(folder), "", False, 0, 1))
 
@@ -246,30 +224,31 @@ def test_cells_that_are_to_be_filled_are_open(tmp_path: Path, monkeypatch: pytes
     assert filling.left() == []
 
 
-def test_a_cell_on_several_nodes_is_refused_before_slurm_is_asked_for_anything(tmp_path: Path) -> None:
-    line = _refused(Command(tmp_path, {**os.environ, "PATH": str(tmp_path)}), "machine.nodes=2")
-    assert "machine.nodes=2 does not go with launcher=slurm" in line and "srun --nodes=2" in line
-
-
 def test_where_submitit_is_missing_the_command_that_installs_it_is_named(
-    pretended: Command, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("PATH", pretended.environment["PATH"])
+    monkeypatch.setattr(slurm.shutil, "which", lambda name: name)
     monkeypatch.setattr(slurm, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match="launcher=slurm needs submitit: pip install submitit"):
         slurm._check_commands()
 
 
-def test_a_computer_without_slurm_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [((), "there is no sbatch on"), (("machine.nodes=2",), "machine.nodes=2 does not go with launcher=slurm")],
+)
+def test_without_slurm_and_on_several_nodes_nothing_is_run(
+    words: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
     command = Command(tmp_path, {**os.environ, "PATH": str(tmp_path)})
-    code, said = command.run("launcher=slurm")
-    assert code == 2 and "there is no sbatch on" in said and "leave launcher out" in said
+    code, said = command.run("launcher=slurm", *words)
+    (line,) = said.splitlines()
+    assert code == 2 and line.startswith("error: ") and message in line and not list(command.runs.glob("cells/*"))
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["launcher=slurm", "launcher.jobs=0"], "launcher.jobs=0: expected a whole number of 1 or more"),
         (["launcher=slurm", "launcher.jobs=many"], "launcher.jobs=many: expected a whole number of 1 or more"),
         (["launcher=slurm", "launcher.job=1"], "unknown key launcher.job.*launcher.jobs"),
         (["launcher=slurm", "launcher.partition="], "launcher.partition=: expected a word"),
@@ -288,18 +267,3 @@ def test_words_of_the_launcher_are_taken_out_of_the_others() -> None:
     found, rest = start.take(["cem/table3", "launcher=slurm", "launcher.jobs=8", "scale=cpu", "launcher.qos=low"])
     assert found == start.Slurm(jobs=8, qos="low") and rest == ["cem/table3", "scale=cpu"]
     assert start.take(["cem/table3"]) == (None, ["cem/table3"])
-
-
-def test_an_action_that_runs_no_cell_takes_no_launcher() -> None:
-    for words, message in (
-        (["launcher=slurm", "--plan"], "leave it out with --plan"),
-        (["--cancel"], "--cancel goes with launcher=slurm"),
-    ):
-        found = subprocess.run(
-            [sys.executable, str(ROOT / "scripts" / "reproduce.py"), "cem/table3", *words],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
-        assert found.returncode == 2 and message in found.stderr

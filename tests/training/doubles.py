@@ -29,13 +29,14 @@ NOISY = {"model": {"_target_": f"{DOUBLES_NAME}.Small", "dropout": 0.3}}
 
 def by_hand(module, data, steps, batches=1, clip_norm=None, after_step=lambda: None):
     """The losses of the plain loop, which every way of training must equal: the mean loss of a step's batches, its
-    gradients clipped once, the module's optimiser and schedule.
+    gradients clipped once, the module's optimiser and schedules.
     """
-    optimizer, dtype, losses = module.optimizer(module.parameter_groups()), next(module.parameters()).dtype, []
+    groups, schedules = module.groups_and_schedules()
+    optimizer, dtype, losses = module.optimizer(groups), next(module.parameters()).dtype, []
     rates = [group["lr"] for group in optimizer.param_groups]
     for step in range(steps):
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * module.schedule.factor(step, steps)
+        for group, rate, schedule in zip(optimizer.param_groups, rates, schedules, strict=True):
+            group["lr"] = rate * schedule.factor(step, steps)
         optimizer.zero_grad()
         each = []
         for number in range(batches):
@@ -124,14 +125,6 @@ class Damaged(Waves):
         return super().train_batch(step)
 
 
-class Growing(Waves):
-    """Batches that become longer."""
-
-    def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
-        inputs, targets = super().train_batch(step)
-        return inputs.repeat(step + 1, 1), targets.repeat(step + 1)
-
-
 class Small(nn.Module):
     """10 -> 6 -> 1 with a norm, a buffer, and with ``dropout`` random numbers."""
 
@@ -165,36 +158,14 @@ class Energetic(nn.Module):
             return (x - slope).sum(-1)
 
 
-class Memory(nn.Module):
-    """Fails as torch does when a CPU has no memory left."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.weight + torch.empty(1 << 60)
-
-
 class TwoGroups(CEMGaussianProcess):
-    """Matrices decay and learn slowly, vectors do neither."""
+    """Matrices decay and learn slowly, vectors do neither and have a schedule of their own."""
 
     def parameter_groups(self) -> list[dict]:
         trained = [p for p in self.parameters() if p.requires_grad]
         return [
             {"params": [p for p in trained if p.ndim > 1], "weight_decay": 0.5, "lr": 0.004},
-            {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
-        ]
-
-
-class TwoSchedules(CEMGaussianProcess):
-    """Vectors have a rate and a schedule of their own."""
-
-    def parameter_groups(self) -> list[dict]:
-        trained = [p for p in self.parameters() if p.requires_grad]
-        return [
-            {"params": [p for p in trained if p.ndim > 1]},
-            {"params": [p for p in trained if p.ndim <= 1], "lr": 0.5, "schedule": Exponential(final_factor=0.25)},
+            {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0, "schedule": Exponential()},
         ]
 
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from paper_repro.base.configs import compose
-from paper_repro.base.errors import UsageError
 from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
 from paper_repro.training.fit import Fit
 
@@ -53,9 +52,3 @@ def test_a_group_chooses_a_callback_and_the_id_changes() -> None:
     plain, stopping = compose("nrgpt/listops"), compose("nrgpt/listops", ["+callbacks=early_stopping"])
     assert stopping["training"].pop("callbacks").keys() == {"early_stopping"}
     assert plain == stopping
-
-
-def test_what_is_no_callback_is_refused(cell, recorder, tmp_path: Path) -> None:
-    node = {"_target_": "paper_repro.training.schedules.Constant"}
-    with pytest.raises(UsageError, match=r"training.callbacks.mine.*not a Callback of Lightning"):
-        Fit().run([cell(training__callbacks={"mine": node})], tmp_path, recorder())

@@ -31,14 +31,6 @@ def test_the_oldest_entries_are_those_that_are_overwritten_next():
     assert torch.equal(ring["entries"]["y"], before[0]) and torch.equal(ring["entries"]["ids"], before[1])
 
 
-def test_entries_are_added_in_place_and_without_their_gradients():
-    ring = carry.empty_ring(4, ENTRIES)
-    memory = ring["entries"]["y"].data_ptr()
-    ring = carry.add(ring, {**entries(1), "y": torch.ones(3, requires_grad=True) * 2})
-    assert ring["entries"]["y"].data_ptr() == memory and not ring["entries"]["y"].requires_grad
-    assert ring["entries"]["y"].tolist() == [2, 2, 2, 0]
-
-
 def test_different_entries_are_chosen_and_only_those_that_are_there():
     ring = carry.add(carry.empty_ring(5, ENTRIES), entries(10))
     keys = torch.tensor([0.9, 0.1, 0.5, 0.0, 0.2])

@@ -41,12 +41,6 @@ def test_a_product_counts_two_flops_a_multiply_add_also_where_it_writes_in_place
     assert count_flops(product) == 2 * multiply_adds
 
 
-@torch.inference_mode()
-def test_a_product_that_comes_whole_in_inference_mode_is_counted() -> None:
-    assert count_flops(lambda: torch.matmul(MANY, MANY_WIDER)) == 240
-    assert count_flops(lambda: nn.functional.linear(MANY, WIDER.mT)) == 240
-
-
 @pytest.mark.parametrize("device", ["meta", "cpu"])
 def test_where_nothing_differentiates_inside_torch_s_own_counter_counts_the_same(device: str) -> None:
     with torch.device(device):
@@ -59,12 +53,6 @@ def test_where_nothing_differentiates_inside_torch_s_own_counter_counts_the_same
     with FlopCounterMode(display=False) as counter:
         work()
     assert count_flops(work) == counter.get_total_flops() > 0
-
-
-def test_a_layer_norm_counts_what_is_asked() -> None:
-    norm = nn.LayerNorm(4, device="meta")
-    assert count_flops(lambda: norm(MATRIX)) == 0
-    assert count_flops(lambda: norm(MATRIX), layer_norm=10) == 120
 
 
 @pytest.mark.parametrize("device", ["meta", "cpu"])

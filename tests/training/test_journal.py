@@ -41,13 +41,9 @@ def kind(request):
 @pytest.fixture
 def cells(cell):
     def make(kind, count=1, **changes):
-        own = {"machine__logger": kind, "machine__log_every_steps": 1, "training__evaluate_every": 4, **changes}
-        found = [cell(seed=seed, machine__checkpoint_every_steps=5) for seed in range(count)]
-        for one in found:
-            for key, value in own.items():
-                section, name = key.split("__")
-                one.config[section] = {**one.config[section], name: value}
-        return found
+        own = {"machine__logger": kind, "machine__log_every_steps": 1, "machine__checkpoint_every_steps": 5}
+        own |= {"training__evaluate_every": 4, **changes}
+        return [cell(seed=seed, **own) for seed in range(count)]
 
     return make
 
@@ -154,11 +150,6 @@ def test_the_log_tells_steps_and_losses_without_any_logger(count, cells, run, tm
     last = [f"{outcome.curves['training_loss'][-1][1]:.6g}" for outcome in outcomes]
     assert next(found[2] for found in reversed(steps) if found).split() == last
     assert sum("evaluation" in line for line in lines) == 3 * count
-
-
-def test_the_log_of_a_long_run_has_a_hundred_lines(cell, run, tmp_path):
-    run([cell(steps=450)], tmp_path)
-    assert (tmp_path / "log.txt").read_text().count("training_loss") == 100
 
 
 @pytest.mark.slow

@@ -19,6 +19,11 @@ def test_machine_section_may_hold_keys_of_the_runner():
     assert machine.device == torch.device("cpu")
 
 
+def test_shared_out_parameters_are_refused_in_favour_of_ddp():
+    with pytest.raises(UsageError, match=r"machine\.strategy='fsdp': .*ddp serves"):
+        Machine(strategy="fsdp")
+
+
 def test_threads_and_denormals_are_set_and_put_back():
     tiny = torch.full((1,), 1e-300, dtype=torch.float64)
     before = torch.get_num_threads()

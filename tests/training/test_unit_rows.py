@@ -1,4 +1,4 @@
-"""Rows of unit norm after every optimiser step: alone, through Lightning, stacked, and on two devices with shares."""
+"""Rows of unit norm after every optimiser step: alone, through Lightning, stacked, and on two devices."""
 
 import copy
 import functools
@@ -51,9 +51,7 @@ def weights(module):
 
 
 def assert_same(found, expected, tolerance):
-    assert found.keys() == expected.keys()
-    for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor, rtol=tolerance, atol=tolerance, msg=name)
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
 def are_unit(tensors):
@@ -158,16 +156,9 @@ def test_state_dicts_of_adamw_and_ours_are_interchangeable(way, keyed):
         assert float(mine["step"]) == float(theirs["step"]) == 6
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"lr": -1.0}, "lr=-1.0"),
-        ({"betas": (0.9, 1.0)}, r"betas=\(0\.9, 1\.0\)"),
-    ],
-)
-def test_settings_out_of_range_are_refused(change, message):
-    with pytest.raises(UsageError, match=message):
-        UnitAdamW([nn.Parameter(torch.ones(2, 2))], **change)
+def test_settings_out_of_range_are_refused():
+    with pytest.raises(UsageError, match=r"lr=-1\.0"):
+        UnitAdamW([nn.Parameter(torch.ones(2, 2))], lr=-1.0)
 
 
 def test_a_vector_in_a_group_with_unit_rows_is_refused():
@@ -176,12 +167,12 @@ def test_a_vector_in_a_group_with_unit_rows_is_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "strategy"), [("AdamW", "fsdp"), ("UnitAdamW", "fsdp"), ("AdamW", "ddp")])
-def test_two_devices_project_whole_rows(name, strategy, cell, run, tmp_path):
+@pytest.mark.parametrize("name", ["AdamW", "UnitAdamW"])
+def test_two_devices_project_whole_rows(name, cell, run, tmp_path):
     own = {"module": {"_target_": f"{DOUBLES_NAME}.UnitRows"}, "model": {"_target_": f"{DOUBLES_NAME}.Rows"}}
     target = {"AdamW": "torch.optim.AdamW", "UnitAdamW": "paper_repro.training.optim.UnitAdamW"}[name]
     own |= {"optimizer": {"_target_": target, "_partial_": True, **ADAM}, "steps": 4, "training__accumulate": 2}
-    one, two = (cell(**own, machine__devices=count, machine__strategy=strategy) for count in (1, 2))
+    one, two = (cell(**own, machine__devices=count) for count in (1, 2))
     expected, found = run([one], tmp_path / "one")[0], run([two], tmp_path / "two")[0]
     # Gradients averaged over two processes, four steps in float32.
     assert_close_runs(found, expected, one, (tmp_path / "two", tmp_path / "one"), 1e-5)
