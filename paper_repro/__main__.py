@@ -57,9 +57,7 @@ def _main(arguments: Sequence[str]) -> int:
     command, *words = arguments
     if command == COMPLETION:
         if words not in ([], ["bash"]):
-            raise UsageError(
-                f"completion {' '.join(words)}: there is that of bash alone; give no word after completion"
-            )
+            raise UsageError(f"completion {' '.join(words)}: there is that of bash alone")
         print(BASH)
         return 0
     if command not in COMMANDS:
@@ -83,11 +81,7 @@ def usage() -> str:
 
 
 def completions(words: Sequence[str]) -> list[str]:
-    """Return what may stand in the place of the last word, which is begun.
-
-    Args:
-        words: those after ``paper-repro`` as bash splits them: ``scale=c`` is three words.
-    """
+    """Complete the last of the words after ``paper-repro``, as bash splits them: ``scale=c`` is three words."""
     *before, last = words or [""]
     if not before:
         return _beginning(last, [*COMMANDS, COMPLETION, "--help"])

@@ -46,12 +46,7 @@ BEGUN = "begun.json"
 
 
 class Channel:
-    """What a running job tells the runner, and whether it is asked to stop: a task's ``Report``.
-
-    Args:
-        tell: sends an event to the runner.
-        signals: those by which this process is asked to stop.
-    """
+    """What a running job tells the runner, and whether one of ``signals`` asks it to stop: a task's ``Report``."""
 
     def __init__(self, tell: Callable[[dict[str, Any]], None], signals: Sequence[signal.Signals] = ()) -> None:
         self._tell, self._signals = tell, signals
@@ -67,9 +62,7 @@ class Channel:
 
     @property
     def saves(self) -> bool:
-        """Whether a signal to stop is a request that waits until the job has saved; else it ends the process at once:
-        before the first step, while a trained model is measured, and in tasks that cannot go on.
-        """
+        """Whether a signal to stop waits until the job has saved; else it ends the process at once."""
         return self._saves
 
     @saves.setter
@@ -100,8 +93,7 @@ class Worker:
         """Run a job: hold the leases of its cells, run those that have no result, record what became of them.
 
         Args:
-            job: ``cells``, each with ``id`` and ``config``; ``fill``; and ``cost``, what the runner has counted for
-                each of them, if it has.
+            job: ``cells``, each with ``id`` and ``config``; ``fill``; and ``cost``, of each of them, or None.
         """
         cells = [Cell(item["id"], item["config"]) for item in job["cells"]]
         try:
@@ -187,9 +179,7 @@ class Worker:
             (folder / BEGUN).unlink(missing_ok=True)
 
     def _made_from(self, batch: Sequence[Cell], folder: Path) -> dict[str, dict[str, Any]]:
-        """Return for each cell the list of its code and its data files; where cells go on from a checkpoint, of all
-        that they have been trained with, if that is known.
-        """
+        """Return each cell's code and data files; after a checkpoint all that it was trained with, if that is known."""
         path, known, found = folder / BEGUN, dict[str, Any](), dict[str, dict[str, Any]]()
         goes_on = any((folder / CHECKPOINTS).glob("*"))
         if goes_on:
@@ -210,9 +200,7 @@ class Worker:
         return found
 
     def _cut_off(self, cells: Sequence[Cell], open_cells: Sequence[Cell]) -> list[Cell]:
-        """Return the members of a batch of these cells that was cut off, also those whose records were written; it goes
-        on with all of them.
-        """
+        """Return the members of a batch of these cells that was cut off, also those whose records were written."""
         known, wanted = {cell.id: cell for cell in cells}, {cell.id for cell in open_cells}
         for path in sorted((self.runs / STACKS).glob(f"*/{MEMBERS}")) if len(cells) > 1 else ():
             with contextlib.suppress(OSError, ValueError, TypeError):
@@ -247,9 +235,8 @@ class Worker:
         return outcomes
 
     def _record(self, cell: Cell, outcome: Outcome, origin: dict[str, Any]) -> Outcome:
-        """Write the record of an outcome; one that no record can hold is recorded as failed, which is returned.
-
-        A result is not replaced by a failure of the run that was to measure more.
+        """Write the record of an outcome, unless it would replace a result by a failure; one that no record can hold is
+        recorded as failed, which is returned.
         """
         path = record_path(self.runs, cell.id)
         if outcome.status != FINISHED and (found := records.find(self.runs, cell.id)) and found.status == FINISHED:
@@ -277,9 +264,7 @@ def be_worker(message: Mapping[str, Any], runs: Path, events: Connection) -> Non
     """Do in this process, which ends with it, what a message asks for, and tell the runner.
 
     Args:
-        message: a job (see ``Worker.run``), with the GPUs that the process may see as ``cards``; or what to count (see
-            ``_count``).
-        events: the connection to the runner.
+        message: a job (``Worker.run``), with the GPUs that the process may see as ``cards``; or what to ``_count``.
     """
     os.setpgid(0, 0)  # the runner kills the group to end also what this process has called
     for name in STOPPING:
@@ -318,9 +303,7 @@ def _stop_with_runner() -> None:
 
 
 def _count(message: Mapping[str, Any]) -> list[Cost | None] | UsageError | str:
-    """Return what cells of the configs in ``count`` cost, if those in ``check`` can be built and ``devices`` is one
-    whose devices are here; else the user's error, or a line on another one.
-    """
+    """Return what cells of the configs in ``count`` cost; else the user's error, or a line on another one."""
     try:
         task_of(message["devices"]).check_devices(message["devices"])
         return count_here(message["count"], message["check"])
