@@ -317,7 +317,9 @@ class TrainingSettings:
             if not _whole(value) and (value is not None or name in ("steps", "accumulate")):
                 raise UsageError(f"training.{name} must be a whole number of 1 or more, got {value!r}")
         if self.precision not in PRECISIONS:
-            raise UsageError(f"training.precision={self.precision!r}: expected one of {', '.join(PRECISIONS)}")
+            hint = nearest(str(self.precision), PRECISIONS)
+            near = hint if "did you mean" in hint else ""  # else it lists them once more
+            raise UsageError(f"training.precision={self.precision!r}: expected one of {', '.join(PRECISIONS)}{near}")
         if self.clip_norm is not None and self.clip_norm <= 0:
             raise UsageError(f"training.clip_norm must be above 0, or null, got {self.clip_norm}")
         if self.evaluation_batches is not None and self.evaluate_every is None:
