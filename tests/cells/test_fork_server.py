@@ -20,7 +20,6 @@ from paper_repro.cells.planned import PlannedCell, single
 from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import FAILED, FINISHED, Cost
 from paper_repro.tests.support import sweeps
-from paper_repro.tests.support.slow_task import LOG_VARIABLE
 
 TRAINED = (
     "training.steps=2",
@@ -31,13 +30,6 @@ TRAINED = (
     "machine.stack=null",
     "machine.progress_every_seconds=0",
 )
-
-
-@pytest.fixture
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "task.log"
-    monkeypatch.setenv(LOG_VARIABLE, str(path))
-    return path
 
 
 @pytest.fixture

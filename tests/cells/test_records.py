@@ -1,9 +1,7 @@
 import dataclasses
-import errno
 import json
 import logging
 import math
-import os
 import random
 import socket
 from pathlib import Path
@@ -12,7 +10,6 @@ from typing import Any
 import pytest
 
 from paper_repro.base import identity
-from paper_repro.base.errors import UsageError
 from paper_repro.base.files import CorruptFileError, read_code_state, sha256_of_bytes
 from paper_repro.base.identity import canonical_json
 from paper_repro.cells import records
@@ -108,7 +105,7 @@ def test_no_record_is_not_a_damaged_record(tmp_path: Path, caplog: pytest.LogCap
     assert not caplog.records
 
 
-@pytest.mark.parametrize(("count", "points"), [(1, 100_000), (8, 3_000), (40, 1_000), (150, 500)])
+@pytest.mark.parametrize(("count", "points"), [(1, 100_000), (40, 1_000), (150, 500)])
 def test_a_record_is_never_over_the_limit(tmp_path: Path, count: int, points: int) -> None:
     outcome = Outcome(FINISHED, {"rmse": 0.25}, curves(count, points))
     path = tmp_path / "record.json"
@@ -179,22 +176,6 @@ def test_the_device_of_a_gpu_says_how_float32_products_are_computed(monkeypatch:
     assert records.device({"machine": machine | {"tf32": False}}) == "card 1, float32 products in full"
 
 
-def test_a_full_disk_leaves_the_old_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = record_path(tmp_path, "c")
-    write(path, small())
-
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match="No space left") as caught:
-            write(path, small(seed=4))
-    assert caught.value.errno == errno.ENOSPC
-    assert read(path) == small()
-    assert [item.name for item in path.parent.iterdir()] == ["record.json"]
-
-
 def beside(root: Path, record: Record, name: str, content: bytes) -> Path:
     path = record_path(root, record.cell).parent / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -224,16 +205,3 @@ def test_a_record_from_before_there_were_attachments_is_read(tmp_path: Path) -> 
     content["sha256"] = sha256_of_bytes(canonical_json(content).encode())
     path.write_text(canonical_json(content) + "\n")
     assert read(path) == small()
-
-
-def test_a_record_says_what_was_compiled_and_one_that_does_not_is_read(tmp_path: Path) -> None:
-    assert "compiled" not in small().provenance
-    why = "yes: 51.1 ms a pass compiled, 65.1 ms uncompiled"
-    record = from_outcome(CELL, CONFIG, Outcome(FINISHED, compiled=why), PROVENANCE)
-    write(tmp_path / "record.json", record)
-    assert read(tmp_path / "record.json").provenance["compiled"] == why
-    long = from_outcome(CELL, CONFIG, Outcome(FINISHED, compiled="no: " + "x" * 10_000), PROVENANCE)
-    write(tmp_path / "record.json", long)
-    assert len(read(tmp_path / "record.json").provenance["compiled"]) == records.NOTE_CHARACTERS
-    with pytest.raises(UsageError, match="provenance"):
-        write(tmp_path / "record.json", dataclasses.replace(record, provenance={**PROVENANCE, "compiled": True}))

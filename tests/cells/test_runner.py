@@ -18,14 +18,6 @@ from paper_repro.cells.planned import jobs
 from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, OUT_OF_MEMORY
 from paper_repro.tests.support import sweeps
-from paper_repro.tests.support.slow_task import LOG_VARIABLE
-
-
-@pytest.fixture
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "task.log"
-    monkeypatch.setenv(LOG_VARIABLE, str(path))
-    return path
 
 
 def _record(runs: Path, cell: str) -> records.Record:
