@@ -120,13 +120,13 @@ def check_started(nodes: int) -> None:
         )
 
 
-def end_with_parent() -> None:
-    """Let this process, which ``multiprocessing`` started, end at once when the one that started it has ended."""
+def end_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
+    """Send this process, which ``multiprocessing`` started, a signal when the one that started it has ended."""
 
     def wait() -> None:
         if (parent := multiprocessing.parent_process()) is not None:
             parent.join()
-            os._exit(1)
+            os.kill(os.getpid(), by)
 
     threading.Thread(target=wait, daemon=True).start()
 

@@ -6,12 +6,10 @@ A job that is asked to stop saves what it needs to go on; it ends at once if it 
 import contextlib
 import json
 import math
-import multiprocessing
 import os
 import shutil
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from paper_repro.base import identity
-from paper_repro.base.errors import INTERRUPTED, STOPPING, UsageError
+from paper_repro.base.errors import INTERRUPTED, STOPPING, UsageError, end_with_parent
 from paper_repro.base.files import CodeState, disk_refuses, read_code_state, sha256_of_bytes, write_atomically
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells import leases, measurements, preload, records
@@ -270,7 +268,7 @@ def be_worker(message: Mapping[str, Any], runs: Path, events: Connection) -> Non
     for name in STOPPING:
         signal.signal(name, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-    threading.Thread(target=_stop_with_runner, daemon=True).start()
+    end_with_parent(by=signal.SIGTERM)
     channel = Channel(events.send, STOPPING)
     if "count" in message:
         channel.emit("counted", found=_count(message))
@@ -292,14 +290,6 @@ def be_worker(message: Mapping[str, Any], runs: Path, events: Connection) -> Non
         traceback.print_exc()
         channel.emit("fatal", message=disk_message(error, runs))
         sys.exit(1)
-
-
-def _stop_with_runner() -> None:
-    """Stop this process when the runner has ended."""
-    runner = multiprocessing.parent_process()
-    if runner is not None:
-        runner.join()
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _count(message: Mapping[str, Any]) -> list[Cost | None] | UsageError | str:
