@@ -32,23 +32,6 @@ def fail_with(number: int) -> Any:
     return failing
 
 
-class FullDisk:
-    """A stream that takes some bytes and then finds the disk full."""
-
-    def __init__(self, stream: Any) -> None:
-        self.stream = stream
-
-    def __enter__(self) -> "FullDisk":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stream.close()
-
-    def write(self, content: bytes) -> int:
-        self.stream.write(content[:3])
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
 def test_content_and_folders_are_written(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "file"
     write_atomically(path, b"one")
@@ -57,7 +40,7 @@ def test_content_and_folders_are_written(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-@pytest.mark.parametrize("where", ["fsync", "write", "rename", "chmod"])
+@pytest.mark.parametrize("where", ["fsync", "rename"])
 @pytest.mark.parametrize("existing", [True, False])
 def test_a_failing_write_leaves_the_old_file_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, existing: bool
@@ -66,16 +49,9 @@ def test_a_failing_write_leaves_the_old_file_and_nothing_else(
     if existing:
         path.write_bytes(b"old")
     with monkeypatch.context() as patch:
-        if where == "fsync":
-            patch.setattr(os, "fsync", fail_with(errno.ENOSPC))
-        elif where == "write":
-            real = os.fdopen
-            patch.setattr(os, "fdopen", lambda *given: FullDisk(real(*given)))
-        elif where == "rename":
-            patch.setattr(Path, "replace", fail_with(errno.ENOSPC))
-        else:
-            patch.setattr(Path, "chmod", fail_with(errno.EROFS))
-        with pytest.raises(OSError, match=r"space|Read-only"):
+        owner, name = {"fsync": (os, "fsync"), "rename": (Path, "replace")}[where]
+        patch.setattr(owner, name, fail_with(errno.ENOSPC))
+        with pytest.raises(OSError, match="space"):
             write_atomically(path, b"new content")
     assert names(tmp_path) == (["file"] if existing else [])
     assert not existing or path.read_bytes() == b"old"
