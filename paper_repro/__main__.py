@@ -88,7 +88,11 @@ def completions(words: Sequence[str]) -> list[str]:
     command = before[0]
     if last == "=" or before[-1] == "=":
         key = before[-1] if last == "=" else before[-2]
-        return _beginning(last.removeprefix("="), _values(key)) if command == "reproduce" else []
+        if (command, key) != ("reproduce", "scale"):
+            return []
+        from paper_repro.tables.axes import SCALES
+
+        return _beginning(last.removeprefix("="), list(SCALES))
     if command not in COMMANDS:
         return []
     if last.startswith("-"):
@@ -115,12 +119,6 @@ def _names(command: str) -> list[str]:
         folder = _path(command).with_name("benches")
         return sorted(path.stem for path in folder.glob("*.py"))
     return []
-
-
-def _values(key: str) -> list[str]:
-    from paper_repro.tables.axes import SCALES
-
-    return list(SCALES) if key == "scale" else []
 
 
 def _text(command: str) -> str:

@@ -249,15 +249,16 @@ def read_code_state(root: Path | None = None) -> CodeState:
     root = root or Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return CodeState(None, None)
-    commit = _git(root, "rev-parse", "HEAD")
-    changes = _git(root, "status", "--porcelain", "-z", "--untracked-files=all", "--", *_CODE, *_LIBRARIES)
+    commit = git(root, "rev-parse", "HEAD")
+    changes = git(root, "status", "--porcelain", "-z", "--untracked-files=all", "--", *_CODE, *_LIBRARIES)
     if not commit or changes is None:
         return CodeState(None, None)
     counting = [each for each in changes.split("\0") if each and (each[:2] != "??" or each.endswith(_READ))]
     return CodeState(commit, bool(counting))
 
 
-def _git(root: Path, *words: str) -> str | None:
+def git(root: Path, *words: str) -> str | None:
+    """Return what git says of the checkout at ``root``; None where it fails."""
     # Without its optional lock: a git that is killed while it holds that leaves it, and refuses the user's next commit.
     command = ["git", "--no-optional-locks", "-C", str(root), *words]
     try:

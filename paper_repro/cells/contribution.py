@@ -4,7 +4,6 @@ Nobody can prove from a record that a run took place.  These checks refuse what 
 its published records; ``reproduce.py --verify`` then trains the first steps of accepted cells anew.
 """
 
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 from paper_repro.base import identity
 from paper_repro.base.configs import without_seeds
 from paper_repro.base.errors import UsageError
-from paper_repro.base.files import CorruptFileError
+from paper_repro.base.files import CorruptFileError, git
 from paper_repro.cells import records
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import FINISHED
@@ -66,8 +65,7 @@ class _Known:
 
     def has(self, commit: str) -> bool:
         if commit not in self.commits:
-            words = ["git", "-C", str(self.code), "cat-file", "-e", f"{commit}^{{commit}}"]
-            self.commits[commit] = subprocess.run(words, capture_output=True, check=False).returncode == 0
+            self.commits[commit] = git(self.code, "cat-file", "-e", f"{commit}^{{commit}}") is not None
         return self.commits[commit]
 
 

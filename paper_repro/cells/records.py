@@ -280,8 +280,6 @@ def open_runs_folder(runs: Path) -> int:
             probe.write(b"x" * LIMIT_BYTES)
             return os.fstat(probe.fileno()).st_mtime_ns
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UsageError(f"{runs}: no space left; free some, or say runs=DIR for another folder") from error
         raise UsageError(f"{runs}: cannot write there ({error.strerror}); say runs=DIR for another folder") from error
 
 
