@@ -114,26 +114,19 @@ def test_a_target_defined_elsewhere_is_refused_though_a_module_of_ours_imports_i
 
 
 @pytest.mark.parametrize(
-    "node",
+    ("node", "place"),
     [
-        {"x": {"_target_": "os.system"}},
-        {"x": [1, {"y": [{"_target_": "os.system"}]}]},
-        {"x": {"_target_": "paper_repro.training.schedules.Cosine", "final_factor": [{"_target_": "os.system"}]}},
-        {"_target_": 5},
-        {"_target_": None},
-        {"_target_": ["os.system"]},
+        ({"x": [1, {"y": [{"_target_": "os.system"}]}]}, r"x\[1\]\.y\[0\]"),
+        ({"x": {"_target_": "torch.optim.Adam", "lr": {"_target_": "os.system"}}}, r"x\.lr"),
+        ({"x": {"_target_": None}}, "x"),
+        ({"x": {"_target_": ["os.system"]}}, "x"),
     ],
 )
-def test_a_nested_target_is_refused_with_its_place(node: Any) -> None:
-    with pytest.raises(UsageError, match="is refused"):
+def test_a_nested_target_is_refused_with_its_place(node: Any, place: str) -> None:
+    with pytest.raises(UsageError, match=f"^{place}: .* is refused"):
         check_targets(node)
     with pytest.raises(UsageError, match="is refused"):
         instantiate({"_target_": "paper_repro.training.schedules.Cosine", "final_factor": node})
-
-
-def test_the_place_of_a_refused_target_is_given() -> None:
-    found = refusal(COST, "+extra={a:[1,{_target_:os.system}]}")
-    assert found.startswith("extra.a[1]: ") and "'os.system'" in found
 
 
 @pytest.mark.parametrize(
