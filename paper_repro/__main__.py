@@ -57,9 +57,7 @@ def _main(arguments: Sequence[str]) -> int:
     command, *words = arguments
     if command == COMPLETION:
         if words not in ([], ["bash"]):
-            raise UsageError(
-                f"completion {' '.join(words)}: there is that of bash alone; give no word after completion"
-            )
+            raise UsageError(f"completion {' '.join(words)}: there is that of bash alone")
         print(BASH)
         return 0
     if command not in COMMANDS:
@@ -83,18 +81,18 @@ def usage() -> str:
 
 
 def completions(words: Sequence[str]) -> list[str]:
-    """Return what may stand in the place of the last word, which is begun.
-
-    Args:
-        words: those after ``paper-repro`` as bash splits them: ``scale=c`` is three words.
-    """
+    """Complete the last of the words after ``paper-repro``, as bash splits them: ``scale=c`` is three words."""
     *before, last = words or [""]
     if not before:
         return _beginning(last, [*COMMANDS, COMPLETION, "--help"])
     command = before[0]
     if last == "=" or before[-1] == "=":
         key = before[-1] if last == "=" else before[-2]
-        return _beginning(last.removeprefix("="), _values(key)) if command == "reproduce" else []
+        if (command, key) != ("reproduce", "scale"):
+            return []
+        from paper_repro.tables.axes import SCALES
+
+        return _beginning(last.removeprefix("="), list(SCALES))
     if command not in COMMANDS:
         return []
     if last.startswith("-"):
@@ -121,12 +119,6 @@ def _names(command: str) -> list[str]:
         folder = _path(command).with_name("benches")
         return sorted(path.stem for path in folder.glob("*.py"))
     return []
-
-
-def _values(key: str) -> list[str]:
-    from paper_repro.tables.axes import SCALES
-
-    return list(SCALES) if key == "scale" else []
 
 
 def _text(command: str) -> str:

@@ -3,9 +3,7 @@
 Hydra composes the files, once for each choice of config groups; value overrides are then applied to that composition
 (``apply``), and references such as ``${data.window}`` are replaced by values (``resolve``).  A config is a plain dict.
 
-Only classes of listed rooms, of the user's own packages and of torch.optim are built, and no argument goes unread.
 Hydra and OmegaConf are imported where they compose, because their import takes a third of a second.
-
 The YAML of artifacts is read here, too (``read``): complaints name file and line, which OmegaConf does not keep.
 """
 
@@ -84,17 +82,17 @@ def compose_seeds(experiment: str, overrides: "Sequence[str | Override]", seeds:
     Args:
         experiment: a file under ``conf/experiment``, for example ``cem/gaussian_process``.
         overrides: the words of a command or parsed ones; a later one wins over an earlier one.
-        seeds: each goes to the top-level key ``seed``, from where the config's references take it.
+        seeds: each goes to the top-level key ``seed``.
 
     Raises:
-        UsageError: unknown experiment, group choice or key (with the nearest valid name), a value of another type than
-            the default's, a reference that leads nowhere, or a ``_target_`` outside paper_repro and torch.optim.
+        UsageError: an unknown name, a value of another type than the default's, a reference that leads nowhere, or a
+            ``_target_`` that is refused.
     """
     config = unresolved(experiment, parse_all(overrides))
     found = []
     for seed in seeds:
-        if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-            raise UsageError(f"seed {seed!r} is not a whole number of 0 or above")
+        if seed < 0:
+            raise UsageError(f"seed {seed} is not a whole number of 0 or above")
         if seed > LARGEST:
             raise UsageError(f"seed {seed} is above {LARGEST}, the largest that a record can hold: give a smaller one")
         try:
@@ -118,9 +116,6 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a config in which each reference to a key, such as ``${seed}``, is that key's value.
 
     OmegaConf would take a hundred times as long, and would resolve secrets such as ``${oc.env:KEY}``.
-
-    Raises:
-        UsageError: a reference to an unknown key, to itself or of another form, or a value that is missing (``???``).
     """
 
     def value(node: Any, place: str, within: tuple[str, ...]) -> Any:
@@ -205,7 +200,7 @@ def file_of(name: str) -> Path | None:
 
 
 def experiments() -> list[str]:
-    """Return the experiments that ``conf/experiment`` holds, ours and those of the user's packages."""
+    """Return the experiments, ours and those of the user's packages."""
     return sorted(files_of("experiment"))
 
 
@@ -225,11 +220,7 @@ def is_experiment(name: str) -> bool:
 
 
 def experiment_named(words: Sequence[str]) -> str:
-    """Return the experiment that words of a command name: ``cem/slimpajama``, ``CEM Slimpajama`` or its file.
-
-    Raises:
-        UsageError: none, or several.
-    """
+    """Return the experiment that words of a command name: ``cem/slimpajama``, ``CEM Slimpajama`` or its file."""
     place = "/".join(words).rpartition("conf/experiment/")[2].removesuffix(".yaml").strip("/")
     name = {name.casefold(): name for name in experiments()}.get(place.casefold())
     if name is None and len(words) != 1:
@@ -487,15 +478,7 @@ def over(base: Node, own: Node) -> Node:
 
 
 def read(path: Path, library: Library | None = None) -> Node:
-    """Return the root node of a YAML file.
-
-    Args:
-        library: definitions that its sections may name in a list.
-
-    Raises:
-        UsageError: the file cannot be read, is no YAML or is empty, or has an alias: a file inherits by lying over
-            another one and in no other way.
-    """
+    """Return the root node of a YAML file without aliases; its sections may name definitions of the library."""
     try:
         text = path.read_text(encoding="utf-8")
         for token in yaml.scan(text, Loader=_Loader) if "*" in text else ():
@@ -514,11 +497,7 @@ def read(path: Path, library: Library | None = None) -> Node:
 
 
 def entries(node: Node, required: Sequence[str] = (), optional: Sequence[str] = ()) -> dict[str, Node]:
-    """Return the entries of a mapping.
-
-    Raises:
-        UsageError: with file and line, for one that is neither required nor optional, and for a required one missing.
-    """
+    """Return the entries of a mapping; one that is unknown, or missing, is a UsageError with file and line."""
     found, known = node.items(), (*required, *optional)
     for key, child in found.items():
         if key not in known:
@@ -532,9 +511,6 @@ def entries(node: Node, required: Sequence[str] = (), optional: Sequence[str] = 
 def convert(hint: Any, node: Node) -> Any:
     """Return the value of ``node`` as the type ``hint``: a scalar, a list, a dict, a dataclass, or a class with its own
     ``from_yaml(node)``.
-
-    Raises:
-        UsageError: with file and line, for an unknown key, a missing value or one of another type.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
@@ -583,8 +559,7 @@ def _built(kind: Any, node: Node) -> Any:
 class Override:
     """The value of one key of a config, or with ``times`` the factor of the number below it.
 
-    A command gives overrides as words in Hydra's grammar (``optimizer.lr=0.003``), a YAML file as a mapping from dotted
-    keys to values.  In YAML alone, ``{times: 2}`` multiplies, and ``{axis: steps}`` is the number of an axis.
+    In YAML alone, ``{times: 2}`` multiplies, and ``{axis: steps}`` is the number of an axis.
     """
 
     key: str
@@ -684,9 +659,7 @@ def _checked(override: Override) -> Override:
 
 
 def apply(config: dict[str, Any], override: Override) -> None:
-    """Set the override's key in ``config``, whose sections are copied before they change; a key that is unknown, or a
-    value of another type than the one below it, is a UsageError.
-    """
+    """Set the override's key in ``config``, whose sections are copied before they change."""
     *parents, last = override.key.split(".")
     node: Any = config
     for depth, part in enumerate(parents):
@@ -758,9 +731,7 @@ def _fitting(override: Override, default: Any) -> Any:
 
 
 def explained(experiment: str, overrides: Sequence[str | Override], seed: int) -> str:
-    """Return one cell's resolved config as YAML, with the origin of each value as a comment: the last layer that sets
-    it, of the files that Hydra composes and then the overrides in their order.
-    """
+    """Return one cell's resolved config as YAML, with the last layer that sets each value as a comment."""
     parsed = parse_all(overrides)
     config, written = compose(experiment, parsed, seed), dict(leaves(unresolved(experiment, parsed)))
     return "\n".join(_lines(config, written, _origins(experiment, parsed, seed)))
@@ -844,9 +815,6 @@ def own_packages() -> Mapping[str, Path]:
 
     $PAPER_REPRO_PACKAGES names them, or an entry point of the group ``paper_repro.packages``.  Below a package's
     folder, ``conf/`` holds configs in the layout of ours, and ``papers/`` artifacts.
-
-    Raises:
-        UsageError: the variable names no package, or one of Python's or of ours.
     """
     return _packages(os.environ.get(PACKAGES, ""))
 
@@ -887,10 +855,7 @@ def _package(word: str, where: str) -> tuple[str, Path]:
 
 
 def check_targets(config: Any) -> None:
-    """Raise UsageError where a config names anything outside ``ROOMS``, the user's own packages and ``torch.optim``.
-
-    This reads the names alone and imports nothing; ``locate`` and ``require`` check the objects.
-    """
+    """Raise UsageError where a config names a target that is refused; ``locate`` and ``require`` check the objects."""
     for path, call in _calls(config, ""):
         if not _may_be_named(call[TARGET]):
             raise UsageError(f"{path or 'config'}: {_refusal(call[TARGET])}")
@@ -903,13 +868,10 @@ def modules(config: Any) -> set[str]:
 
 
 def instantiate(node: Mapping[str, Any], **extra: Any) -> Any:
-    """Build the object that ``node['_target_']`` names from the other keys of ``node`` and ``extra``.
-
-    Nested ``_target_`` nodes are built first; ``_partial_: true`` gives a ``functools.partial``.
+    """Build the object that ``node['_target_']`` names from the other keys of ``node`` and ``extra``, as Hydra does.
 
     Raises:
-        UsageError: an unknown key (with the nearest valid one), a refused or missing target, or a value that the
-            target's constructor refuses (ValueError, TypeError).
+        UsageError: an unknown key, a refused or missing target, or a value that the target's constructor refuses.
     """
     from hydra.errors import InstantiationException
     from hydra.utils import instantiate as build
@@ -934,9 +896,6 @@ def require(node: Any, section: str, expected: type, described: str, nested: boo
         expected: a base class, or a protocol of methods alone that is checkable at runtime.
         described: ``expected`` in words, for example "a class that has run()".
         nested: every ``_target_`` below must build an ``expected`` too, as the parts of a model do.
-
-    Raises:
-        UsageError: there is no ``_target_``, or it builds something else.
     """
     if not isinstance(node, Mapping) or TARGET not in node:
         raise UsageError(f"{section}: found no {TARGET}, expected the name of {described}")
@@ -955,16 +914,11 @@ def built_by(target: str) -> type:
 
 
 def locate(target: str) -> Any:
-    """Return the class or function of that dotted name, a module and a name in it.
+    """Return the class or function of that dotted name, a module and a name in it, else raise UsageError.
 
     It must be defined in one of the ``ROOMS``, in a package that the user named, as an optimizer below torch.optim, or
-    as a callback below lightning.pytorch.callbacks, not merely be within reach of a module there: the ``os`` that some
-    module imports is refused.  A function is accepted where it is defined beside models, or in the user's package, and
-    annotated with the class that it builds.
-
-    Raises:
-        UsageError: there is none, its module cannot be imported, it is defined elsewhere, or it is neither a class nor
-            such a function.
+    as a callback below lightning.pytorch.callbacks: the ``os`` that some module imports is refused.  A function is
+    accepted where it is defined beside models, or in the user's package, and annotated with the class that it builds.
     """
     if not _may_be_named(target):
         raise UsageError(_refusal(target))

@@ -1,9 +1,7 @@
 """Commands: their words, the errors that the user can mend, and their start and end.
 
-An error is one line: the finding, the expectation and the remedy; its exit code is 2.  A command ends with
-exit code 130 on SIGINT, SIGTERM and SIGHUP: at once while it imports, else by KeyboardInterrupt, so that the runner can
-stop its workers.  Only a second Ctrl-C hurries a command that already stops: a terminal that closes sends SIGHUP more
-than once, and schedulers follow one signal with another.
+An error is one line, and its exit code is 2.  A command ends with exit code 130 on SIGINT, SIGTERM and SIGHUP: at once
+while it imports, else by KeyboardInterrupt, so that the runner can stop its workers.
 """
 
 import argparse
@@ -15,7 +13,6 @@ import logging
 import math
 import multiprocessing
 import os
-import re
 import signal
 import sys
 import threading
@@ -121,34 +118,22 @@ def check_started(nodes: int) -> None:
         )
 
 
-def end_with_parent() -> None:
-    """Let this process, which ``multiprocessing`` started, end at once when the one that started it has ended."""
+def end_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
+    """Send this process, which ``multiprocessing`` started, a signal when the one that started it has ended."""
 
     def wait() -> None:
         if (parent := multiprocessing.parent_process()) is not None:
             parent.join()
-            os._exit(1)
+            os.kill(os.getpid(), by)
 
     threading.Thread(target=wait, daemon=True).start()
 
 
-def memory_kills() -> int | None:
-    """Return how many processes Linux has killed for lack of memory since it started; None where it does not say."""
-    with contextlib.suppress(OSError):
-        if found := re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE):
-            return int(found[1])
-    return None
-
-
-def cause(code: int, kills_before: int | None) -> str:
-    """Say what ended a process: its exit code, or minus the signal that killed it; ``memory_kills`` at its start."""
-    if code != -signal.SIGKILL:
-        return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-    if kills_before is None or (kills := memory_kills()) is None:
+def cause(code: int) -> str:
+    """Say what ended a process: its exit code, or minus the signal that killed it."""
+    if code == -signal.SIGKILL:
         return "killed by signal 9: for lack of memory, or by another process"
-    if kills > kills_before:
-        return "killed by signal 9: the kernel has killed for lack of memory meanwhile"
-    return "killed by signal 9: by another process, not for lack of memory"
+    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
 
 
 # Words of a command.
@@ -182,9 +167,7 @@ class Words:
 def parse(arguments: Sequence[str], flags: Sequence[str], settings: Sequence[str]) -> Words:
     """Sort the words of a command; a setting is written ``key=value``, ``--key value`` or ``--key=value``.
 
-    Raises:
-        UsageError: an unknown flag, a setting given twice, or a key that is nearly a setting's and would be taken for
-            one of the config.
+    A key that is nearly a setting's is an error, because it would be taken for one of the config.
     """
     words, rest = Words(), iter(arguments)
     for word in rest:
@@ -223,7 +206,7 @@ def whole(key: str, text: str) -> int:
 
 
 def default_runs() -> Path:
-    """Return the folder of runs where ``runs=DIR`` names none: $PAPER_REPRO_RUNS, else runs/ of the repository."""
+    """Return $PAPER_REPRO_RUNS, else runs/ of the repository."""
     return Path(os.environ.get(RUNS_VARIABLE) or ROOT / "runs").expanduser()
 
 
@@ -316,7 +299,7 @@ class Later(logging.Handler):
         self._lines.setdefault(line, False)
 
     def print(self) -> None:
-        """Print the lines that were added since the last call to stderr."""
+        """Print to stderr what was added since the last call."""
         for line, printed in self._lines.items():
             if not printed:
                 print(line, file=sys.stderr)
@@ -350,7 +333,6 @@ def run_main(main: Callable[[Sequence[str]], int], arguments: Sequence[str] | No
     prepare()
     logging.basicConfig(format=FORMAT, level=logging.WARNING)
     try:
-        _check_cache()
         try:
             code = main(sys.argv[1:] if arguments is None else arguments)
         except SystemExit as end:
@@ -378,22 +360,11 @@ def run_main(main: Callable[[Sequence[str]], int], arguments: Sequence[str] | No
         return 1
 
 
-def _check_cache() -> None:
-    """Refuse a folder of torch's compiler that cannot be made: torch would fail when it is imported."""
-    if folder := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
-        try:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            message = f"TORCHINDUCTOR_CACHE_DIR={folder}: it cannot be made ({error.strerror})"
-            raise UsageError(f"{message}; give another folder, or unset it") from error
-
-
 def prepare() -> None:
     """Prepare this process and those that it will start; a second call changes nothing.
 
-    Settings of a notebook or a terminal may not fit our processes: figures go to files, so matplotlib draws them
-    with Agg; a warning of a library is no error; and text that an output cannot encode is written with backslashes.
-    A closed output is opened again, because the next file would take its descriptor.
+    matplotlib draws with Agg, a warning of a library is no error, and text that an output cannot encode is written with
+    backslashes.  A closed output is opened again, because the next file would take its descriptor.
     """
     os.environ.update({"MPLBACKEND": "Agg", "PYTHONIOENCODING": "utf-8:backslashreplace"})
     if "error" in os.environ.get("PYTHONWARNINGS", ""):
@@ -422,11 +393,10 @@ def _ignore_signals() -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """End the process at once while it imports, which must not be cut off by an exception; else raise.
+    """End the process at once while it imports, which must not be cut off by an exception; else interrupt it.
 
-    Raises:
-        KeyboardInterrupt: unless this process has been asked before, and now by another signal than Ctrl-C, or at the
-            same time: signals that were held back arrive together, in the order of their numbers.
+    Once it stops, only a second Ctrl-C interrupts it again: a terminal that closes sends SIGHUP more than once,
+    schedulers follow one signal with another, and signals that were held back arrive together.
     """
     global _asked  # noqa: PLW0603
     while frame is not None:

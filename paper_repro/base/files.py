@@ -36,14 +36,7 @@ class CorruptFileError(ValueError):
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write ``content`` to ``path`` so that every reader, and every crash, sees the old file or the new one, whole.
-
-    The temporary file is in the same folder (``os.replace`` is atomic within one file system only) and is flushed to
-    the disk before it takes the name.
-
-    Raises:
-        OSError: the disk is full or the folder read-only; the previous file is untouched.
-    """
+    """Write ``content`` to ``path`` so that every reader, and every crash, sees the old file or the new one, whole."""
     with _taking_the_name_of(path) as stream:
         stream.write(content)
 
@@ -71,9 +64,7 @@ def _taking_the_name_of(path: Path) -> Iterator[BinaryIO]:
 
 
 def read_regular(path: Path, most: int, content: bool = True) -> bytes:
-    """Return the content of a regular file of at most ``most`` bytes; its kind and size are checked before it is read.
-
-    Without ``content`` the file is checked alone.
+    """Return the content of a regular file of at most ``most`` bytes; without ``content`` it is checked alone.
 
     Raises:
         FileNotFoundError, NotADirectoryError: there is nothing of that name.
@@ -117,9 +108,8 @@ def write_with_digest(path: Path, content: bytes) -> None:
 def stream_with_digest(path: Path, write: Callable[["HashingStream"], object]) -> None:
     """Let ``write`` fill a stream that becomes ``path``, and put its SHA-256 beside it.
 
-    The content is hashed on its way to the disk, so it is never in memory twice.  The sidecar takes its place just
-    before the file does: after a crash between the two, the old content does not match it and is treated as damaged,
-    never the other way round.  Callers that must survive that keep an older file (see ``training.checkpoints``).
+    The sidecar takes its place just before the file does: after a crash between the two, the old content counts as
+    damaged.  Callers that must survive that keep an older file (see ``training.checkpoints``).
     """
     with _taking_the_name_of(path) as stream:
         hashing = HashingStream(stream)
@@ -156,23 +146,14 @@ class HashingStream:
 
 
 def read_with_digest(path: Path) -> bytes:
-    """Return the content of ``path``.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        CorruptFileError: the sidecar is missing, or the content does not have the digest that was written beside it.
-    """
+    """Return the content of ``path``; CorruptFileError where the digest beside it is absent or another one."""
     content = path.read_bytes()
     _compare(path, sha256_of_bytes(content))
     return content
 
 
 def check_digest(path: Path) -> None:
-    """Compare ``path`` with the digest beside it without holding the content in memory.
-
-    Raises:
-        FileNotFoundError, CorruptFileError: as ``read_with_digest``.
-    """
+    """``read_with_digest`` without holding the content in memory."""
     read_regular(path, sys.maxsize, content=False)
     _compare(path, sha256_of_file(path))
 
@@ -193,7 +174,7 @@ def _compare(path: Path, found: str) -> None:
 def cached(path: Path, build: Callable[[], bytes], seconds: float = math.inf) -> bytes:
     """Return the content of ``path``, built by whichever process asks first.
 
-    It is built again if the file is damaged, or if it was written more than so many ``seconds`` ago (or in the future).
+    It is built again if the file is damaged, or was written more than so many ``seconds`` ago or in the future.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(path.with_name(path.name + ".lock")):
@@ -233,9 +214,7 @@ def places(root: str | Path | None = None) -> list[tuple[str, Path | None]]:
 
 
 def find_data(name: str, root: str | Path | None = None) -> Path | None:
-    """Return the file or folder ``name`` in the configured folder, $PAPER_REPRO_DATA or ``data/``; None if it is in
-    none.
-    """
+    """Return the file or folder ``name`` in the first of the ``places`` that has it; None if it is in none."""
     paths = (folder / name for _, folder in places(root) if folder is not None)
     return next((path for path in paths if path.exists()), None)
 
@@ -265,21 +244,21 @@ class CodeState(NamedTuple):
 def read_code_state(root: Path | None = None) -> CodeState:
     """Return the state of the checkout at ``root``, by default that of this package.
 
-    Only these count: changed files and new Python and YAML files below the folders of code, and the lists of
-    libraries.
+    Changed files and new Python and YAML files below the folders of code count, and the lists of libraries.
     """
     root = root or Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return CodeState(None, None)
-    commit = _git(root, "rev-parse", "HEAD")
-    changes = _git(root, "status", "--porcelain", "-z", "--untracked-files=all", "--", *_CODE, *_LIBRARIES)
+    commit = git(root, "rev-parse", "HEAD")
+    changes = git(root, "status", "--porcelain", "-z", "--untracked-files=all", "--", *_CODE, *_LIBRARIES)
     if not commit or changes is None:
         return CodeState(None, None)
     counting = [each for each in changes.split("\0") if each and (each[:2] != "??" or each.endswith(_READ))]
     return CodeState(commit, bool(counting))
 
 
-def _git(root: Path, *words: str) -> str | None:
+def git(root: Path, *words: str) -> str | None:
+    """Return what git says of the checkout at ``root``; None where it fails."""
     # Without its optional lock: a git that is killed while it holds that leaves it, and refuses the user's next commit.
     command = ["git", "--no-optional-locks", "-C", str(root), *words]
     try:

@@ -1,14 +1,13 @@
 """The identity of a cell: one id for its weights, one for each probe, and hashes of its code and data.
 
-Four things stay out of an id, so that a change of any of them costs no training:
+Four things stay out of an id:
 
 * settings of speed or place alone: the ``machine`` section, the keys that ``speed`` and ``hints`` list;
 * a key at its neutral value, which is the default of the constructor that reads it;
 * the folder of a data file, where its name is absolute: its content counts (``data_hash``);
 * the module of a class: a class that moved counts under the name that it was first published with.
 
-``identity.yaml`` beside this file holds these rules.  A record that an older version of the code has written is read by
-the same rules, so its id is today's id, whatever its config calls the classes.
+``identity.yaml`` beside this file holds these rules, which hold for records of older versions of the code, too.
 
 The code of a cell is a hash of each file of ours, or of the user, that its classes import.  A record names that list by
 its hash; the list itself is in the folder ``code`` beside ``cells``.  Files are only read, nothing is imported.
@@ -117,9 +116,7 @@ def recorded(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_record(config: Mapping[str, Any], data: Mapping[str, str]) -> str | None:
-    """Return the id that a record of this config must have; None where ``data``, the SHA-256 of the data that the run
-    has seen by role, lacks a file that the cell has read.
-    """
+    """Return the id that a record of this config must have; None where ``data`` (SHA-256 by role) lacks a file."""
     roles = files_of(config)
     return weights(config, {role: data[role] for role in sorted(roles)}) if roles.keys() <= data.keys() else None
 
@@ -173,8 +170,7 @@ def canonical_json(value: Any) -> str:
 def mix(*parts: int | str) -> int:
     """Return a 63-bit seed for the stream that ``parts`` name, for example ``mix(seed, "batch", epoch)``.
 
-    Streams of different names are independent for all practical purposes, so nothing has to be drawn in order: step t
-    of a resumed run sees the numbers of an uninterrupted run.
+    Nothing has to be drawn in order: step t of a resumed run sees the numbers of an uninterrupted run.
     """
     digest = hashlib.sha256("/".join(str(part) for part in parts).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
@@ -190,10 +186,7 @@ def _read_part(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _timed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a config's machine section that counts: keys that always do, and others at rare values.
-
-    The first usual value of a key is that of an absent key.
-    """
+    """Return the part of a config's machine section that counts: keys that always do, and others at rare values."""
     rule, machine = rules().timed.get(_target(config.get("task"))), config.get(MACHINE) or {}
     if rule is None:
         return {}
@@ -268,10 +261,7 @@ def _target(node: Any) -> str:
 
 
 def data_hash(path: Path) -> str:
-    """Return the SHA-256 of a data file; of a manifest with the tokens of published records, the published one.
-
-    The published manifests name versions of Python and of packages, which do not change the tokens.
-    """
+    """Return the SHA-256 of a data file; of a manifest with the tokens of published records, the published one."""
     return _published(_tokens(path)) or sha256_of_file(path)
 
 
@@ -308,17 +298,12 @@ def _tokens(path: Path) -> dict[str, Any]:
 
 
 def data_files(config: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return size, time of change and SHA-256 of each file or folder that a config's data section names by its path;
-    those under ``files`` enter the cell's id.
-    """
+    """Return size, time of change and SHA-256 of each file or folder that the data section names by its path."""
     return {text: [*_status(path), _digest(path)] for text, path in _paths(config)}
 
 
 def other_data(config: Mapping[str, Any], known: Mapping[str, Sequence[Any]]) -> list[str]:
-    """Return the names of a config's data files that are not as in ``known``, which ``data_files`` returned.
-
-    A file or folder is read only where its size or time of change is another.
-    """
+    """Return the names of a config's data files that are not as in ``known``, which ``data_files`` returned."""
     found = dict(_paths(config))
 
     def is_same(text: str, state: Sequence[Any]) -> bool:
@@ -355,9 +340,9 @@ def _status(path: Path) -> list[int]:
 
 
 def _digest(path: Path) -> str:
-    return (
-        sha256_of_file(path) if path.is_file() else fingerprint([[name, _digest(file)] for name, file in _files(path)])
-    )
+    if path.is_file():
+        return sha256_of_file(path)
+    return fingerprint([[name, _digest(file)] for name, file in _files(path)])
 
 
 def _files(folder: Path) -> list[tuple[str, Path]]:

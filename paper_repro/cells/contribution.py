@@ -4,23 +4,22 @@ Nobody can prove from a record that a run took place.  These checks refuse what 
 its published records; ``reproduce.py --verify`` then trains the first steps of accepted cells anew.
 """
 
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from paper_repro.base import identity
+from paper_repro.base.configs import without_seeds
 from paper_repro.base.errors import UsageError
-from paper_repro.base.files import CorruptFileError
+from paper_repro.base.files import CorruptFileError, git
 from paper_repro.cells import records
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import FINISHED
 
 OK = "ok"
 SLACK = 0.1
-"""The last point of a loss curve and the final metric of that name: their largest relative difference. Some curves are
-of a part of the split; among 2,268 published records the difference is at most 0.05."""
+"""The largest relative difference of a loss curve's last point and the final metric; some curves are of a part of the
+split, which makes at most 0.05 in the published records."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +40,12 @@ class Finding:
 
 
 def check(folder: Path, published: Sequence[Record], planned: Mapping[str, str], code: Path) -> list[Finding]:
-    """Check all records below a folder.
+    """Check all records below a folder: somebody's ``runs``, its folder ``cells``, or the folder of one cell.
 
     Args:
-        folder: somebody's ``runs``, its folder ``cells``, or the folder of one cell.
         published: the committed records.
         planned: ``PlannedCell.settings`` to the artifact and scale that plan it; ids need data, which may be absent.
         code: this repository, whose history knows the commits of records.
-
-    Raises:
-        UsageError: there is no record below the folder.
     """
     paths = sorted(path for depth in ("", "*/", "cells/*/") for path in folder.glob(f"{depth}record.json"))
     if not paths:
@@ -70,8 +65,7 @@ class _Known:
 
     def has(self, commit: str) -> bool:
         if commit not in self.commits:
-            words = ["git", "-C", str(self.code), "cat-file", "-e", f"{commit}^{{commit}}"]
-            self.commits[commit] = subprocess.run(words, capture_output=True, check=False).returncode == 0
+            self.commits[commit] = git(self.code, "cat-file", "-e", f"{commit}^{{commit}}") is not None
         return self.commits[commit]
 
 
@@ -142,10 +136,4 @@ def _curves(record: Record) -> str:
 
 def _settings(record: Record) -> str:
     """Return the hash of the settings of a record without its seeds."""
-    return identity.settings(_without_seeds(record.config))
-
-
-def _without_seeds(node: Any) -> Any:
-    if isinstance(node, Mapping):
-        return {key: _without_seeds(value) for key, value in node.items() if key != "seed"}
-    return [_without_seeds(value) for value in node] if isinstance(node, list) else node
+    return identity.settings(without_seeds(record.config))

@@ -1,8 +1,7 @@
 """What a plan costs: what its tasks count, and a time from the records of like cells.
 
-What cells were counted to cost is kept, so that a second look at a plan needs neither torch nor a minute.  A count
-follows from the config, the data files that it names, our code and torch; all of them enter what it is kept under.
-Losing the file, or what another process wrote into it, costs a second count and nothing else.
+Counts are kept, so that a second look at a plan needs neither torch nor a minute, under a hash of all that they follow
+from: the config, the data files that it names, our code and torch.
 """
 
 import contextlib
@@ -62,11 +61,7 @@ class CannotBuildError(UsageError):
 
 
 def count_here(configs: Configs, others: Configs) -> list[Cost | None]:
-    """Return what cells of these configs cost, counted in this process; check of the others whether they can be built.
-
-    Raises:
-        CannotBuildError: a config that cannot be built.
-    """
+    """Return what cells of these configs cost, counted in this process; check that the others can be built."""
     found = []
     for number, config in enumerate((*configs, *others)):
         try:
@@ -82,18 +77,14 @@ def count_here(configs: Configs, others: Configs) -> list[Cost | None]:
 def estimate(
     cells: Sequence[PlannedCell], roots: Sequence[Path], count: Count = count_here, kept: Path | None = None
 ) -> dict[str, Estimate]:
-    """Estimate every cell; the result maps a cell's id to its estimate.
+    """Return an estimate of every cell by its id.
 
-    Every point is checked.  Cells of one shape (same config but for the machine and what may vary within a stack) are
-    counted once.  The seconds of a cell are the mean of the records of its shape below ``roots``.  Where there are
-    none, its FLOPs are divided by the rate (FLOPs per second) of the plan's other cells that have records.
+    The seconds of a cell are the mean of the records of its ``shape`` below ``roots``.  Where there are none, its FLOPs
+    are divided by the rate (FLOPs per second) of the plan's other cells that have records.
 
     Args:
         count: counts those that were never counted; called in any case, and perhaps with nothing to do.
         kept: the runs folder in which counts are kept; None: all is counted anew.
-
-    Raises:
-        UsageError: a config that cannot be built.
     """
     shapes = {cell.id: shape(cell) for cell in cells}
     costs = _costs(cells, shapes, count, kept)
@@ -123,12 +114,7 @@ def unmeasured_rate(config: Mapping[str, Any]) -> float:
 
 
 def slow_products(config: Mapping[str, Any], flags: frozenset[str]) -> str | None:
-    """Return how this processor's bfloat16 products slow a cell down; None where they do not, or nothing is known.
-
-    Args:
-        config: a cell's; only one that trains on a CPU with bfloat16 products is slowed.
-        flags: of the processor (``processor_flags``); empty: unknown.
-    """
+    """Return how bfloat16 products slow a cell down on a CPU of these flags; None where they do not, or unknown."""
     machine, training = config.get(MACHINE) or {}, config.get("training") or {}
     narrow = str(training.get("precision", "")).startswith("bf16")
     if on_gpu(machine) or not narrow or not flags or WIDE & flags:
@@ -203,9 +189,7 @@ def _records(cells: Sequence[PlannedCell], roots: Sequence[Path]) -> dict[str, R
 
 
 def shape(cell: PlannedCell) -> str:
-    """Return what cells that cost the same have in common: all but the machine, every seed, and what may vary within a
-    stack.
-    """
+    """Return a hash of all that decides the cost: not the machine, the seeds, and what may vary within a stack."""
     stack: Mapping[str, Any] = (cell.config.get(MACHINE) or {}).get("stack") or {}
     return identity.fingerprint(without_seeds(configs.without(cell.config, [MACHINE, *stack.get("over", ())])))
 

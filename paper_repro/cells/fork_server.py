@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from paper_repro.base.configs import modules
-from paper_repro.base.errors import STOPPING, UsageError, cause, memory_kills
+from paper_repro.base.errors import STOPPING, UsageError, cause
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells import preload
 from paper_repro.cells.estimates import Configs
@@ -41,15 +41,10 @@ def uninterrupted() -> Iterator[None]:
 
 
 class WorkerProcess:
-    """A worker, which it starts, as the runner sees it; see ``worker.be_worker`` for the message.
-
-    Raises:
-        OSError | EOFError: the fork server has ended.
-    """
+    """A worker, which it starts, as the runner sees it; see ``worker.be_worker`` for the message."""
 
     def __init__(self, runs: Path, message: Mapping[str, Any]) -> None:
         self.events, telling = CONTEXT.Pipe(duplex=False)
-        self._kills = memory_kills()
         self._process = CONTEXT.Process(target=be_worker, args=(message, runs, telling))
         with telling:
             self._process.start()
@@ -76,7 +71,7 @@ class WorkerProcess:
                 return heard, None
         self._signal(os.killpg, signal.SIGKILL)  # compilers, for example, that it has called
         self.events.close()
-        self.cause = cause(code or 0, self._kills)
+        self.cause = cause(code or 0)
         return heard, code
 
     def stop(self) -> None:
@@ -95,11 +90,7 @@ class WorkerProcess:
 
 
 class ForkServer:
-    """Starts workers; it is ended, with those that are left, at the end of the context.
-
-    Args:
-        runs: the folder of records.
-    """
+    """Starts workers; it is ended, with those that are left, at the end of the context."""
 
     def __init__(self, runs: Path) -> None:
         self._runs = runs
@@ -116,11 +107,7 @@ class ForkServer:
         self._end()
 
     def prepare(self, configs: Sequence[Mapping[str, Any]]) -> None:
-        """Import what cells of these configs need, unless it was done for as many threads.
-
-        Raises:
-            RuntimeError: an import ended the process.
-        """
+        """Import what cells of these configs need, unless it was done for as many threads."""
         threads = (configs[0].get(MACHINE) or {}).get("threads", 1)
         if threads == self._threads:
             return
@@ -165,9 +152,7 @@ class ForkServer:
             server._stop()
 
     def count(self, configs: Configs, others: Configs, devices: Mapping[str, Any]) -> list[Cost | None]:
-        """Return what cells of these configs cost; check of the others whether they can be built.
-
-        A worker counts: this process imports no torch.
+        """``estimates.count_here`` in a worker, because this process imports no torch.
 
         Raises:
             CannotBuildError: a config that cannot be built.

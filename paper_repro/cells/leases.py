@@ -33,7 +33,6 @@ def hold(root: Path, cells: Sequence[str]) -> Iterator[None]:
 
     Raises:
         LeasedError: another process holds one of them.
-        UsageError: the file system has no locks.
     """
     with contextlib.ExitStack() as stack:
         for cell in sorted({*cells}):  # in one order, so that one of two processes that want the same cells gets all

@@ -68,16 +68,14 @@ class Result:
 
 
 def measurement_path(root: Path, cell: str, probe: str) -> Path:
-    """Return where the measurement of a probe lies."""
     return record_path(root, cell).parent / "probes" / f"{probe}.json"
 
 
 def write(root: Path, measurement: Measurement, files: Mapping[str, bytes]) -> None:
-    """Write a measurement and its attachments; each file is whole or absent, and the measurement comes last.
+    """Write a measurement, last, and its attachments.
 
     Raises:
         ValueError: a field is not what a measurement can say, or it is too large.
-        OSError: the disk is full or the folder read-only.
     """
     content = asdict(measurement)
     records.check_fields(content, of_measurement=True)
@@ -91,11 +89,7 @@ def write(root: Path, measurement: Measurement, files: Mapping[str, bytes]) -> N
 
 
 def rename(root: Path, cell: str, new: str) -> None:
-    """Say in all measurements of a cell that they are those of ``new``, and give probes today's ids.
-
-    Raises:
-        CorruptFileError: one of them is damaged.
-    """
+    """Say in all measurements of a cell that they are those of ``new``, and give probes today's ids."""
     for path in sorted((record_path(root, cell).parent / "probes").glob("*.json")):
         content = records.unsealed(path)
         probe = identity.probes({"probes": {content["name"]: content["config"]}})[content["name"]]
@@ -177,9 +171,7 @@ def _lacking(record: Record) -> set[str]:
 
 
 def _without_stale(record: Record, planned: Mapping[str, str]) -> tuple[Record, set[str]]:
-    """Return the record without the metrics of probes that are wanted with other settings, and the names that it
-    measured.
-    """
+    """Return the record without the metrics of probes that are wanted with other settings, and the probes it has."""
     own = identity.probes(record.config)
     measured = {name for name, probe in planned.items() if own.get(name) == probe}
     stale = [probe for name, probe in own.items() if planned.get(name, probe) != probe]
@@ -278,9 +270,7 @@ def _read(path: Path) -> Measurement | None:
 
 
 def changed_files(root: Path, record: Record) -> list[str] | None:
-    """Return the files that a result depends on and that are others now than when it was made; None where the record
-    does not name them.
-    """
+    """Return the files that a result depends on and that have changed since; None where its record names none."""
     names = [each.get(LISTED) for each in code_of(record)]
     code = [identity.other_code(root, name) if name else None for name in names]
     data = identity.other_data(record.config, record.provenance.get("files") or {})
@@ -299,7 +289,7 @@ def changed(root: Path, cells: Iterable[Planned]) -> dict[str, list[str]]:
 
 
 def told(found: Mapping[str, Sequence[str]]) -> str:
-    """Return a line that says how many results come from other files, and which; nothing where none do."""
+    """Say how many results come from other files, and from which; nothing where none do."""
     files = sorted({file for files in found.values() for file in files})
     if not files:
         return ""
@@ -309,8 +299,8 @@ def told(found: Mapping[str, Sequence[str]]) -> str:
 
 
 def set_aside(root: Path, cells: Iterable[str]) -> None:
-    """Move what lies in the folders of cells to the folder ``replaced``, so that they are run again; what an earlier
-    call left there is removed.  A cell that another runner is running, or has run anew meanwhile, stays as it is.
+    """Move the folders of cells below ``replaced``, so that they are run again; a cell that another runner is running,
+    or has run anew meanwhile, stays as it is.
     """
     for cell in cells:
         home, target = record_path(root, cell).parent, root / ASIDE / cell
@@ -321,5 +311,5 @@ def set_aside(root: Path, cells: Iterable[str]) -> None:
             shutil.rmtree(target, ignore_errors=True)
             target.mkdir(parents=True)
             own = [path for path in home.iterdir() if path.name != "lease" and not path.name.startswith(".")]
-            for path in sorted(own, key=lambda path: path.name == "record.json"):  # who is cut off finds it again
+            for path in sorted(own, key=lambda path: path.name == "record.json"):  # last, in case this is cut off
                 path.rename(target / path.name)

@@ -76,11 +76,7 @@ def single(experiment: str, overrides: Sequence[str], seed: int) -> PlannedCell:
 
 
 def plan_cell(key: Key, seed: int, config: dict[str, Any]) -> PlannedCell:
-    """Give a resolved config its identity, or say which data it lacks.
-
-    Raises:
-        UsageError: the machine section asks for what no machine can give, or the training section for no training.
-    """
+    """Give a resolved config, whose sections it checks, its identity, or say which data it lacks."""
     check_machine(config)
     check_training(config)
     settings, hashes = identity.settings(config), dict[str, str]()
@@ -136,7 +132,7 @@ class Job:
 def jobs(cells: Sequence[PlannedCell]) -> list[Job]:
     """Group cells that differ only in what their config's ``machine.stack.over`` allows, at most ``most`` together.
 
-    The grouping depends on the plan alone, not on what is already done, so that a cut-off job is found again.
+    The grouping depends on the plan alone, so that a job that was cut off is found again.
     """
     groups: dict[str, list[PlannedCell]] = {}
     for cell in cells:
@@ -157,14 +153,8 @@ def jobs(cells: Sequence[PlannedCell]) -> list[Job]:
 
 
 def check_machine(config: Mapping[str, Any]) -> None:
-    """Check every number and path of the ``machine`` section that the runner and its workers read.
-
-    Raises:
-        UsageError: a value is out of range or of another kind, with its key, what was found and what was expected.
-    """
+    """Check every number and path of the ``machine`` section that the runner and its workers read."""
     section = config.get(MACHINE) or {}
-    if not isinstance(section, Mapping):
-        raise UsageError(f"{MACHINE}={section!r}: expected a section")
     for key, (fits, expected) in _EXPECTED.items():
         if key in section and not fits(section[key]):
             raise UsageError(f"{MACHINE}.{key}={section[key]!r}: expected {expected}")
@@ -176,10 +166,7 @@ def check_machine(config: Mapping[str, Any]) -> None:
 
 
 def on_gpu(section: Mapping[str, Any]) -> bool:
-    """Return whether cells of a machine section run on a GPU; "auto" is one where there is one.
-
-    Without torch, which the command does not import, an NVIDIA driver counts as a GPU.
-    """
+    """Return whether cells of a machine section run on a GPU; while torch is not imported, a driver counts as one."""
     name = section.get("accelerator")
     if name == "auto":
         torch = sys.modules.get("torch")
@@ -188,10 +175,7 @@ def on_gpu(section: Mapping[str, Any]) -> bool:
 
 
 def cards() -> list[str]:
-    """Return the GPUs that this process may use, as $CUDA_VISIBLE_DEVICES names them; else the numbers of the driver's.
-
-    torch is not asked, because the command does not import it.
-    """
+    """Return the GPUs that this process may use, as $CUDA_VISIBLE_DEVICES names them; else the driver's numbers."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if given is not None:
         return [name.strip() for name in given.split(",") if name.strip()]
@@ -204,11 +188,7 @@ def count_devices(devices: int | Sequence[int]) -> int:
 
 
 def share_batches(accumulate: int, devices: int | Sequence[int], nodes: int) -> int:
-    """Return how many of an optimiser step's ``accumulate`` batches each device computes.
-
-    Raises:
-        UsageError: the devices cannot share them evenly.
-    """
+    """Return how many of an optimiser step's ``accumulate`` batches each device computes."""
     count = nodes * count_devices(devices)
     if accumulate % count:
         raise UsageError(
@@ -290,11 +270,7 @@ _STACK: dict[str, Check] = {
 
 
 def check_loggers(configs: Iterable[Mapping[str, Any]]) -> None:
-    """Check that what the cells' ``machine.logger`` needs is here.
-
-    Raises:
-        UsageError: a package is not installed, or Weights & Biases has no key and was not told to stay offline.
-    """
+    """Raise UsageError where a cell's logger is not installed, or Weights & Biases has no key and is not offline."""
     wanted = {(config.get(MACHINE) or {}).get("logger") for config in configs}
     for logger in [name for name in PACKAGES if name in wanted]:
         if importlib.util.find_spec(PACKAGES[logger]) is None:
@@ -323,14 +299,11 @@ def _has_key() -> bool:
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """The ``training`` section.
-
-    Raises:
-        UsageError: a number below 1, an unknown precision, or a ``clip_norm`` that is not positive (null: no clipping).
-    """
+    """The ``training`` section."""
 
     steps: int
     clip_norm: float | None = None
+    """null: no clipping."""
     precision: str = "32-true"
     accumulate: int = 1
     """Batches per optimiser step, over all devices; the gradient is that of the mean over their targets."""
@@ -367,11 +340,7 @@ class TrainingSettings:
 
 
 def read_training(section: Mapping[str, Any]) -> TrainingSettings:
-    """Return the ``training`` section, every key known.
-
-    Raises:
-        UsageError: an unknown or missing key, or a value out of range.
-    """
+    """Return the ``training`` section, every key known."""
     valid = inspect.signature(TrainingSettings).parameters
     for key in section:
         if key not in valid:
@@ -382,11 +351,7 @@ def read_training(section: Mapping[str, Any]) -> TrainingSettings:
 
 
 def check_training(config: Mapping[str, Any]) -> None:
-    """Check what needs no torch of a cell that trains: its ``training`` section, learning rate and batch size.
-
-    Raises:
-        UsageError: an unknown or missing key, a value out of range, or devices that cannot share the batches of a step.
-    """
+    """Check what needs no torch of a cell that trains: its ``training`` section, learning rate and batch size."""
     if (config.get("task") or {}).get(TARGET) != TRAINING or "training" not in config:
         return
     accumulate = read_training(config["training"]).accumulate

@@ -12,7 +12,7 @@ from paper_repro.base.files import read_code_state
 VARIABLE = "PAPER_REPRO_PRELOAD"
 """The environment variable that names the log and the modules; only a fork server has it."""
 CODE = read_code_state()
-"""Which code this process runs: read before the rest of it is imported."""
+"""Read before the rest of the code is imported."""
 
 
 def preload(log: str, names: list[str]) -> None:

@@ -138,7 +138,6 @@ def write(path: Path, record: Record) -> None:
 
     Raises:
         ValueError: it is over the limit even without curves, or a field is not what ``read`` would accept.
-        OSError: the disk is full or the folder read-only; an older record is untouched.
     """
     content = asdict(record)
     check_fields(content)
@@ -158,8 +157,7 @@ def read(path: Path) -> Record:
 
     Raises:
         FileNotFoundError: there is none.
-        CorruptFileError: not one byte of a record may differ from what was written, and no field may hold what a
-            record cannot say, whatever its seal.
+        CorruptFileError: a byte differs from what was written, or a field holds what a record cannot say.
     """
     content = unsealed(path)
     try:
@@ -170,12 +168,7 @@ def read(path: Path) -> Record:
 
 
 def unsealed(path: Path) -> dict[str, Any]:
-    """Return the content of a file that ``sealed`` has made.
-
-    Raises:
-        FileNotFoundError: there is none.
-        CorruptFileError: not one byte may differ from what was written.
-    """
+    """Return the content of a file that ``sealed`` has made; raises as ``read``."""
     try:
         raw = read_regular(path, LIMIT_BYTES)
     except CorruptFileError as error:
@@ -194,9 +187,7 @@ def unsealed(path: Path) -> dict[str, Any]:
 
 
 def find(root: Path, cell: str) -> Record | None:
-    """Return the record of a cell below ``root``; None where there is none. A damaged or misplaced one is logged and
-    counts as none.
-    """
+    """Return the record of a cell below ``root``, or None; a damaged or misplaced one is logged and counts as none."""
     path = record_path(root, cell)
     try:
         record = read(path)
@@ -208,7 +199,8 @@ def find(root: Path, cell: str) -> Record | None:
     if record.cell != cell:
         _log.warning("%s: it is the record of cell %s; delete it to run the cell again", path, record.cell)
         return None
-    if not _has_its_id(record):
+    expected = identity.of_record(record.config, record.provenance.get("data") or {}) if record.done else None
+    if expected not in (None, cell):
         _log.warning(
             "%s: its id does not follow from its config; if an older version of the code wrote it, "
             "scripts/rename_records.py gives it today's id, else delete it to run the cell again",
@@ -218,18 +210,8 @@ def find(root: Path, cell: str) -> Record | None:
     return record
 
 
-def _has_its_id(record: Record) -> bool:
-    """Return whether a result's id follows from its config and the data it has seen, as far as it tells them."""
-    expected = identity.of_record(record.config, record.provenance.get("data") or {}) if record.done else None
-    return expected in (None, record.cell)
-
-
 def check_has_weights(folder: Path, record: Record) -> None:
-    """Check that the weights of a finished cell are there.
-
-    Raises:
-        UsageError: they are not, or its task keeps none: a baseline's, or one that counts.
-    """
+    """Raise UsageError where the weights of a finished cell are not there, or its task keeps none."""
     target = str((record.config.get("task") or {}).get("_target_", TRAINING))
     if target != TRAINING and not (folder / WEIGHTS).is_file():
         name = target.rpartition(".")[2]
@@ -241,7 +223,7 @@ def check_has_weights(folder: Path, record: Record) -> None:
 
 
 def attachment(root: Path, record: Record, name: str) -> bytes | None:
-    """Return what lies beside the record under that name; None where the record names no such file.
+    """Return the file of that name beside a record; None where the record names none.
 
     Raises:
         CorruptFileError: the file is absent or not the one that the record names.
@@ -254,10 +236,11 @@ def attachment(root: Path, record: Record, name: str) -> bytes | None:
     for path in found:
         if sha256_of_bytes(content := read_regular(path, ATTACHMENT_BYTES)) == record.attachments[name]:
             return content
-    where = found[0] if found else folder / name
-    absent = "the record beside it names this file, which is absent"
-    what = "not the file that the record beside it names" if found else absent
-    raise CorruptFileError(f"{where}: {what}; delete the record to run the cell again")
+    if found:
+        what = f"{found[0]}: not the file that the record beside it names"
+    else:
+        what = f"{folder / name}: the record beside it names this file, which is absent"
+    raise CorruptFileError(f"{what}; delete the record to run the cell again")
 
 
 # The folder of records.
@@ -276,9 +259,7 @@ def begun(root: Path) -> set[str]:
 
 
 def work_folder(root: Path, cells: Sequence[str]) -> Path:
-    """Return the folder where cells that run together keep what they need to go on: the cell's own folder, or a shared
-    one.
-    """
+    """Return the folder where cells that run together keep what they need to go on."""
     if len(cells) == 1:
         return record_path(root, cells[0]).parent
     return root / STACKS / fingerprint(list(cells))
@@ -292,19 +273,13 @@ def disk_message(error: OSError, runs: Path) -> str:
 
 
 def open_runs_folder(runs: Path) -> int:
-    """Make sure that records can be written below ``runs``; return the time of its file system, in nanoseconds.
-
-    Raises:
-        UsageError: it is read-only, full, or no folder.
-    """
+    """Make sure that records can be written below ``runs``; return the time of its file system, in nanoseconds."""
     try:
         runs.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=runs, buffering=0) as probe:
             probe.write(b"x" * LIMIT_BYTES)
             return os.fstat(probe.fileno()).st_mtime_ns
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UsageError(f"{runs}: no space left; free some, or say runs=DIR for another folder") from error
         raise UsageError(f"{runs}: cannot write there ({error.strerror}); say runs=DIR for another folder") from error
 
 
@@ -327,11 +302,7 @@ def _last_step(folder: Path) -> int:
 
 
 def provenance(device: str, code: CodeState) -> dict[str, Any]:
-    """Say from which code and on which machine a run comes, without the host's name and without the environment.
-
-    Args:
-        code: as it was before the process imported it: a file may be edited, and restored, while a cell runs.
-    """
+    """Say from which code and on which machine a run comes, without the host's name and without the environment."""
     return {"commit": code.commit, "dirty": code.dirty, "versions": dict(versions()), "device": device}
 
 
@@ -346,7 +317,7 @@ def versions() -> dict[str, str]:
 
 
 def processor_name() -> str:
-    """Return the name that the processor gives itself, or that of its architecture where it gives none."""
+    """Return the processor's name for itself, else its architecture."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -355,10 +326,7 @@ def processor_name() -> str:
 
 
 def device(config: Mapping[str, Any]) -> str:
-    """Return the name of the device of a cell, for example ``Intel Xeon, 1 of 2 threads``, as this process knows it.
-
-    Of a GPU it says whether float32 products were computed in TF32.
-    """
+    """Return the name of a cell's device, ``Intel Xeon, 1 of 2 threads``; of a GPU it says whether TF32 was used."""
     machine, torch = config.get(MACHINE) or {}, sys.modules.get("torch")
     if on_gpu(machine) and torch is None:
         return "a GPU"
@@ -388,11 +356,7 @@ def _spelled(content: Mapping[str, Any], seal: str) -> bytes:
 
 
 def check_fields(content: Mapping[str, Any], of_measurement: bool = False) -> None:
-    """Check kind and size of every field of a record, or of a measurement, given as a dict without its seal.
-
-    Raises:
-        UsageError: a field is absent, unknown, of another kind, too large or too deeply nested.
-    """
+    """Check kind and size of every field of a record, or of a measurement, given as a dict without its seal."""
     fields = _OF_MEASUREMENT if of_measurement else _FIELDS
     for name in content:
         if name not in fields:

@@ -93,8 +93,7 @@ def run_cells(
         again: run anew what comes from other code or data than there is now (``measurements.changed``).
 
     Raises:
-        UsageError: a config that cannot be built, or a logger that is not installed or lacks its key; nothing has been
-            run.
+        UsageError: before anything has been run.
     """
     open_runs_folder(runs)
     able = [cell for cell in cells if not cell.missing]
@@ -133,9 +132,6 @@ def run(
         fill: probes, and tasks of cells without probes, measure again where a metric was not available.
         share: with which cells to begin, where several runners begin at once.
         known: cells that were found to have results a moment ago; their records are not read again.
-
-    Raises:
-        UsageError: ``runs`` cannot be written to.
     """
     now = open_runs_folder(runs)
     missing = sorted({cell.missing for cell in cells if cell.missing})
@@ -198,12 +194,7 @@ class _Running:
 
 
 class Dispatcher:
-    """Gives jobs to workers, and again after a worker crash.
-
-    Args:
-        patience: how many seconds it waits, with nothing to do, for cells that others run; None: until they are done.
-        since: cells that were recorded after this time of the file system, in nanoseconds, are not run again.
-    """
+    """Gives jobs to workers, and again after a worker crash; ``patience`` and ``since`` are those of a ``Share``."""
 
     def __init__(
         self,
@@ -228,7 +219,7 @@ class Dispatcher:
     def run(self, todo: Sequence[Job]) -> tuple[bool, str]:
         """Run jobs until none is left or the user stops it; whether it was stopped, and what made it give up.
 
-        Jobs that measure time run alone, after all others; each number of threads has a fork server of its own.
+        Jobs that measure time run alone, after all others.
         """
         self._names = {cell.id: cell.name for job in todo for cell in job.cells}
         count = int(_machine(todo[0].cells[0]).get("workers", 1))
@@ -378,11 +369,7 @@ class Dispatcher:
                 self._note_done(cell.id, FAILED, note)
 
     def _record_death(self, cell: PlannedCell, note: str, origin: Mapping[str, Any]) -> bool:
-        """Record that a cell has failed, where it has no result: one outlives a probe that kills its process.
-
-        Returns:
-            Whether no other runner has taken the cell meanwhile.
-        """
+        """Record that a cell without a result has failed; whether no other runner has taken it meanwhile."""
         try:
             with leases.hold(self._runs, [cell.id]):
                 found = records.find(self._runs, cell.id)

@@ -2,8 +2,7 @@
 
 An experiment config names its task by ``_target_`` (``paper_repro.training.fit.Fit`` trains and evaluates; others only
 count or measure).  A task is given one cell, or several that differ only in what the config's ``machine.stack.over``
-allows, and a folder of its own in which it may keep whatever lets it go on after a kill.  It says itself what a cell
-costs, so that plans know nothing of models.
+allows.
 """
 
 import math
@@ -155,26 +154,14 @@ class Task(ABC):
         """
 
     def cost(self, config: Mapping[str, Any]) -> Cost | None:
-        """Return what a cell of that config costs; None where it trains no model.
-
-        Raises:
-            UsageError: as ``check``.
-        """
+        """Return what a cell of that config costs; None where it trains no model; raises as ``check``."""
         return None
 
     def check(self, config: Mapping[str, Any]) -> None:  # noqa: B027
-        """Check that the config can be built at all, on this machine or another; cheaper than ``cost``.
-
-        Raises:
-            UsageError: it cannot.
-        """
+        """Raise UsageError where the config cannot be built on any machine; cheaper than ``cost``."""
 
     def check_devices(self, config: Mapping[str, Any]) -> None:  # noqa: B027
-        """Check that this machine has the devices that the config's ``machine`` section asks for.
-
-        Raises:
-            UsageError: it has not.
-        """
+        """Raise UsageError where this machine lacks the devices that the config's ``machine`` section asks for."""
 
     def has_weights(self, folder: Path) -> bool:
         """Return whether the folder of a finished cell holds weights that a probe could measure."""
@@ -190,11 +177,7 @@ class Task(ABC):
 
 
 def task_of(config: Mapping[str, Any]) -> Task:
-    """Build the task that the config's ``task`` section names.
-
-    Raises:
-        UsageError: there is no such section, or what it names is no ``Task``.
-    """
+    """Build the task that the config's ``task`` section names."""
     require(config.get("task"), "task", Task, "a task, a class that has run()")
     task: Task = instantiate(config["task"])
     return task
@@ -206,11 +189,7 @@ def loss_point(step: int, steps: int) -> int:
 
 
 def check_attachment_name(name: Any) -> str:
-    """Return a file name of one part that can lie in a cell's folder and nowhere else.
-
-    Raises:
-        UsageError: it is a path, hidden, taken by another file of the cell, or of other characters.
-    """
+    """Return a file name that can lie in a cell's folder and nowhere else, and is not taken; else raise UsageError."""
     if not isinstance(name, str) or FILE_NAME.fullmatch(name) is None:
         raise UsageError(
             f"attachment {str(name)[:100]!r}: expected a file name of one part, of letters, digits and _ . + -, "
@@ -222,11 +201,7 @@ def check_attachment_name(name: Any) -> str:
 
 
 def weights_of(folder: Path) -> Path:
-    """Return the path of a trained cell's weights.
-
-    Raises:
-        UsageError: they are not there.
-    """
+    """Return the path of a trained cell's weights; UsageError where they are not there."""
     weights = folder / WEIGHTS
     if not weights.is_file():
         raise UsageError(f"{weights}: not there, expected the weights of the cell: run it again, or copy them here")

@@ -54,17 +54,12 @@ class Verification:
 
 
 class Published:
-    """The published records below a folder.
-
-    Args:
-        root: the folder of all results.
-    """
+    """The published records below a folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def find(self, cell: PlannedCell) -> Record | None:
-        """Return the record of a cell; None where there is none."""
         return records.find(self.root, cell.id)
 
     def has_settings_of(self, cell: PlannedCell) -> bool:
@@ -121,9 +116,6 @@ def _run(cell: PlannedCell, steps: int | None) -> tuple[Outcome | None, list[flo
     """Run a cell anew, alone and with its full schedule, in a folder of its own that is deleted afterwards.
 
     Returns its outcome, None if it was stopped after ``steps``, and the losses that it has reported until then.
-
-    Raises:
-        UsageError: the config cannot be built or trained here.
     """
     report, outcome = _FirstSteps(steps), None
     with tempfile.TemporaryDirectory() as folder:

@@ -6,12 +6,10 @@ A job that is asked to stop saves what it needs to go on; it ends at once if it 
 import contextlib
 import json
 import math
-import multiprocessing
 import os
 import shutil
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from paper_repro.base import identity
-from paper_repro.base.errors import INTERRUPTED, STOPPING, UsageError
+from paper_repro.base.errors import INTERRUPTED, STOPPING, UsageError, end_with_parent
 from paper_repro.base.files import CodeState, disk_refuses, read_code_state, sha256_of_bytes, write_atomically
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells import leases, measurements, preload, records
@@ -46,12 +44,7 @@ BEGUN = "begun.json"
 
 
 class Channel:
-    """What a running job tells the runner, and whether it is asked to stop: a task's ``Report``.
-
-    Args:
-        tell: sends an event to the runner.
-        signals: those by which this process is asked to stop.
-    """
+    """What a running job tells the runner, and whether one of ``signals`` asks it to stop: a task's ``Report``."""
 
     def __init__(self, tell: Callable[[dict[str, Any]], None], signals: Sequence[signal.Signals] = ()) -> None:
         self._tell, self._signals = tell, signals
@@ -67,9 +60,7 @@ class Channel:
 
     @property
     def saves(self) -> bool:
-        """Whether a signal to stop is a request that waits until the job has saved; else it ends the process at once:
-        before the first step, while a trained model is measured, and in tasks that cannot go on.
-        """
+        """Whether a signal to stop waits until the job has saved; else it ends the process at once."""
         return self._saves
 
     @saves.setter
@@ -100,8 +91,7 @@ class Worker:
         """Run a job: hold the leases of its cells, run those that have no result, record what became of them.
 
         Args:
-            job: ``cells``, each with ``id`` and ``config``; ``fill``; and ``cost``, what the runner has counted for
-                each of them, if it has.
+            job: ``cells``, each with ``id`` and ``config``; ``fill``; and ``cost``, of each of them, or None.
         """
         cells = [Cell(item["id"], item["config"]) for item in job["cells"]]
         try:
@@ -187,9 +177,7 @@ class Worker:
             (folder / BEGUN).unlink(missing_ok=True)
 
     def _made_from(self, batch: Sequence[Cell], folder: Path) -> dict[str, dict[str, Any]]:
-        """Return for each cell the list of its code and its data files; where cells go on from a checkpoint, of all
-        that they have been trained with, if that is known.
-        """
+        """Return each cell's code and data files; after a checkpoint all that it was trained with, if that is known."""
         path, known, found = folder / BEGUN, dict[str, Any](), dict[str, dict[str, Any]]()
         goes_on = any((folder / CHECKPOINTS).glob("*"))
         if goes_on:
@@ -210,9 +198,7 @@ class Worker:
         return found
 
     def _cut_off(self, cells: Sequence[Cell], open_cells: Sequence[Cell]) -> list[Cell]:
-        """Return the members of a batch of these cells that was cut off, also those whose records were written; it goes
-        on with all of them.
-        """
+        """Return the members of a batch of these cells that was cut off, also those whose records were written."""
         known, wanted = {cell.id: cell for cell in cells}, {cell.id for cell in open_cells}
         for path in sorted((self.runs / STACKS).glob(f"*/{MEMBERS}")) if len(cells) > 1 else ():
             with contextlib.suppress(OSError, ValueError, TypeError):
@@ -247,9 +233,8 @@ class Worker:
         return outcomes
 
     def _record(self, cell: Cell, outcome: Outcome, origin: dict[str, Any]) -> Outcome:
-        """Write the record of an outcome; one that no record can hold is recorded as failed, which is returned.
-
-        A result is not replaced by a failure of the run that was to measure more.
+        """Write the record of an outcome, unless it would replace a result by a failure; one that no record can hold is
+        recorded as failed, which is returned.
         """
         path = record_path(self.runs, cell.id)
         if outcome.status != FINISHED and (found := records.find(self.runs, cell.id)) and found.status == FINISHED:
@@ -277,15 +262,13 @@ def be_worker(message: Mapping[str, Any], runs: Path, events: Connection) -> Non
     """Do in this process, which ends with it, what a message asks for, and tell the runner.
 
     Args:
-        message: a job (see ``Worker.run``), with the GPUs that the process may see as ``cards``; or what to count (see
-            ``_count``).
-        events: the connection to the runner.
+        message: a job (``Worker.run``), with the GPUs that the process may see as ``cards``; or what to ``_count``.
     """
     os.setpgid(0, 0)  # the runner kills the group to end also what this process has called
     for name in STOPPING:
         signal.signal(name, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-    threading.Thread(target=_stop_with_runner, daemon=True).start()
+    end_with_parent(by=signal.SIGTERM)
     channel = Channel(events.send, STOPPING)
     if "count" in message:
         channel.emit("counted", found=_count(message))
@@ -309,18 +292,8 @@ def be_worker(message: Mapping[str, Any], runs: Path, events: Connection) -> Non
         sys.exit(1)
 
 
-def _stop_with_runner() -> None:
-    """Stop this process when the runner has ended."""
-    runner = multiprocessing.parent_process()
-    if runner is not None:
-        runner.join()
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
 def _count(message: Mapping[str, Any]) -> list[Cost | None] | UsageError | str:
-    """Return what cells of the configs in ``count`` cost, if those in ``check`` can be built and ``devices`` is one
-    whose devices are here; else the user's error, or a line on another one.
-    """
+    """Return what cells of the configs in ``count`` cost; else the user's error, or a line on another one."""
     try:
         task_of(message["devices"]).check_devices(message["devices"])
         return count_here(message["count"], message["check"])

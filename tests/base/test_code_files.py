@@ -46,24 +46,14 @@ def test_a_list_is_known_by_its_content_alone(tmp_path: Path) -> None:
     assert identity.read_code(tmp_path, name) is None
 
 
-def test_the_files_of_a_folder_are_data(tmp_path: Path) -> None:
-    folder = tmp_path / "images [1]"
-    folder.mkdir()
-    (folder / "a.txt").write_text("a")
-    config = {"data": {"path": str(folder), "files": {"role": str(tmp_path / "other.txt")}, "kernel": "rbf"}}
-    known = identity.data_files(config)
-    assert [*known] == [str(folder)] and identity.other_data(config, known) == []
-    (folder / "b.txt").write_text("b")
-    assert identity.other_data(config, known) == [str(folder)]
-
-
 def test_a_folder_is_read_again_only_where_one_of_its_files_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (folder := tmp_path / "texts").mkdir()
+    (folder := tmp_path / "texts [1]").mkdir()
     for name in "ab":
         (folder / f"{name}.txt").write_text(name)
-    config = {"data": {"path": str(folder), "between": "/", "after": "..."}}
+    files = {"role": str(tmp_path / "other.txt")}
+    config = {"data": {"path": str(folder), "files": files, "between": "/", "after": "...", "kernel": "rbf"}}
     known = identity.data_files(config)
     assert [*known] == [str(folder)]
     read, whole = list[Path](), identity.sha256_of_file
@@ -72,6 +62,9 @@ def test_a_folder_is_read_again_only_where_one_of_its_files_was_written(
     (folder / "a.txt").touch()
     assert identity.other_data(config, known) == [] and len(read) == 2
     (folder / "a.txt").write_text("c")
+    assert identity.other_data(config, known) == [str(folder)]
+    (folder / "a.txt").write_text("a")
+    (folder / "c.txt").touch()
     assert identity.other_data(config, known) == [str(folder)]
 
 

@@ -36,6 +36,16 @@ def write(path: Path, text: str = "") -> None:
     path.write_text(text)
 
 
+def test_where_git_cannot_say_the_state_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_code_state(tmp_path) == CodeState(None, None)
+    git(tmp_path, "init")
+    assert read_code_state(tmp_path) == CodeState(None, None), "no commit yet"
+    git(tmp_path, "commit", "--allow-empty", "-m", "first")
+    assert read_code_state(tmp_path).dirty is False
+    monkeypatch.setenv("PATH", "")
+    assert read_code_state(tmp_path) == CodeState(None, None)
+
+
 def test_files_that_no_code_reads_do_not_count(root: Path) -> None:
     commit = git(root, "rev-parse", "HEAD").strip()
     write(root / "README.md", "changed")
@@ -61,8 +71,10 @@ def test_changed_code_counts(root: Path, name: str) -> None:
     (root / name).unlink()
     assert read_code_state(root).dirty is True
     git(root, "checkout", "--", name)
+    index = (root / ".git" / "index").read_bytes()
     os.utime(root / name, (1, 1))
     assert read_code_state(root).dirty is False
+    assert (root / ".git" / "index").read_bytes() == index, "a git that is killed while it writes leaves a lock"
 
 
 def test_a_worktree_has_a_state_of_its_own(root: Path) -> None:

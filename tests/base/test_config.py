@@ -16,7 +16,6 @@ from paper_repro.base.configs import (
     experiments,
     instantiate,
     locate,
-    parse,
 )
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import DATA_VARIABLE, find_data
@@ -41,41 +40,35 @@ def refusal(experiment: str, *overrides: str) -> str:
         ("taks=1", ["did you mean 'task'"]),
         ("experiment=ebt/training_cost", ["unknown key 'experiment'"]),
         ("+nonsense.key=3", ["unknown key 'nonsense.key'"]),
-        ("+callbacks={stop: 3}", ["unknown key 'callbacks'", "did you mean training.callbacks?"]),
         ("+trainer={max_steps: 3}", ["unknown key 'trainer'", "did you mean training?"]),
         ("optimizer.lr.value=1", ["optimizer.lr is a value, not a section"]),
         ("optimizer.lr=fast", ["optimizer.lr takes a number", "default 0.005", "not text"]),
-        ("optimizer.lr=true", ["takes a number", "not true or false"]),
         ("training.steps=2.5", ["takes a whole number", "not a number"]),
         ("data.standardize=1", ["takes true or false", "not a whole number"]),
-        ("data.kernel=3", ["takes text", "not a whole number"]),
-        ("optimizer.betas=0.9", ["takes a list", "not a number"]),
         ("optimizer=adma", ["there is no such optimizer config", "did you mean 'adam'"]),
         ("optimizer.lr=nan", ["a value must be finite"]),
-        ("optimizer.betas=[0.9,inf]", ["a value must be finite"]),
         ("model=cem/gp_gatd", ["model=cem/gp_gatd", "did you mean 'cem/gp_gated'"]),
         ("model=[cem/gp_gated]", ["model takes a section", "not a list"]),
-        (
-            "data=openwebtext",
-            ["No match in the defaults list. To add a group that it does not have: +data=openwebtext"],
-        ),
+        ("data=openwebtext", ["To add a group that it does not have: +data=openwebtext"]),
         ("model@other=cem/gp_gated", ["packages are not supported"]),
         ("~optimizer.lr", ["deleting"]),
         ("optimizer.lr=1,2", ["several values are for train.py -m"]),
-        ("optimizer.lr=range(1,3)", ["several values are for train.py -m"]),
         ("optimizer.lr", ["not of the form key=value"]),
         ("=1", ["not of the form key=value"]),
         ("optimizer.lr=${training.stepz}", ["training.stepz"]),
-        ("optimizer.lr='${'", ["experiment cem/gaussian_process", "'${'"]),
         ("+x={1:a,b:c}", ["keys in braces all words"]),
-        ("data.kernel='???'", ["kernel"]),
         ("seed=3", ["seeds are given apart"]),
     ],
 )
 def test_an_override_that_does_not_fit_is_refused(override: str, parts: list[str]) -> None:
     found = refusal(GP, override)
-    for part in parts:
-        assert part in found
+    assert [part for part in parts if part not in found] == []
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+def test_a_seed_that_no_record_can_hold_is_refused(seed: int) -> None:
+    with pytest.raises(UsageError, match=f"seed {seed} is"):
+        compose_seeds(COST, [], [seed])
 
 
 def test_an_unknown_experiment_is_answered_with_the_nearest() -> None:
@@ -83,35 +76,21 @@ def test_an_unknown_experiment_is_answered_with_the_nearest() -> None:
     assert "unknown experiment" in refusal("../model/cem/gp_gated")
 
 
-def test_a_group_that_an_experiment_lacks_is_refused() -> None:
-    assert "experiment ebt/training_cost" in refusal(COST, "model=cem/gp_plain")
-
-
-@pytest.mark.parametrize("seed", [-1, 1.0, True, "0", None])
-def test_a_seed_that_is_no_whole_number_is_refused(seed: Any) -> None:
-    with pytest.raises(UsageError, match="not a whole number of 0 or above"):
-        compose_seeds(COST, [], [seed])
-
-
 FORBIDDEN = [
     "os.system",
     "torch.hub.load",
-    "paper_reproo.x",
     "",
     "paper_repro...os.system",
-    "paper_repro.base.files.__builtins__.eval",
-    "paper_repro.base.errors.nearest.__globals__.get",
-    "paper_repro.base.files._compare",
+    "paper_repro.models.llama.__builtins__.eval",
+    "paper_repro.models.llama._Hidden",
     "paper_repro.base.files.write_atomically",
     "paper_repro.cells.worker.Worker",
-    "paper_repro.kernels.linear_ce.linear_cross_entropy",
 ]
 REACHABLE_BUT_FOREIGN = [
     "paper_repro.training.machine.sys.exit",
     "paper_repro.training.machine.sys",
     "paper_repro.training.build.UsageError.with_traceback",
     "paper_repro.training.fit.Cell",
-    "paper_repro.training.schedules.Cosine.factor",
     "paper_repro.metrics.speedup.np.load",
     "paper_repro.models.llama.at_least",
     "torch.optim.lr_scheduler.LambdaLR",
@@ -135,26 +114,19 @@ def test_a_target_defined_elsewhere_is_refused_though_a_module_of_ours_imports_i
 
 
 @pytest.mark.parametrize(
-    "node",
+    ("node", "place"),
     [
-        {"x": {"_target_": "os.system"}},
-        {"x": [1, {"y": [{"_target_": "os.system"}]}]},
-        {"x": {"_target_": "paper_repro.training.schedules.Cosine", "final_factor": [{"_target_": "os.system"}]}},
-        {"_target_": 5},
-        {"_target_": None},
-        {"_target_": ["os.system"]},
+        ({"x": [1, {"y": [{"_target_": "os.system"}]}]}, r"x\[1\]\.y\[0\]"),
+        ({"x": {"_target_": "torch.optim.Adam", "lr": {"_target_": "os.system"}}}, r"x\.lr"),
+        ({"x": {"_target_": None}}, "x"),
+        ({"x": {"_target_": ["os.system"]}}, "x"),
     ],
 )
-def test_a_nested_target_is_refused_with_its_place(node: Any) -> None:
-    with pytest.raises(UsageError, match="is refused"):
+def test_a_nested_target_is_refused_with_its_place(node: Any, place: str) -> None:
+    with pytest.raises(UsageError, match=f"^{place}: .* is refused"):
         check_targets(node)
     with pytest.raises(UsageError, match="is refused"):
         instantiate({"_target_": "paper_repro.training.schedules.Cosine", "final_factor": node})
-
-
-def test_the_place_of_a_refused_target_is_given() -> None:
-    found = refusal(COST, "+extra={a:[1,{_target_:os.system}]}")
-    assert found.startswith("extra.a[1]: ") and "'os.system'" in found
 
 
 @pytest.mark.parametrize(
@@ -174,17 +146,7 @@ def test_no_override_or_interpolation_smuggles_a_target_in(overrides: list[str])
     assert "is refused" in refusal(COST, *overrides)
 
 
-@pytest.mark.parametrize(
-    "expression",
-    [
-        "${oc.env:A_SECRET}",
-        "x ${seed} ${oc.env:A_SECRET}",
-        "${oc.decode:${oc.env:A_SECRET}}",
-        "${oc.${name}:A_SECRET}",
-        "${oc.dict.keys:data}",
-        "${${name}}",
-    ],
-)
+@pytest.mark.parametrize("expression", ["x ${seed} ${oc.env:A_SECRET}", "${oc.${name}:A_SECRET}", "${${name}}"])
 @pytest.mark.parametrize("key", ["+data.deep.er", "machine.cache"])
 def test_no_resolver_puts_what_is_elsewhere_into_a_config(
     key: str, expression: str, monkeypatch: pytest.MonkeyPatch
@@ -194,11 +156,6 @@ def test_no_resolver_puts_what_is_elsewhere_into_a_config(
     found = refusal(GP, *overrides)
     assert f"{key.removeprefix('+')}: " in found and "is refused: only plain references" in found
     assert "d0nt-r3c0rd-m3" not in found and "\n" not in found
-
-
-def test_an_override_of_a_section_is_not_changed_by_those_of_another_config() -> None:
-    assert compose(GP, ["+deep={}", "+deep.er=1"])["deep"] == {"er": 1}
-    assert compose(GP, ["+deep={}"])["deep"] == {}
 
 
 def test_plain_references_between_keys_still_stand() -> None:
@@ -227,11 +184,9 @@ def test_allowed_targets_are_built() -> None:
     ("node", "message"),
     [
         ({"_target_": "paper_repro.training.schedules.Cosin"}, "did you mean 'Cosine'"),
-        ({"_target_": "paper_repro.trainnig.schedules.Cosine"}, "is refused"),
         ({"_target_": "torch.optim.AdamV"}, "did you mean 'Adam"),
         ({"_target_": "paper_repro.training.schedules.Cosine", "final_fctor": 0}, "did you mean 'final_factor'"),
         ({"_target_": "paper_repro.models.generation.Settle", "check_every": 2}, "tolerance"),
-        ({"_target_": "paper_repro.training.schedules.Cosine", "_partail_": True}, "_partail_"),
         ({"_target_": "paper_repro.training.schedules.Cosine", "final_factor": 2}, "must lie in [0, 1], got 2"),
     ],
 )
@@ -280,34 +235,12 @@ def test_the_id_changes_with_every_single_value_that_is_not_the_machines() -> No
     assert len(set(others)) == len(others) and settings(base) not in others
 
 
-@pytest.mark.parametrize(
-    "override",
-    [
-        "machine=gpu",
-        "machine.stack=null",
-        "machine.checkpoint_every_steps=5",
-        "machine.cache=/elsewhere",
-        "+machine.new_setting=1",
-    ],
-)
-def test_the_machine_stays_out_of_the_id(override: str) -> None:
-    assert cell_id(override) == cell_id()
+MACHINE = ("machine=gpu", "machine.stack=null", "machine.compile=true", "machine.cache=/elsewhere", "+machine.new=1")
+DEFAULTS = ("optimizer.lr=5e-3", "model=cem/gp_recursive", "data.lengthscale=null", "data.seed=${seed}")
 
 
-@pytest.mark.parametrize(
-    "override",
-    [
-        "optimizer.lr=0.005",
-        "optimizer.lr=5e-3",
-        "optimizer.betas=[0.9,0.95]",
-        "data.kernel=rbf",
-        "model=cem/gp_recursive",
-        "data.lengthscale=null",
-        "data.seed=${seed}",
-        "++training.steps=3000",
-    ],
-)
-def test_a_spelled_out_default_is_the_same_cell(override: str) -> None:
+@pytest.mark.parametrize("override", [*MACHINE, *DEFAULTS, "++training.steps=3000"])
+def test_the_machine_and_a_spelled_out_default_stay_out_of_the_id(override: str) -> None:
     assert cell_id(override) == cell_id()
 
 
@@ -338,9 +271,9 @@ def test_the_seed_reaches_every_interpolation_and_nothing_else() -> None:
 
 def test_composing_does_not_leak_from_one_call_into_the_next() -> None:
     before = compose(GP)
-    changed = compose(GP, ["model.block.num_steps=8", "+data.extra=[1]"])
+    changed = compose(GP, ["model.block.num_steps=8", "+data.extra=[1]", "+deep={}", "+deep.er=1"])
     changed["optimizer"]["betas"].append(0.1)
-    assert compose(GP) == before
+    assert compose(GP) == before and compose(GP, ["+deep={}"])["deep"] == {}
 
 
 def test_the_id_is_stable_across_processes_and_releases() -> None:
@@ -399,15 +332,12 @@ def test_absent_data_says_what_is_needed_and_every_place_that_was_looked_in(
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path / "data"))
     overrides = ["+data={files:{corpus:sub/corpus.txt}}", f"machine.data_root={tmp_path / 'root'}"]
     cell = planned.single(COST, overrides, 0)
-    assert "needs sub/corpus.txt" in cell.missing
-    assert str(tmp_path / "root" / "sub" / "corpus.txt") in cell.missing
-    assert f"${DATA_VARIABLE} ({tmp_path / 'data' / 'sub' / 'corpus.txt'})" in cell.missing
-    assert "nothing is downloaded" in cell.missing
-    assert cell.id == cell.settings
+    assert "needs sub/corpus.txt" in cell.missing and cell.id == cell.settings
+    for folder in (tmp_path / "root", tmp_path / "data", files.DATA):
+        assert str(folder / "sub" / "corpus.txt") in cell.missing
     monkeypatch.delenv(DATA_VARIABLE)
     unset = with_file("corpus.txt").missing
-    assert "machine.data_root (not set)" in unset and f"${DATA_VARIABLE} (not set)" in unset
-    assert f"the repository ({files.DATA / 'corpus.txt'})" in unset and unset.endswith("put it there")
+    assert unset.count("(not set)") == 2 and unset.endswith("put it there")
     told = planned.single(COST, [*overrides, "+data.prepare=python prepare.py corpus"], 0).missing
     assert told.endswith("or run: python prepare.py corpus")
 
@@ -481,12 +411,6 @@ def test_every_target_in_the_shipped_configs_exists() -> None:
     for path in CONF.rglob("*.yaml"):
         for target in targets(OmegaConf.to_container(OmegaConf.load(path))):
             assert target == "${model._target_}" or callable(locate(target))  # the reference is another config's target
-
-
-def test_an_override_is_parsed_into_key_and_value() -> None:
-    assert parse("a.b=[1,2.5,x]").value == [1, 2.5, "x"]
-    assert parse("+a=1").adds and parse("++a=1").adds and not parse("a=1").adds
-    assert parse("a='1'").value == "1"
 
 
 def test_references_are_resolved_as_omegaconf_resolves_them() -> None:

@@ -32,23 +32,6 @@ def fail_with(number: int) -> Any:
     return failing
 
 
-class FullDisk:
-    """A stream that takes some bytes and then finds the disk full."""
-
-    def __init__(self, stream: Any) -> None:
-        self.stream = stream
-
-    def __enter__(self) -> "FullDisk":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stream.close()
-
-    def write(self, content: bytes) -> int:
-        self.stream.write(content[:3])
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
 def test_content_and_folders_are_written(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "file"
     write_atomically(path, b"one")
@@ -57,7 +40,7 @@ def test_content_and_folders_are_written(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-@pytest.mark.parametrize("where", ["fsync", "write", "rename", "chmod"])
+@pytest.mark.parametrize("where", ["fsync", "rename"])
 @pytest.mark.parametrize("existing", [True, False])
 def test_a_failing_write_leaves_the_old_file_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, existing: bool
@@ -66,33 +49,12 @@ def test_a_failing_write_leaves_the_old_file_and_nothing_else(
     if existing:
         path.write_bytes(b"old")
     with monkeypatch.context() as patch:
-        if where == "fsync":
-            patch.setattr(os, "fsync", fail_with(errno.ENOSPC))
-        elif where == "write":
-            real = os.fdopen
-            patch.setattr(os, "fdopen", lambda *given: FullDisk(real(*given)))
-        elif where == "rename":
-            patch.setattr(Path, "replace", fail_with(errno.ENOSPC))
-        else:
-            patch.setattr(Path, "chmod", fail_with(errno.EROFS))
-        with pytest.raises(OSError, match=r"space|Read-only"):
+        owner, name = {"fsync": (os, "fsync"), "rename": (Path, "replace")}[where]
+        patch.setattr(owner, name, fail_with(errno.ENOSPC))
+        with pytest.raises(OSError, match="space"):
             write_atomically(path, b"new content")
     assert names(tmp_path) == (["file"] if existing else [])
     assert not existing or path.read_bytes() == b"old"
-
-
-def test_a_limit_of_the_operating_system_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"old")
-    code = (
-        "import resource, sys; from pathlib import Path; from paper_repro.base.files import write_atomically\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
-        "try: write_atomically(Path(sys.argv[1]), b'n' * 100_000)\n"
-        "except OSError as error: print(error.errno)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
-    assert int(done.stdout) == errno.EFBIG
-    assert path.read_bytes() == b"old" and names(tmp_path) == ["file"]
 
 
 def test_an_interrupt_in_the_middle_leaves_the_old_file(tmp_path: Path) -> None:
@@ -130,22 +92,18 @@ def test_readers_see_one_whole_file_or_the_other(tmp_path: Path) -> None:
 
 def test_a_digest_is_kept_beside_the_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    write_with_digest(path, b"abc")
-    # FIPS 180-2, appendix B.1
-    expected = b"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\n"
-    assert digest_path(path).read_bytes() == expected
-    assert read_with_digest(path) == b"abc"
-    check_digest(path)
 
-
-def test_a_stream_is_hashed_as_it_is_written(tmp_path: Path) -> None:
     def write(stream: files.HashingStream) -> None:
         assert stream.write(b"a") == 1
         stream.write(memoryview(b"bc"))
         stream.flush()
 
-    stream_with_digest(tmp_path / "file", write)
-    assert read_with_digest(tmp_path / "file") == b"abc"
+    stream_with_digest(path, write)
+    # FIPS 180-2, appendix B.1
+    expected = b"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\n"
+    assert digest_path(path).read_bytes() == expected
+    assert read_with_digest(path) == b"abc"
+    check_digest(path)
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "extend", "no digest", "empty digest", "other digest"])
@@ -163,12 +121,6 @@ def test_damage_is_detected(tmp_path: Path, damage: str) -> None:
         read_with_digest(path)
     with pytest.raises(CorruptFileError):
         check_digest(path)
-
-
-def test_a_file_that_is_not_there_is_not_called_damaged(tmp_path: Path) -> None:
-    for look in (read_with_digest, check_digest):
-        with pytest.raises(FileNotFoundError):
-            look(tmp_path / "absent")
 
 
 def test_a_crash_between_digest_and_file_is_seen_as_damage_not_as_success(

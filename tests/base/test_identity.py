@@ -4,7 +4,6 @@ import copy
 import inspect
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +13,8 @@ from paper_repro.base import identity
 from paper_repro.base.configs import CONF, compose, locate
 from paper_repro.base.errors import RESULTS
 from paper_repro.cells import records
-from paper_repro.tables import plan as plans
-from paper_repro.tables import spec
+from paper_repro.cells.planned import TrainingSettings
 
-SECTIONS = {"training": "paper_repro.cells.planned.TrainingSettings"}
-"""A section that has no class of its own, and the class that reads it."""
 MACHINE_ARGUMENTS = {"cache", "data_root"}
 PROBE = {"_target_": "paper_repro.probes.parameter_count.ParameterCount", "model": {"_target_": "x"}}
 
@@ -30,19 +26,13 @@ def published() -> dict[str, dict[str, Any]]:
         record = records.read(path)
         model = (record.config.get("model") or {}).get("_target_", "")
         task = record.config["task"]["_target_"]
-        found.setdefault(f"{task} {model}", {"id": record.cell, **_kept(record)})
+        own = {"id": record.cell, "config": record.config, "data": record.provenance["data"]}
+        found.setdefault(f"{task} {model}", own)
     return found
 
 
-def _kept(record: records.Record) -> dict[str, Any]:
-    return {"config": record.config, "data": record.provenance["data"]}
-
-
 PUBLISHED = published()
-
-
-def id_of(config: dict[str, Any], data: dict[str, str]) -> str | None:
-    return identity.of_record(config, data)
+id_of = identity.of_record
 
 
 @pytest.mark.parametrize("kind", PUBLISHED)
@@ -118,16 +108,9 @@ def at(config: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
 
 def defaults(name: str) -> dict[str, Any]:
     """The defaults of the constructor that a target or section names."""
-    parameters = inspect.signature(locate_class(name)).parameters.values()
+    found = TrainingSettings if name == "training" else locate(name)
+    parameters = inspect.signature(found).parameters.values()
     return {item.name: item.default for item in parameters if item.default is not inspect.Parameter.empty}
-
-
-def locate_class(name: str) -> Any:
-    if name in SECTIONS:
-        from paper_repro.cells.planned import TrainingSettings
-
-        return TrainingSettings
-    return locate(name)
 
 
 def plain(value: Any) -> Any:
@@ -191,27 +174,8 @@ def test_probes_have_ids_of_their_own() -> None:
     assert identity.probes({"probes": {"z": one["probes"]["a"]}})["z"] == identity.probes(one)["a"]
 
 
-def test_a_derived_metric_leaves_plan_and_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "made"
-    folder.mkdir()
-    own = "like: cem/text\ntitle: T\nsource: {where: w}\naxes: {model: {title: M, values: {llama: {label: L}}}}\n"
-    (folder / "plain.yaml").write_text(own)
-    (folder / "more.yaml").write_text(
-        own + "metrics: {bits: {title: B, unit: bits, direction: lower, derived: {gain: [val_loss, val_loss]}}}\n"
-    )
-    monkeypatch.setenv(spec.EXTRA_PAPERS, str(tmp_path))
-    one, more = (plans.make(spec.load(f"made/{name}"), "cpu") for name in ("plain", "more"))
-    assert [cell.id for cell in one.cells] == [cell.id for cell in more.cells]
-
-
-OTHER_MACHINE = {
-    "accelerator": "gpu",
-    "threads": 2,
-    "tf32": True,
-    "recompute": True,
-    "cuda_graph": True,
-    "fused_optimizer": False,
-}
+TRUE = dict.fromkeys(("tf32", "recompute", "cuda_graph"), True)
+OTHER_MACHINE = {"accelerator": "gpu", "threads": 2, "fused_optimizer": False, **TRUE}
 
 
 @pytest.mark.parametrize("task", sorted(identity.rules().timed))
@@ -230,11 +194,3 @@ def test_a_task_that_measures_time_has_the_speed_in_its_id(task: str) -> None:
     assert identity.settings(identity.recorded(auto)) == identity.settings(auto)
     old = {"task": {"_target_": task}, "seed": 0, "implementation": "reference"}
     assert identity.settings(old) == identity.settings(reference)
-
-
-def test_speed_in_the_machine_section_of_a_shipped_experiment_leaves_the_id() -> None:
-    base = compose("cem/gaussian_process")
-    assert base["machine"]["implementation"] == "auto"
-    for words in (["machine.implementation=reference"], ["machine.compile=true"], ["machine.threads=2"]):
-        assert identity.settings(compose("cem/gaussian_process", words)) == identity.settings(base)
-    assert identity.settings(compose("cem/gaussian_process", ["optimizer.lr=0.1"])) != identity.settings(base)

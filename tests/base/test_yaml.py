@@ -69,27 +69,19 @@ def test_null_is_taken_only_where_it_is_allowed(tmp_path: Path) -> None:
         ("{name: x, size: 2}", "{size: 2}", 10, "missing 'name' in 'one'"),
         ("count: 3\n", "", 2, "missing 'count'"),
         ("count: 3", "count: three", 3, "'count' must be a whole number, not 'three'"),
-        ("count: 3", "count: 3.0", 3, "'count' must be a whole number, not 3.0"),
         ("count: 3", "count: true", 3, "'count' must be a whole number, not True"),
         ("count: 3", "count: -3", 2, "count is not negative"),
         ("title: T", "title: 5", 2, "'title' must be text, not 5"),
-        ("title: T", "title: 1e-3", 2, "'title' must be text, not 0.001"),
-        ("count: 3", "count: 1:30", 3, "'count' must be a whole number, not '1:30'"),
         ("count: 3", "count: !!int 1:30", 3, "not understood: '1:30'"),
         ("flag: true", "flag: yes", 6, "'flag' must be true or false, not 'yes'"),
         ("parts:", "[a, b]:", 9, "a key is one word"),
         ("title: T", "title: !!python/name:os.system", 2, "not understood"),
-        ("flag: true", "flag: 1", 6, "'flag' must be true or false, not 1"),
         ("limit: 2", "limit: .nan", 7, "'limit' must be finite, not nan"),
-        ("limit: 2", "limit: [2]", 7, "'limit' must be a number, not [2]"),
         ("tags: [a, b]", "tags: a", 8, "tags must be a list"),
-        ("tags: [a, b]", "tags: [a, 1]", 8, "'tags' must be text, not 1"),
         ("inner:\n  name: first", "inner: first", 4, "inner must be a mapping"),
         ("flag: true", "flag: true\nflag: false", 7, "duplicate key 'flag' (first at line 6)"),
         ("  name: first", "  <<: {name: first}", 5, "merge keys (<<) are not read"),
         ("flag: true", "flag: ]", 6, "not YAML"),
-        ("count: 3", "count: @3", 3, "not YAML"),
-        ("count: 3", "count: *three", 3, "anchors and aliases are not read"),
         ("tags: [a, b]", "tags: &tags [a, *tags]", 8, "anchors and aliases are not read"),
     ],
 )
@@ -101,45 +93,24 @@ def test_a_mistake_is_named_with_file_and_line(tmp_path: Path, old: str, new: st
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "# only a comment\n", "\n\n"])
-def test_an_empty_file_is_named(tmp_path: Path, text: str) -> None:
-    with pytest.raises(UsageError, match=r"file\.yaml: the file is empty"):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("# only a comment\n", r"file\.yaml: the file is empty"),
+        ("- a\n- b\n", r"file\.yaml:1: this must be a mapping"),
+        (f"{GOOD}---\n{GOOD}", r"file\.yaml:11: not YAML"),
+        (b"title: \xff\xfe", r"file\.yaml: .*can't decode"),
+    ],
+)
+def test_a_file_that_is_no_mapping_is_named(tmp_path: Path, text: str | bytes, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         build(tmp_path, text)
-
-
-@pytest.mark.parametrize("text", ["- a\n- b\n", "just words\n", "--- 1\n"])
-def test_a_file_that_is_no_mapping_is_named(tmp_path: Path, text: str) -> None:
-    with pytest.raises(UsageError, match=r"file\.yaml:1: this must be a mapping"):
-        build(tmp_path, text)
-
-
-def test_two_documents_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"file\.yaml:11: not YAML"):
-        build(tmp_path, f"{GOOD}---\n{GOOD}")
-
-
-def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"file\.yaml: .*can't decode"):
-        build(tmp_path, b"title: \xff\xfe")
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"absent\.yaml"):
-        configs.read(tmp_path / "absent.yaml")
 
 
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        *(
-            ("1e-3", 0.001),
-            ("5E+3", 5000.0),
-            (".5", 0.5),
-            ("2.", 2.0),
-            ("-.inf", -float("inf")),
-            ("0x1F", 31),
-            ("0o17", 15),
-        ),
+        *(("1e-3", 0.001), ("5E+3", 5000.0), (".5", 0.5), ("-.inf", -float("inf")), ("0x1F", 31), ("0o17", 15)),
         *(("010", 10), ("~", None), ("", None), ("null", None), ("True", True), ("no", "no"), ("1:30", "1:30")),
         *(("2024-01-01", "2024-01-01"), ("1_000", "1_000"), ("'1'", "1"), ("!!str 1", "1")),
     ],

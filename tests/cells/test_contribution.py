@@ -60,12 +60,10 @@ def test_an_honest_record_is_accepted(contribute: Callable[..., Finding], publis
     assert finding.accepted and finding == Finding(published[0].cell, "cem/table3 cpu", OK, OK, OK, OK)
 
 
-def better(path: Path) -> None:
-    """Change a number and leave the seal."""
-    path.write_bytes(path.read_bytes().replace(b'"test_rmse":0.', b'"test_rmse":0.0', 1))
-
-
 def test_a_changed_number_breaks_the_seal(contribute: Callable[..., Finding]) -> None:
+    def better(path: Path) -> None:
+        path.write_bytes(path.read_bytes().replace(b'"test_rmse":0.', b'"test_rmse":0.0', 1))
+
     finding = contribute(edit=better)
     assert not finding.accepted and "hash" in finding.seal
 
@@ -99,19 +97,12 @@ def test_code_that_nobody_has_is_refused(
     assert not finding.accepted and finding.code == reason
 
 
-def test_the_curves_of_another_seed_are_recognised(contribute: Callable[..., Finding], published: list[Record]) -> None:
-    finding = contribute(curves=published[1].curves)
-    assert not finding.accepted and finding.numbers == f"the loss curves are of published cell {published[1].cell}"
-
-
-def test_another_number_of_parameters_is_refused(contribute: Callable[..., Finding]) -> None:
-    finding = contribute(parameters=1)
-    assert not finding.accepted and finding.numbers.startswith("1 parameters, ")
-
-
-def test_a_curve_has_to_reach_the_last_step_and_the_final_metric(
+def test_numbers_that_contradict_the_published_ones_or_each_other_are_refused(
     contribute: Callable[..., Finding], published: list[Record]
 ) -> None:
+    finding = contribute(curves=published[1].curves)
+    assert not finding.accepted and finding.numbers == f"the loss curves are of published cell {published[1].cell}"
+    assert contribute(parameters=1).numbers.startswith("1 parameters, ")
     (name, curve), *_ = published[0].curves.items()
     short = {key: values[:-1] for key, values in curve.items()}
     assert " ends at step " in contribute(curves={name: short}).numbers

@@ -1,22 +1,18 @@
 """Records, and what lies beside them, as somebody else may have made them: input, not truth."""
 
-import copy
 import dataclasses
 import errno
 import json
 import os
-import random
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from paper_repro.base import files, identity
+from paper_repro.base import identity
 from paper_repro.base.errors import ROOT, UsageError
-from paper_repro.base.files import CodeState, CorruptFileError, read_code_state, sha256_of_bytes
+from paper_repro.base.files import CodeState, CorruptFileError, sha256_of_bytes
 from paper_repro.base.identity import canonical_json
 from paper_repro.cells import records, runner
 from paper_repro.cells.records import Record, find, record_path
@@ -75,22 +71,22 @@ for _ in range(40):
     NESTED = [NESTED]
 
 WRONG: list[tuple[str, Any]] = [
-    *((field, value) for field in ("cell", "status", "note") for value in (None, 3, ["x"], {}, "x" * 2_000)),
-    *(("cell", name) for name in ("../up", "a/b", ".hidden", "", "nul\0", "/etc")),
+    *((field, value) for field in ("cell", "status", "note") for value in (None, 3, ["x"], "x" * 2_000)),
+    *(("cell", name) for name in ("../up", ".hidden", "", "nul\0", "/etc")),
     ("status", "done"),
     *(("seed", value) for value in (-1, 1.5, "0", None, True, 10**30)),
-    *(("config", value) for value in (None, [], "x", {"a": NESTED}, {str(key): 0 for key in range(2_000)})),
-    *(("metrics", value) for value in (None, [], {"rmse": "0.2"}, {"rmse": None}, {"rmse": [1]}, {"rmse": 10**400})),
-    *(("curves", {"loss": value}) for value in (None, [], {}, {"step": [1], "value": []}, {"step": 1, "value": 1})),
-    ("curves", {"loss": {"step": ["a"], "value": [1.0]}}),
-    *((field, value) for field in ("parameters", "multiply_adds") for value in (-1, 1.5, "7", [], True, 10**30)),
-    *((field, value) for field in ("seconds", "peak_memory_mib") for value in (-1, "1", [], True)),
-    ("seconds", None),
-    *(("provenance", value) for value in (None, [], {"commit": 3}, {"commit": "HEAD"}, {"dirty": "no"}, {"host": "h"})),
-    *(("provenance", {name: ["x"]}) for name in ("versions", "device", "data")),
-    *(("attachments", value) for value in (None, [], {"a.txt": None}, {"a.txt": "short"}, {"a.txt": "g" * 64})),
+    *(("config", value) for value in (None, [], {"a": NESTED}, {str(key): 0 for key in range(2_000)})),
+    *(("metrics", value) for value in (None, [], {"rmse": "0.2"}, {"rmse": None}, {"rmse": 10**400})),
+    *(("curves", {"loss": value}) for value in (None, {}, {"step": [1], "value": []}, {"step": ["a"], "value": [1.0]})),
+    *((field, value) for field in ("parameters", "multiply_adds") for value in (-1, 1.5, "7", True, 10**30)),
+    *((field, value) for field in ("seconds", "peak_memory_mib") for value in (-1, "1", True)),
+    *(
+        ("provenance", value)
+        for value in (None, {"commit": "HEAD"}, {"dirty": "no"}, {"host": "h"}, {"compiled": True})
+    ),
+    *(("attachments", value) for value in (None, [], {"a.txt": None}, {"a.txt": "g" * 64})),
     ("attachments", {f"{number}.txt": "0" * 64 for number in range(60)}),
-    *(("unavailable", value) for value in (None, [], {"score": 3}, {"score": "x" * 2_000})),
+    *(("unavailable", value) for value in (None, {"score": 3}, {"score": "x" * 2_000})),
     ("surprise", 1),
 ]
 
@@ -103,25 +99,8 @@ def test_a_sealed_record_of_other_kinds_or_sizes_is_no_record(
 
 
 PATHS = [
-    "../../../planted.py",
-    "..",
-    ".",
-    "",
-    "/etc/planted",
-    "a/b",
-    "a\\b",
-    ".bashrc",
-    "nul\0byte",
-    "new\nline",
-    "record.json",
-    "RECORD.json",
-    "log.txt",
-    "lease",
-    "logs",
-    "weights.safetensors",
-    "step-000000001.ckpt",
-    "x" * 300,
-    "größe.txt",
+    *("../../../planted.py", "..", "", "/etc/planted", "a/b", "a\\b", ".bashrc", "nul\0byte", "new\nline", "x" * 300),
+    *("RECORD.json", "lease", "logs", "weights.safetensors", "step-000000001.ckpt"),
 ]
 
 
@@ -158,17 +137,9 @@ def _nested(path: Path) -> None:
     path.write_bytes(b"[" * 19_000)
 
 
-def _nested_sections(path: Path) -> None:
-    path.write_bytes(b'{"a":' * 3_900 + b"1" + b"}" * 100)
-
-
 def _circle(path: Path) -> None:
     path.with_name("other").symlink_to(path)
     path.symlink_to("other")
-
-
-def _endless(path: Path) -> None:
-    path.symlink_to("/dev/zero")
 
 
 def _pipe(path: Path) -> None:
@@ -180,7 +151,7 @@ def _huge(path: Path) -> None:
         stream.truncate(1 << 40)
 
 
-@pytest.mark.parametrize("make", [_nested, _nested_sections, _circle, _endless, _pipe, _huge, Path.mkdir])
+@pytest.mark.parametrize("make", [_nested, _circle, _pipe, _huge, Path.mkdir])
 def test_what_is_no_file_or_no_record_counts_as_not_run_in_one_line(
     make: Callable[[Path], Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -192,38 +163,9 @@ def test_what_is_no_file_or_no_record_counts_as_not_run_in_one_line(
     assert len(caplog.records) == 1 and "\n" not in caplog.records[0].getMessage()
 
 
-def test_seeded_damage_of_a_sealed_record_is_refused_or_read(tmp_path: Path, content: dict[str, Any]) -> None:
-    noise, values = random.Random(0), [None, True, -1, 1e300, "x", "\0", [], {}, [[]], {"a": {"b": []}}, 10**25]
-
-    def places(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-        return [path, *(place for key, item in items for place in places(item, (*path, key)))]
-
-    read = 0
-    for number in range(400):
-        damaged = copy.deepcopy(content)
-        *parents, last = noise.choice(places(damaged)[1:])
-        node = damaged
-        for key in parents:
-            node = node[key]
-        node[last] = noise.choice(values)
-        path = seal(tmp_path / str(number) / "record.json", damaged)
-        try:
-            assert records.read(path) == Record(**damaged)
-            read += 1
-        except CorruptFileError as error:
-            assert "\n" not in str(error)
-    assert 0 < read < 200
-
-
 @pytest.mark.parametrize(
     ("commit", "dirty", "message"),
-    [
-        (None, None, "name no commit"),
-        (None, False, "name no commit"),
-        (COMMIT, None, "uncommitted code"),
-        (COMMIT, True, "uncommitted code"),
-    ],
+    [(None, None, "name no commit"), (COMMIT, None, "uncommitted code"), (COMMIT, True, "uncommitted code")],
 )
 def test_a_record_of_unknown_code_is_not_published(
     commit: Any, dirty: Any, message: str, plan: Plan, tmp_path: Path
@@ -238,62 +180,36 @@ def test_a_record_of_unknown_code_is_not_published(
     assert not results.exists()
 
 
-def test_the_state_of_the_code_is_git_s_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert read_code_state(tmp_path) == CodeState(None, None)
-
-    def git(*words: str) -> None:
-        identity = ["-c", "user.name=n", "-c", "user.email=e"]
-        subprocess.run(["git", "-C", str(tmp_path), *identity, *words], check=True, capture_output=True)
-
-    git("init")
-    assert read_code_state(tmp_path) == CodeState(None, None)  # no commit yet
-    code = tmp_path / "kernels" / "code.py"
-    code.parent.mkdir()
-    code.write_text("x = 1\n")
-    git("add", "-A")
-    git("commit", "-m", "first")
-    commit, dirty = read_code_state(tmp_path)
-    assert commit is not None and len(commit) == 40 and dirty is False
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "table.md").touch()
-    assert read_code_state(tmp_path) == (commit, False)
-    index = tmp_path / ".git" / "index"
-    before = index.read_bytes()
-    os.utime(code, (1, 1))
-    assert read_code_state(tmp_path) == (commit, False)
-    assert index.read_bytes() == before, "whoever is killed while git writes leaves a lock"
-    code.write_text("x = 2\n")
-    assert read_code_state(tmp_path) == (commit, True)
-    monkeypatch.setenv("PATH", "")
-    assert read_code_state(tmp_path) == CodeState(None, None)
-    monkeypatch.undo()
-
-    def killed(command: list[str], **_: Any) -> Any:
-        raise subprocess.CalledProcessError(-9, command)
-
-    monkeypatch.setattr(files.subprocess, "run", killed)
-    assert read_code_state(tmp_path) == CodeState(None, None)
-
-
-GIT = """#!/bin/sh
-# The first process that asks finds an uncommitted change; whoever asks later finds it restored.
-case "$*" in
+RESTORED = """case "$*" in
   *rev-parse*) echo {commit} ;;
   *) [ -e {asked} ] || echo ' M paper_repro/models/gpt.py'; touch {asked} ;;
 esac
 """
+"""The first process that asks finds an uncommitted change; whoever asks later finds it restored."""
+COMMITTED = """case "$*" in *rev-parse*) echo >> {asked}
+if [ $(wc -l < {asked}) -le 2 ]; then echo {commit}; else echo {other}; fi;; esac
+"""
+
+
+@pytest.fixture
+def fake_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    if not (ROOT / ".git").exists():
+        pytest.skip("only a checkout has a git state")
+
+    def install(script: str) -> None:
+        path = tmp_path / "bin" / "git"
+        path.parent.mkdir()
+        path.write_text("#!/bin/sh\n" + script.format(commit=COMMIT, other="b" * 40, asked=tmp_path / "asked"))
+        path.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{path.parent}{os.pathsep}{os.environ['PATH']}")
+
+    return install
 
 
 def test_a_line_that_is_restored_while_a_cell_runs_is_still_called_uncommitted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, fake_git: Callable[[str], None]
 ) -> None:
-    if not (ROOT / ".git").exists():
-        pytest.skip("only a checkout has a git state")
-    fake = tmp_path / "bin" / "git"
-    fake.parent.mkdir()
-    fake.write_text(GIT.format(commit=COMMIT, asked=tmp_path / "asked"))
-    fake.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{fake.parent}{os.pathsep}{os.environ['PATH']}")
+    fake_git(RESTORED)
     cells = sweeps.cells(4, batch=2, workers=1, steps=2)
     assert runner.run(cells, tmp_path / "runs").by_status == {FINISHED: 4}
     for cell in cells:  # also those of the second job, which the same process ran
@@ -302,18 +218,9 @@ def test_a_line_that_is_restored_while_a_cell_runs_is_still_called_uncommitted(
 
 
 def test_a_job_that_begins_after_the_code_has_changed_is_called_uncommitted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, fake_git: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if not (ROOT / ".git").exists():
-        pytest.skip("only a checkout has a git state")
-    fake, asked = tmp_path / "bin" / "git", tmp_path / "asked"
-    fake.parent.mkdir()
-    fake.write_text(
-        f'#!/bin/sh\ncase "$*" in *rev-parse*) echo >> {asked}\n'
-        f"if [ $(wc -l < {asked}) -le 2 ]; then echo {COMMIT}; else echo {'b' * 40}; fi;; esac\n"
-    )
-    fake.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{fake.parent}{os.pathsep}{os.environ['PATH']}")
+    fake_git(COMMITTED)
     cells = sweeps.cells(2, workers=1, steps=2)
     assert runner.run(cells, tmp_path / "runs").by_status == {FINISHED: 2}
     origins = [records.read(record_path(tmp_path / "runs", cell.id)).provenance for cell in cells]
@@ -349,26 +256,6 @@ def test_a_full_disk_while_rendering_or_publishing_is_one_line(
         assert "\n" not in str(caught.value)
     assert {path: path.read_bytes() for path in runs.rglob("record.json")} == before
     assert not list(results.rglob("record.json"))
-
-
-def test_a_disk_that_fills_while_cells_run_is_one_line_and_nothing_is_rendered(tmp_path: Path) -> None:
-    text = sweeps.ARTIFACT.replace("+task.steps:", "+task.mishap: disk, +task.steps:")
-    path = tmp_path / "papers" / "test" / "sweep.yaml"
-    path.parent.mkdir(parents=True)
-    path.write_text(text.format(target=sweeps.TARGET, steps=4, delay=0.0))
-    command = [sys.executable, str(ROOT / "scripts" / "reproduce.py"), "test/sweep", "scale=smoke"]
-    found = subprocess.run(
-        [*command, f"runs={tmp_path / 'runs'}"],
-        env={**os.environ, "PAPER_REPRO_PAPERS": str(tmp_path / "papers")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert found.returncode == 1, found.stderr
-    assert "Traceback" not in found.stderr + found.stdout and found.stdout == ""
-    (line,) = [line for line in found.stderr.splitlines() if line.startswith("error: ")]
-    assert "no space left; nothing finished was lost" in line
-    assert not (tmp_path / "runs" / "test").exists()
 
 
 def test_a_disk_that_the_runner_itself_cannot_write_to_stops_the_run(

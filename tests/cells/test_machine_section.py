@@ -10,23 +10,17 @@ from paper_repro.kernels import preferences
 
 NUMBERS = ("workers", "threads", "devices", "checkpoint_every_steps", "stack.most")
 WRONG: list[tuple[str, Any]] = [
-    *((key, value) for key in NUMBERS for value in (0, -1, 1.5, True, "two", float("nan"), [], [1.5], {})),
-    *(("checkpoint_every_seconds", value) for value in (0, -1, float("inf"), float("nan"), True, "soon", [1])),
-    *(("progress_every_seconds", value) for value in (-1, float("nan"), None, "often")),
-    *(("workers", value) for value in (None, [1])),
-    *(("devices", value) for value in (None, [0, 0], [-1], [True])),
-    *(("stack.over", value) for value in (None, "seed", [1], 3)),
-    *(("stack.most", value) for value in (None,)),
-    *(("stack", value) for value in (5, "seed", ["seed"])),
-    *(("compile", value) for value in (None, 1, 0, "always", [True])),
-    *(("cache", value) for value in (5, ["a"])),
-    *(("logger", value) for value in ("tensorbord", True, 3, ["csv"], {})),
-    *(("log_every_steps", value) for value in (0, -1, 1.5, True, None, "all")),
-    *(("data_root", value) for value in (5, True)),
-    *(("data_workers", value) for value in (-1, 1.5, True, None, "two")),
-    *((key, value) for key in ("strategy", "implementation", "accelerator") for value in ("foo", None, True, ["ddp"])),
-    *((key, value) for key in ("tf32", "recompute", "cuda_graph") for value in (None, 1, "auto", [True])),
-    *(("fused_optimizer", value) for value in (1, "auto", [True])),
+    *((key, value) for key in NUMBERS for value in (0, -1, 1.5, True, "two", float("nan"))),
+    *(("checkpoint_every_seconds", value) for value in (0, float("inf"), float("nan"), True, "soon")),
+    *(("progress_every_seconds", value) for value in (-1, float("nan"), None)),
+    *(("devices", value) for value in (None, [], [0, 0], [-1], [1.5])),
+    *(("stack.over", value) for value in (None, "seed", [1])),
+    *(("compile", value) for value in (None, 1, "always")),
+    *(("logger", value) for value in ("tensorbord", True)),
+    *(("data_workers", value) for value in (-1, 1.5, None)),
+    *((key, None) for key in ("workers", "stack.most", "log_every_steps", "tf32", "cuda_graph")),
+    *((key, value) for key in ("strategy", "implementation", "accelerator") for value in ("foo", None, ["ddp"])),
+    *((key, 5) for key in ("stack", "cache", "data_root", "recompute", "fused_optimizer")),
 ]
 
 
@@ -47,12 +41,6 @@ def test_implementations_are_those_of_the_kernels() -> None:
 @pytest.mark.parametrize("choice", sorted(path.stem for path in (CONF / "machine").glob("*.yaml")))
 def test_what_is_shipped_is_accepted_and_null_where_it_has_a_meaning(choice: str) -> None:
     config = compose("cem/gaussian_process", [f"machine={choice}", "machine.threads=null"])
-    check_machine(config)
-    for key, value in {
-        "compile": "auto",
-        "checkpoint_every_seconds": None,
-        "devices": [0, 2],
-        "progress_every_seconds": 0,
-    }.items():
-        check_machine({"machine": {**config["machine"], key: value}})
-    check_machine({})
+    other = {"compile": "auto", "checkpoint_every_seconds": None, "devices": [0, 2], "progress_every_seconds": 0}
+    for section in (config["machine"], config["machine"] | other, None):
+        check_machine({"machine": section})

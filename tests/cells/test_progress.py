@@ -27,7 +27,6 @@ def test_a_job_is_named_by_what_its_cells_share() -> None:
     others = tuple(replace(CELL, seed=seed, key=(("kernel", name), CELL.key[1])) for seed, name in enumerate("abc"))
     assert Job(others).label == "t2 seeds 0-2"
     assert Job((others[0], replace(others[2], seed=5))).label == "t2 seeds 0,5"
-    assert Job((replace(CELL, key=()),)).label == "seed 0"
     assert CELL.name == "rbf t2 seed 0"
 
 
@@ -67,9 +66,6 @@ def test_elsewhere_than_on_a_terminal_a_line_is_printed_where_something_changed(
         job.step, job.loss = 31, 1.5
         (line,) = wait(30)
         assert re.fullmatch(r"1/3 .* 1 left, ETA \d min: t2 seed 0: step 31/100, loss 1.5", line), line
-        for job.step in range(32, 42):
-            assert len(wait(1)) <= 1
-        assert len(out.getvalue().splitlines()) == 3 + 1, "a line each ten seconds"
         job.step = 100
         display.say("t2 diverged")
         (line,) = wait(10)

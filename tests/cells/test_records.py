@@ -1,9 +1,7 @@
 import dataclasses
-import errno
 import json
 import logging
 import math
-import os
 import random
 import socket
 from pathlib import Path
@@ -12,12 +10,11 @@ from typing import Any
 import pytest
 
 from paper_repro.base import identity
-from paper_repro.base.errors import UsageError
 from paper_repro.base.files import CorruptFileError, read_code_state, sha256_of_bytes
 from paper_repro.base.identity import canonical_json
 from paper_repro.cells import records
 from paper_repro.cells.records import LIMIT_BYTES, Record, find, from_outcome, read, record_path, thin, write
-from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, Outcome
+from paper_repro.cells.tasks import FAILED, FINISHED, Outcome
 
 CONFIG = {"seed": 3, "lr": 1e-05, "name": "größe", "machine": {"workers": 2, "data_root": "/somewhere"}}
 CELL = identity.settings(CONFIG)
@@ -48,12 +45,7 @@ def test_the_same_record_has_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
-def test_the_machine_section_stays_out_and_the_seed_comes_from_the_config() -> None:
-    assert "machine" not in small().config and small().seed == 3
-    assert small().seconds == 1.235
-
-
-def test_every_flipped_bit_of_every_byte_is_detected(tmp_path: Path) -> None:
+def test_every_flipped_bit_and_every_other_length_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     write(path, small())
     whole = path.read_bytes()
@@ -68,22 +60,11 @@ def test_every_flipped_bit_of_every_byte_is_detected(tmp_path: Path) -> None:
                 undetected.append((index, bit))
             except CorruptFileError as error:
                 assert "delete it to run the cell again" in str(error)
-    assert len(whole) > 500 and not undetected
-
-
-def test_every_truncation_and_every_longer_file_is_detected(tmp_path: Path) -> None:
-    path = tmp_path / "record.json"
-    write(path, small())
-    whole = path.read_bytes()
-    for damaged in [whole[:length] for length in range(len(whole))] + [
-        whole + b" ",
-        whole + b"\n",
-        b" " + whole,
-        whole * 2,
-    ]:
+    for damaged in (*(whole[:length] for length in range(len(whole))), whole + b"\n", b" " + whole, whole * 2):
         path.write_bytes(damaged)
         with pytest.raises(CorruptFileError):
             read(path)
+    assert len(whole) > 500 and not undetected
 
 
 @pytest.mark.parametrize(
@@ -124,7 +105,7 @@ def test_no_record_is_not_a_damaged_record(tmp_path: Path, caplog: pytest.LogCap
     assert not caplog.records
 
 
-@pytest.mark.parametrize(("count", "points"), [(1, 100_000), (8, 3_000), (40, 1_000), (150, 500)])
+@pytest.mark.parametrize(("count", "points"), [(1, 100_000), (40, 1_000), (150, 500)])
 def test_a_record_is_never_over_the_limit(tmp_path: Path, count: int, points: int) -> None:
     outcome = Outcome(FINISHED, {"rmse": 0.25}, curves(count, points))
     path = tmp_path / "record.json"
@@ -136,13 +117,6 @@ def test_a_record_is_never_over_the_limit(tmp_path: Path, count: int, points: in
         assert len(curve["step"]) == len(curve["value"])
         if curve["step"]:
             assert (curve["step"][0], curve["step"][-1]) == (0, points - 1)
-
-
-def test_curves_are_thinned_no_more_than_the_limit_asks_for(tmp_path: Path) -> None:
-    write(tmp_path / "one", from_outcome("c", CONFIG, Outcome(FINISHED, {}, curves(1, 3000)), PROVENANCE))
-    assert len(read(tmp_path / "one").curves["curve 0"]["step"]) == records.CURVE_POINTS
-    write(tmp_path / "many", from_outcome("c", CONFIG, Outcome(FINISHED, {}, curves(30, 3000)), PROVENANCE))
-    assert 2 <= len(read(tmp_path / "many").curves["curve 0"]["step"]) < records.CURVE_POINTS
 
 
 def test_what_cannot_be_thinned_below_the_limit_is_refused(tmp_path: Path) -> None:
@@ -160,13 +134,6 @@ def test_thinning_keeps_first_and_last_and_spaces_evenly() -> None:
     assert found["value"][1] == 123.457
     assert thin([(0, 1.0), (1, math.nan), (2, math.inf), (3, 2.0)], 11) == {"step": [0, 3], "value": [1.0, 2.0]}
     assert thin([], 11) == {"step": [], "value": []}
-
-
-def test_values_that_are_not_finite_do_not_enter_a_record(tmp_path: Path) -> None:
-    outcome = Outcome(DIVERGED, {"rmse": math.nan, "loss": math.inf, "steps": 12}, note="loss is nan at step 12")
-    write(tmp_path / "record.json", from_outcome("c", CONFIG, outcome, PROVENANCE))
-    found = read(tmp_path / "record.json")
-    assert found.metrics == {"steps": 12.0} and not found.unavailable and found.note == "loss is nan at step 12"
 
 
 def test_what_was_measured_and_is_not_finite_is_said(tmp_path: Path) -> None:
@@ -209,38 +176,11 @@ def test_the_device_of_a_gpu_says_how_float32_products_are_computed(monkeypatch:
     assert records.device({"machine": machine | {"tf32": False}}) == "card 1, float32 products in full"
 
 
-def test_a_full_disk_leaves_the_old_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = record_path(tmp_path, "c")
-    write(path, small())
-
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match="No space left") as caught:
-            write(path, small(seed=4))
-    assert caught.value.errno == errno.ENOSPC
-    assert read(path) == small()
-    assert [item.name for item in path.parent.iterdir()] == ["record.json"]
-
-
 def beside(root: Path, record: Record, name: str, content: bytes) -> Path:
     path = record_path(root, record.cell).parent / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     return path
-
-
-def test_a_record_names_what_lies_beside_it_and_what_it_lacks(tmp_path: Path) -> None:
-    lacks = {"perplexity": "needs gpt2: " + "x" * 1000}
-    outcome = Outcome(FINISHED, {"rmse": 0.25}, attachments={"a.txt": sha256_of_bytes(b"text")}, unavailable=lacks)
-    record = from_outcome(CELL, CONFIG, outcome, PROVENANCE)
-    write(record_path(tmp_path, record.cell), record)
-    found = find(tmp_path, record.cell)
-    assert found == record and found.done
-    assert found.attachments == {"a.txt": sha256_of_bytes(b"text")}
-    assert found.unavailable == {"perplexity": lacks["perplexity"][: records.NOTE_CHARACTERS]}
 
 
 def test_an_attachment_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -265,16 +205,3 @@ def test_a_record_from_before_there_were_attachments_is_read(tmp_path: Path) -> 
     content["sha256"] = sha256_of_bytes(canonical_json(content).encode())
     path.write_text(canonical_json(content) + "\n")
     assert read(path) == small()
-
-
-def test_a_record_says_what_was_compiled_and_one_that_does_not_is_read(tmp_path: Path) -> None:
-    assert "compiled" not in small().provenance
-    why = "yes: 51.1 ms a pass compiled, 65.1 ms uncompiled"
-    record = from_outcome(CELL, CONFIG, Outcome(FINISHED, compiled=why), PROVENANCE)
-    write(tmp_path / "record.json", record)
-    assert read(tmp_path / "record.json").provenance["compiled"] == why
-    long = from_outcome(CELL, CONFIG, Outcome(FINISHED, compiled="no: " + "x" * 10_000), PROVENANCE)
-    write(tmp_path / "record.json", long)
-    assert len(read(tmp_path / "record.json").provenance["compiled"]) == records.NOTE_CHARACTERS
-    with pytest.raises(UsageError, match="provenance"):
-        write(tmp_path / "record.json", dataclasses.replace(record, provenance={**PROVENANCE, "compiled": True}))

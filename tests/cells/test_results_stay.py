@@ -22,7 +22,7 @@ from paper_repro.cells.tasks import FAILED, FINISHED, Outcome
 from paper_repro.cells.worker import MEMBERS, Channel, Worker
 from paper_repro.launchers.drain import Drain, Order
 from paper_repro.tests.support import sweeps
-from paper_repro.tests.support.slow_task import LOG_VARIABLE, SlowTask
+from paper_repro.tests.support.slow_task import SlowTask
 
 
 def work(runs: Path, cells: list[PlannedCell], fill: bool = False) -> list[dict[str, Any]]:
@@ -64,29 +64,23 @@ def test_a_death_is_not_recorded_over_what_another_runner_has(tmp_path: Path, he
     pool, origin = Dispatcher.__new__(Dispatcher), records.provenance("a device", read_code_state())
     pool._runs = tmp_path
     if held:
-        holder = "import sys, time; from pathlib import Path; from paper_repro.cells.leases import hold\n"
-        holder += f"with hold(Path({str(tmp_path)!r}), [{cell.id!r}]): print('held', flush=True); time.sleep(60)"
-        with subprocess.Popen([sys.executable, "-c", holder], stdout=subprocess.PIPE) as other:
-            assert other.stdout is not None and other.stdout.readline() == b"held\n"
+        with leases.hold(tmp_path, [cell.id]):
             assert not pool._record_death(cell, "it died", origin)
             assert not record_path(tmp_path, cell.id).exists()
-            other.kill()
     else:
         put(tmp_path, cell, FINISHED, total=1.0)
         before = record_path(tmp_path, cell.id).read_bytes()
         assert not pool._record_death(cell, "it died", origin)
         assert record_path(tmp_path, cell.id).read_bytes() == before
-    assert not leases.lease_path(tmp_path, cell.id).exists() or held
+    assert not leases.lease_path(tmp_path, cell.id).exists()
     (alone,) = sweeps.cells(1, steps=7)
     assert pool._record_death(alone, "it died", origin)
     assert records.read(record_path(tmp_path, alone.id)).note == "it died"
 
 
 def test_a_batch_that_was_cut_off_after_a_record_goes_on_with_the_members_it_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = tmp_path / "log"
-    monkeypatch.setenv(LOG_VARIABLE, str(log))
     cells = sweeps.cells(3, batch=3, steps=2)
     put(tmp_path, cells[0], FINISHED, total=1.0)
     rest = [cell.id for cell in cells[1:]]
@@ -106,11 +100,7 @@ def test_a_batch_that_was_cut_off_after_a_record_goes_on_with_the_members_it_had
     assert not list((tmp_path / "stacks").iterdir())
 
 
-def test_a_cell_that_failed_since_the_order_was_given_is_not_run_by_a_later_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = tmp_path / "log"
-    monkeypatch.setenv(LOG_VARIABLE, str(log))
+def test_a_cell_that_failed_since_the_order_was_given_is_not_run_by_a_later_job(tmp_path: Path, log: Path) -> None:
     cells = sweeps.cells(2, steps=2, mishap="raise", at=1)
     (tmp_path / "runs").mkdir()
     given = (tmp_path / "runs").stat().st_mtime_ns

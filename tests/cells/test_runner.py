@@ -1,9 +1,6 @@
-import errno
 import io
 import json
 import multiprocessing
-import os
-import subprocess
 import sys
 import threading
 import time
@@ -21,14 +18,6 @@ from paper_repro.cells.planned import jobs
 from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, OUT_OF_MEMORY
 from paper_repro.tests.support import sweeps
-from paper_repro.tests.support.slow_task import LOG_VARIABLE
-
-
-@pytest.fixture
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "task.log"
-    monkeypatch.setenv(LOG_VARIABLE, str(path))
-    return path
 
 
 def _record(runs: Path, cell: str) -> records.Record:
@@ -57,11 +46,6 @@ def test_batches_are_even_ordered_and_leave_one_record_a_cell(tmp_path: Path, lo
     assert runner.run(cells, runs, io.StringIO()).exit_code == 0
     assert all(_record(runs, cell.id).status == FINISHED for cell in cells)
     assert not list((runs / "stacks").iterdir())
-
-
-def test_cells_of_another_shape_do_not_share_a_batch() -> None:
-    cells = [*sweeps.cells(2, batch=8, steps=2), *sweeps.cells(2, batch=8, steps=3)]
-    assert [len(group.cells) for group in jobs(cells)] == [2, 2]
 
 
 def test_what_measures_time_runs_alone_after_all_others(
@@ -144,39 +128,6 @@ def test_a_full_disk_stops_the_sweep_and_loses_nothing_finished(tmp_path: Path, 
     assert all(_record(runs, cell.id).status == FINISHED for cell in cells if cell.seed in kept)
 
 
-def test_a_real_full_disk_keeps_earlier_records_readable(tmp_path: Path, log: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(disk)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"cannot mount a tmpfs: {mounted.stderr.decode().strip()}")
-    try:
-        runs = disk / "runs"
-        cells = sweeps.cells(60, batch=10, workers=1, steps=2)
-        result = runner.run(cells, runs, io.StringIO())
-        assert result.exit_code == 1 and "no space left" in result.fatal
-        found = list(runs.glob("cells/*/record.json"))
-        assert 0 < len(found) < 60
-        assert all(records.read(path).status == FINISHED for path in found)
-        with pytest.raises(UsageError, match="no space left"):
-            (disk / "filler").write_bytes(b"")
-            _fill(disk / "filler")
-            runner.open_runs_folder(runs)
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
-
-
-def _fill(path: Path) -> None:
-    with path.open("wb", buffering=0) as stream:
-        try:
-            while True:
-                stream.write(b"x" * 1024)
-        except OSError as error:
-            assert error.errno == errno.ENOSPC
-
-
 def test_damaged_records_and_checkpoints_are_run_again(tmp_path: Path, log: Path) -> None:
     runs = tmp_path / "runs"
     cells = sweeps.cells(3, steps=2)
@@ -227,26 +178,6 @@ def test_a_runs_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
         runner.run(sweeps.cells(1), tmp_path / "runs", io.StringIO())
 
 
-def test_a_read_only_runs_folder_is_refused(tmp_path: Path) -> None:
-    runs = tmp_path / "runs"
-    runs.mkdir()
-    mounted = os.geteuid() == 0
-    if mounted:  # to whom permissions mean nothing
-        command = ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(runs)]
-        if subprocess.run(command, capture_output=True, check=False).returncode:
-            pytest.skip("root, and cannot mount a read-only folder")
-    else:
-        runs.chmod(0o555)
-    try:
-        with pytest.raises(UsageError, match=r"cannot write there .*runs=DIR"):
-            runner.run(sweeps.cells(1), runs, io.StringIO())
-    finally:
-        if mounted:
-            subprocess.run(["umount", str(runs)], check=True)
-        else:
-            runs.chmod(0o755)
-
-
 def test_what_a_finished_batch_left_behind_is_cleared(tmp_path: Path) -> None:
     runs, cells = tmp_path / "runs", sweeps.cells(2, batch=2, steps=1)
     runner.run(cells, runs, io.StringIO())
@@ -254,14 +185,6 @@ def test_what_a_finished_batch_left_behind_is_cleared(tmp_path: Path) -> None:
     left.mkdir(parents=True)
     runner.run(cells, runs, io.StringIO())
     assert not left.exists()
-
-
-def test_progress_lines_tell_done_running_left_and_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paper_repro.cells.progress.PLAIN_EVERY_SECONDS", 0.0)
-    stream = io.StringIO()
-    runner.run(sweeps.cells(4, steps=10, delay=0.1, workers=2), tmp_path / "runs", stream)
-    text = stream.getvalue()
-    assert "/4 cells done" in text and "2 running" in text and "ETA" in text and "loss" in text and "step" in text
 
 
 def test_a_cell_that_failed_in_another_runner_is_not_run_again_by_this_one(tmp_path: Path, log: Path) -> None:
