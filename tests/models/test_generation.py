@@ -83,9 +83,9 @@ def test_only_allowed_ids_are_generated() -> None:
 
 def test_wrong_arguments_are_refused() -> None:
     model = gpt.GPT(11, 8, 6, 2, num_layers=1)
-    with pytest.raises(ValueError, match=r"no token, expected at least one: a blank prompt is two newlines"):
+    with pytest.raises(ValueError, match="no token"):
         generate(model, [], 1)
-    with pytest.raises(ValueError, match=r"ids go from 2 to 11, expected 0 to 10: use the tokenizer"):
+    with pytest.raises(ValueError, match="ids go from 2 to 11"):
         generate(model, [2, 11], 1)
     with pytest.raises(ValueError, match="GPT has no energies that could settle"):
         generate(model, [1], 1, settle=Settle(0.1))
