@@ -67,7 +67,7 @@ class Modulation(NamedTuple):
 
 
 class Projection(nn.Module):
-    """x W^T (+ b) for ``parts`` matrices of one shape side by side, each Xavier-normal: (..., D) -> (..., parts V)."""
+    """x W^T (+ b) of ``parts`` matrices side by side, each Xavier-normal: (..., inputs) -> (..., parts outputs)."""
 
     def __init__(self, inputs: int, outputs: int, parts: int = 1, biased: bool = False) -> None:
         super().__init__()
