@@ -10,8 +10,6 @@ class CEMSlimPajama(ChunkedNextTokenModule):
 
     Weight decay is for matrices, U and V of the preconditioners among them, and for no ``diagonal``, be it one for each
     head: the paper does not say what it was for (our reading).
-
-    Shape: ids and next ids (B, J), int64; the model is a Llama.
     """
 
     def parameter_groups(self) -> list[dict[str, Any]]:

@@ -49,10 +49,7 @@ class CETCelebA(PaperModule):
         free_steps, nudged_steps, beta, step_size: see ``Phases``; evaluations relax for ``free_steps``.
         compare_batches: of every split, for the cosine; 0: none.
 
-    Shape: masked images and images (B, C, H, H); the model is a CET.
-
-    Raises:
-        UsageError: an unknown method, or phases out of range.
+    Shape: masked images and images (B, C, H, H).
     """
 
     model: CET
@@ -72,21 +69,15 @@ class CETCelebA(PaperModule):
     ) -> None:
         super().__init__(model, optimizer, schedule)
         self.automatic_optimization = False
-        try:
-            self.method = one_of("method", method, LEARNING)
-            self.phases = Phases(free_steps, nudged_steps, beta, step_size)
-            self.compare_batches = at_least("compare_batches", compare_batches, 0)
-        except ValueError as error:
-            raise UsageError(f"module: {error}") from error
+        self.method = one_of("method", method, LEARNING)
+        self.phases = Phases(free_steps, nudged_steps, beta, step_size)
+        self.compare_batches = at_least("compare_batches", compare_batches, 0)
 
     def loss(self, batch: Images) -> Tensor:
         raise UsageError("CET learns one model at a time, its gradients are no loss's: set machine.stack=null")
 
     def counted(self, batch: Images) -> Tensor:
-        """Return the forward half of a training step: its free and nudged steps, as differentiable steps.
-
-        T steps of B images are as many multiply-adds as one step of T B.
-        """
+        """Return the forward half of a training step: its T steps of B images, as one differentiable step of T B."""
         masked, images = batch  # (B, C, H, H)
         nudged = self.phases.nudged_steps * (2 if self.method == "ep" else 1)
         steps = self.phases.free_steps + nudged

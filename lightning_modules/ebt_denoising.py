@@ -13,7 +13,6 @@ from torch.nn import functional
 from torch.optim import Optimizer
 from torchmetrics import Metric
 
-from paper_repro.base.errors import UsageError
 from paper_repro.lightning_modules.prediction_descent import Pair, PredictionDescent, ReplaySettings
 from paper_repro.metrics.pooled import Mean, new_errors, update_errors
 from paper_repro.models import ebt_image as diffusion
@@ -31,11 +30,6 @@ class EBTDenoising(PredictionDescent):
 
     Args:
         time: t, of the noise of training, 0 ... 999.
-
-    The other arguments are those of ``PredictionDescent``; the model is an ImageEBT.
-
-    Raises:
-        UsageError: as ``PredictionDescent``, or a time outside the schedule.
     """
 
     model: ImageEBT
@@ -51,7 +45,7 @@ class EBTDenoising(PredictionDescent):
         time: int = 99,
     ) -> None:
         super().__init__(model, optimizer, schedule, thinking, step_size_multiplier, replay)
-        self.time = _time("time", time)
+        self.time = diffusion.check_time(time)
 
     def read(self, batch: Tensor) -> Pair:
         patches = self.model.patches.cut(batch)  # (B, T, V)
@@ -81,18 +75,13 @@ class DiffusionDenoising(PaperModule):
 
     Args:
         time: the last time of training, 0 ... 999.
-
-    The model is a DiT.
-
-    Raises:
-        UsageError: a time outside the schedule.
     """
 
     model: DiT
 
     def __init__(self, model: DiT, optimizer: Callable[..., Optimizer], schedule: Schedule, time: int = 99) -> None:
         super().__init__(model, optimizer, schedule)
-        self.time = _time("time", time)
+        self.time = diffusion.check_time(time)
 
     def random_tensors(self, batch: Tensor) -> dict[str, Distribution]:
         return {"noise": Normal(tuple(batch.shape)), "times": Uniform((len(batch),))}
@@ -115,10 +104,3 @@ class DiffusionDenoising(PaperModule):
         times = (places * (self.time + 1)).long().clamp(max=self.time)  # (B,)
         squared, bits = diffusion.losses(self.model, images, times, noise)
         return (squared + bits).mean()
-
-
-def _time(name: str, value: int) -> int:
-    try:
-        return diffusion.check_time(value)
-    except ValueError as error:
-        raise UsageError(f"module.{name}: {error}") from error

@@ -24,8 +24,7 @@ class EBTLanguage(PredictionDescent):
     begin from fresh normal numbers and take the most steps of training with the model's own alpha and the noise of
     training, as in EBT's code.
 
-    Shape: ids and next ids (B, T), int64; targets of -100 do not count.  The model is an EBT.  Arguments and errors are
-    those of ``PredictionDescent``.
+    Shape: ids and next ids (B, T), int64; targets of -100 do not count.
     """
 
     model: EBT

@@ -51,11 +51,6 @@ class SudokuClassifier(PaperModule):
 
     Args:
         supervise: whether the losses of all iterations are averaged ("mean"), or the "last" one counts.
-
-    The model is a SudokuFeedForward or a SudokuRecursive.
-
-    Raises:
-        UsageError: an unknown word.
     """
 
     model: SudokuFeedForward
@@ -68,10 +63,7 @@ class SudokuClassifier(PaperModule):
         supervise: str = "mean",
     ) -> None:
         super().__init__(model, optimizer, schedule)
-        try:
-            self.supervise = one_of("supervise", supervise, LOSSES)
-        except ValueError as error:
-            raise UsageError(f"module: {error}") from error
+        self.supervise = one_of("supervise", supervise, LOSSES)
 
     def loss(self, batch: Pair) -> Tensor:
         givens, solutions = batch
@@ -104,8 +96,7 @@ class SudokuClassifier(PaperModule):
 class EBTSudoku(PredictionDescent):
     """EBT on Sudoku: boards in the place of texts, and blank cells in that of tokens.
 
-    Evaluations begin from fresh normal numbers and take the most steps of training, without noise.  The arguments are
-    those of PredictionDescent; the model is a SudokuEBT.
+    Evaluations begin from fresh normal numbers and take the most steps of training, without noise.
     """
 
     model: SudokuEBT

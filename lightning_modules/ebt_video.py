@@ -29,8 +29,6 @@ class EBTVideo(PredictionDescent):
 
     Metrics of each split: ``loss`` after the most steps of training and ``first_loss`` after the first one, from fresh
     normal numbers and without noise.
-
-    The arguments are those of ``PredictionDescent``; the model is a LatentEBT.
     """
 
     model: LatentEBT
@@ -71,7 +69,7 @@ class EBTVideo(PredictionDescent):
 
 
 class TransformerVideo(PaperModule):
-    """The baseline, Transformer++ on frames: Smooth L1; ``loss`` of each split.  The model is a LatentTransformer."""
+    """The baseline, Transformer++ on frames: Smooth L1; ``loss`` of each split."""
 
     model: LatentTransformer
 

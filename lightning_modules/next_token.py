@@ -54,10 +54,7 @@ class NextTokenModule(PaperModule):
 
 
 class ChunkedNextTokenModule(NextTokenModule):
-    """The same of a RotaryLanguageModel, whose logits never lie whole in memory.
-
-    Shape: ids and next ids (B, T), int64.
-    """
+    """The same of a RotaryLanguageModel, whose logits never lie whole in memory."""
 
     model: RotaryLanguageModel
 

@@ -7,12 +7,9 @@ from paper_repro.models.ngpt import NGPT
 
 
 class NGPTSpeedup(ChunkedNextTokenModule):
-    """Next-token cross-entropy; nGPT's matrices are kept at unit rows.
+    """Next-token cross-entropy; nGPT's matrices are projected to unit rows right after every optimiser step.
 
-    Weight decay, which nGPT has none of, is for matrices only.  The group of the matrices asks for ``unit_rows``, so
-    that they are projected right after every optimiser step, whichever optimiser makes it.
-
-    Shape: ids and next ids (B, T), int64; the model is a RotaryLanguageModel.
+    Weight decay, which nGPT has none of, is for matrices only.
     """
 
     def parameter_groups(self) -> list[dict[str, Any]]:

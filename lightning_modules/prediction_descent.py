@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,9 +42,6 @@ class ReplaySettings:
     """A ring of contexts with the predictions that they ended with, from which some rows of each batch start.
 
     EBT's code keeps 192 samples and adds half a batch of them.
-
-    Raises:
-        ValueError: a number out of range.
     """
 
     capacity: int = 192
@@ -62,16 +59,12 @@ class ReplaySettings:
             at_least("kept", self.kept)
 
 
-@dataclass(frozen=True)
-class _Step:
+class _Step(NamedTuple):
     """One batch, with what its replayed rows bring."""
 
-    context: Tensor
-    """(B, T, ...)."""
-    targets: Tensor
-    """(B, T, ...)."""
-    start: Tensor
-    """(B, T, V)."""
+    context: Tensor  # (B, T, ...)
+    targets: Tensor  # (B, T, ...)
+    start: Tensor  # (B, T, V)
     settings: ThinkingSettings
 
 
@@ -87,10 +80,6 @@ class PredictionDescent(PaperModule):
 
     Shape: ``read`` gives contexts and targets of a batch, (B, T) each, int64; targets of -100 do not count.  A
     continuous model has (B, T, V) in their place.
-
-    Raises:
-        UsageError: settings out of range, a rule that does not fit the model, a ring for a continuous one, or more
-            landscapes than steps.
     """
 
     constants = frozenset({"num_steps"})
@@ -106,13 +95,10 @@ class PredictionDescent(PaperModule):
         replay: ReplaySettings | Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(model, optimizer, schedule)
-        try:
-            self.thinking = _built(ThinkingSettings, thinking or {})
-            self.replay = None if replay is None else _built(ReplaySettings, replay)
-            self.step_size_multiplier = positive("step_size_multiplier", step_size_multiplier)
-            check_rule(self.thinking.rule, self.model.continuous)
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"module: {error}") from error
+        self.thinking = _built(ThinkingSettings, thinking or {})
+        self.replay = None if replay is None else _built(ReplaySettings, replay)
+        self.step_size_multiplier = positive("step_size_multiplier", step_size_multiplier)
+        check_rule(self.thinking.rule, self.model.continuous)
         if self.model.continuous and replay is not None:
             raise UsageError("module.replay keeps distributions over tokens: leave it out where states are continuous")
         if self.model.num_landscapes > self.thinking.num_steps:

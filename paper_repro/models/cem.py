@@ -34,9 +34,7 @@ class Preconditioner(nn.Module):
     P > 0 holds only while U V^T + V U^T is small against the diagonal: nothing enforces it.
 
     Args:
-        kind: "none" (P = I), "diagonal" or "diagonal_low_rank".
-        width, rank: D, and r of the last kind.
-        default_rank: r if ``rank`` is None.
+        width, rank: D, and r; ``default_rank`` if None.
         stack: leading dimensions of p, U and V, for one P each, such as (K,) for K heads.
         diagonal_init: of d = sqrt(D) p.  At the paper's 1 (p = 1/sqrt(D)), the default, P starts at softplus(1) =
             1.313; at log(e - 1) = 0.5413 it starts at the identity.
@@ -93,17 +91,11 @@ class CEMPart(nn.Module):
     """A part of a block that takes S steps down an energy of its own: x <- x + eta update(x, h) (CEM, Algorithm 1).
 
     A subclass defines ``energy`` and ``update``, and may define ``all_steps``.  RMSNorm(x) = x / rms(x) * g, with one
-    learnable g, (D,), stands for:
+    learnable g, (D,), stands for ``norm_context``: h = RMSNorm(stream), else h = stream; and for ``norm_inside``: u =
+    RMSNorm(x), else u = x; the gradient is taken at u and added to x, without the chain rule through the norm.
 
-    * ``norm_context``: h = RMSNorm(stream), else h = stream;
-    * ``norm_inside``: u = RMSNorm(x), else u = x; the gradient is taken at u and added to x, without the chain rule
-      through the norm;
-
-    and ``start``: x_0 is the stream ("raw", with which S = 1, P = I is a weight-tied pre-norm block) or h ("normed",
-    Algorithm 1 read literally, which loses the residual stream).
-
-    Args:
-        width, num_steps, step_size: D, S, eta.
+    ``start``: x_0 is the stream ("raw", with which S = 1, P = I is a weight-tied pre-norm block) or h ("normed",
+    Algorithm 1 read literally, which loses the residual stream).  D, S and eta are width, num_steps and step_size.
     """
 
     norm_eps = 1e-6
@@ -123,11 +115,11 @@ class CEMPart(nn.Module):
 
     def energy(self, u: Tensor, context: Tensor) -> Tensor:
         """Compute the energy of every token, (...,), for u and h (..., D)."""
-        raise NotImplementedError(f"{type(self).__name__} must say what its energy is")
+        raise NotImplementedError
 
     def update(self, x: Tensor, context: Tensor) -> Tensor:
         """Compute what a step adds at x, (..., D), before eta."""
-        raise NotImplementedError(f"{type(self).__name__} must say what its update is")
+        raise NotImplementedError
 
     def context(self, stream: Tensor) -> Tensor:
         """Return h, (..., D): the stream, normed with ``norm_context``; it stays fixed during the descent."""
@@ -157,13 +149,9 @@ class CEMPart(nn.Module):
         energies_at: Collection[int] = (),
         states_at: Collection[int] = (),
     ) -> Trajectory[Tensor]:
-        """Descend from ``stream``, (..., D); what only asks for the last step goes through ``all_steps``.
+        """Descend from ``stream``, (..., D), by S steps; what only asks for the last step goes through ``all_steps``.
 
-        Args:
-            stream: what the block hands on to this part.
-            num_steps: S of this descent; the part's own if None.
-            energies_at, states_at: the steps at which energies, (R, ...), and states, (R, ..., D), are recorded.  The
-                energy of x is the one at u, where the gradient is taken.
+        Energies, (R, ...), at u, where the gradient is taken, and states, (R, ..., D), are recorded at given steps.
         """
         count = self.num_steps if num_steps is None else at_least("num_steps", num_steps)
         context = self.context(stream)  # (..., D)
@@ -207,19 +195,13 @@ DEFAULT_RANK = 4
 
 
 def press_slopes(num_heads: int) -> list[float]:
-    """Return ALiBi's slopes m_k, K of them (Press et al. 2022): 2^(-8k/K) for a power of two.
-
-    For another K they are those of the next lower power of two, then every second one of the next higher.
+    """Return ALiBi's slopes m_k, K of them (Press et al. 2022): 2^(-8k/K) for a power of two; for another K those of
+    the next lower power of two, then every second one of the next higher.
     """
     lower = 2 ** int(math.log2(num_heads))
     found = [2 ** (-8 * k / lower) for k in range(1, lower + 1)]
     between = [2 ** (-8 * k / (2 * lower)) for k in range(1, 2 * lower + 1, 2)]
     return found + between[: num_heads - lower]
-
-
-def power_slopes(num_heads: int) -> list[float]:
-    """Return 2^-k, k = 1 ... K: what the paper's appendix B says literally; with 12 heads down to 2^-12."""
-    return [2.0**-k for k in range(1, num_heads + 1)]
 
 
 class CEMAttention(CEMPart):
@@ -231,26 +213,22 @@ class CEMAttention(CEMPart):
         s_ijk = (k_jk . q_ik + h_j . (d_k * u_i)) / tau - m_k (i - j) + (b_self where i = j, else b_cross)
         x <- x + eta sum_k P_k W^Q_k^T sum_j softmax_j(s_ijk) k_jk,   q = W^Q u,  k = W^K h: also the values
 
-    Keys, h and the folded matrices W^Q_k P_k are computed once.  The defaults are the weight-tied pre-norm attention of
-    the text (one step, no preconditioner) with the shared diagonal.
-
-    Where ``value_diagonal`` is false, as in Algorithm 1, a diagonal is in the scores alone, and the update is not minus
-    the energy's gradient; with it d_k * sum_j softmax_j(s_ijk) h_j is added before P_k (equation 12 in 2), and it is.
+    Keys, h and the folded matrices W^Q_k P_k are computed once.  Where ``value_diagonal`` is false, as in Algorithm 1,
+    a diagonal is in the scores alone, and the update is not minus the energy's gradient; with it
+    d_k * sum_j softmax_j(s_ijk) h_j is added before P_k (equation 12 in 2), and it is.
 
     Args:
-        width, num_heads: D, K.
-        num_steps: S.
+        width, num_heads, num_steps: D, K, S.
         diagonal: "none", "shared" by the heads, (D,), or "per_head", (K, D); it starts at ``diagonal_init``.
-        value_diagonal: see above; needs a diagonal.
         temperature: tau = sqrt(Y) ("head", which makes standard attention the special case that the text claims) or
             sqrt(D) ("model", the paper's letter).
-        slopes: ALiBi's m_k: "press", "powers" (2^-k) or "none", with which b_self and b_cross, learned from 0, are
-            absent too.
+        slopes: ALiBi's m_k: "press", "powers" (2^-k: appendix B read literally) or "none", with which b_self and
+            b_cross, learned from 0, are absent too.
         preconditioner, rank (4 if None), preconditioner_diagonal, preconditioner_std: of P_k, see ``Preconditioner``.
         norm_context, norm_inside, start, step_size: see ``CEMPart``.
         init_std: both matrices start N(0, init_std).
 
-    Shape: (B, J, D) -> (B, J, D); rotary tables, which other attentions read, have no effect.
+    Shape: (B, J, D) -> (B, J, D).
     """
 
     takes_cache = True
@@ -293,7 +271,13 @@ class CEMAttention(CEMPart):
             self.diagonal = nn.Parameter(torch.full(shape, float(diagonal_init)))
         elif diagonal_init:
             raise ValueError("diagonal_init has no effect with diagonal='none': leave it out")
-        self._set_up_positions(slopes)
+        one_of("slopes", slopes, SLOPES)
+        self.bias_self = self.bias_cross = None
+        if slopes != "none":
+            self.bias_self, self.bias_cross = nn.Parameter(torch.zeros(())), nn.Parameter(torch.zeros(()))
+        powers = [2.0**-k for k in range(1, num_heads + 1)]
+        values = {"press": torch.tensor(press_slopes(num_heads)), "powers": torch.tensor(powers), "none": None}
+        self.register_buffer("slopes", values[slopes], persistent=False)
         self.preconditioner = Preconditioner(
             preconditioner, width, rank, DEFAULT_RANK, (num_heads,), preconditioner_diagonal, preconditioner_std
         )
@@ -350,15 +334,6 @@ class CEMAttention(CEMPart):
             bias_cross=self.bias_cross,
         )
 
-    def _set_up_positions(self, slopes: str) -> None:
-        one_of("slopes", slopes, SLOPES)
-        self.bias_self = self.bias_cross = None
-        if slopes != "none":
-            self.bias_self, self.bias_cross = nn.Parameter(torch.zeros(())), nn.Parameter(torch.zeros(()))
-        drawn = {"press": press_slopes, "powers": power_slopes}.get(slopes)
-        values = None if drawn is None else torch.tensor(drawn(self.num_heads))
-        self.register_buffer("slopes", values, persistent=False)
-
     def _heads(self, x: Tensor, weight: Tensor) -> Tensor:
         return functional.linear(x, weight).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # (B, K, J, Y)
 
@@ -409,8 +384,7 @@ def silu_potential(x: Tensor) -> Tensor:
     reach the last bit.  Positive x follow from phi(x) + phi(-x) = x^2/2 - pi^2/6.  Plain operations, so autograd
     differentiates it to any order.
 
-    Accuracy: in float64 within 2e-15 relative for x <= 0 and 2e-15 max(1, phi) for x > 0, where phi changes sign (at
-    x = 1.505).
+    Accuracy: in float64 within 2e-15 relative for x <= 0 and 2e-15 max(1, phi) for x > 0.
     """
     t = torch.where(x > 0, -x, x)
     s = torch.log1p(torch.exp(t))
@@ -423,9 +397,8 @@ def silu_potential(x: Tensor) -> Tensor:
 
 
 def gelu_potential(x: Tensor) -> Tensor:
-    """Compute phi(x) = ((x^2 - 1) Phi(x) + x pdf(x)) / 2, the integral of the exact GELU from minus infinity.
-
-    Accuracy: in float64 within 1e-15 max(1, phi); in the left tail relative to phi within x^2 2e-16.
+    """Compute phi(x) = ((x^2 - 1) Phi(x) + x pdf(x)) / 2, the integral of the exact GELU from minus infinity; in
+    float64 within 1e-15 max(1, phi).
     """
     cumulative = torch.special.erfc(-x / math.sqrt(2)) / 2
     density = torch.exp(-x * x / 2) / math.sqrt(2 * math.pi)
@@ -445,12 +418,9 @@ class CEMMLP(CEMPart):
     ``context_weight`` is W (HF Llama: up_proj), ``reading_weight`` is V (gate_proj, tied with down_proj), both (m, D)
     and without bias.  P is folded into V once per forward.
 
-    The defaults are the block of Table 3: no norm, no P, eta = 1.
-
     Args:
-        width: D.
-        hidden: m.
-        num_steps, norm_context, norm_inside, start: see ``CEMPart``; num_steps is S.
+        width, hidden, num_steps: D, m, S.
+        norm_context, norm_inside, start: see ``CEMPart``.
         activation: "silu" (Algorithm 1) or "gelu" (exact).
         preconditioner, rank (16 if None), preconditioner_diagonal, preconditioner_std: of P, see ``Preconditioner``.
         step_size: eta, the value at the start if ``learn_step_size``.

@@ -10,6 +10,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from torch._C._functorch import peek_interpreter_stack
 
 from paper_repro.base.errors import at_least, one_of, positive
 from paper_repro.models.common import fold, from_blocks, project, to_blocks
-from paper_repro.models.descent import Energy, Trajectory, descend, walk
+from paper_repro.models.descent import Change, Energy, StepRule, Trajectory, descend, walk
 
 try:
     from paper_repro.kernels.energy_attention import energy_attention, energy_attention_gradients
@@ -165,10 +166,7 @@ class CETPosition(CETTerm):
 
 
 class CETMemory(CETTerm):
-    """The memories' energy is -sum_nm relu(z_n . w_m)^2 with M memories w (equation 10).
-
-    It has no factor 1/2, unlike the Energy Transformer's.
-    """
+    """The memories' energy is -sum_nm relu(z_n . w_m)^2 with M memories w, without a factor 1/2 (equation 10)."""
 
     def __init__(self, num_memories: int, width: int, std: float) -> None:
         super().__init__()
@@ -192,12 +190,8 @@ class CETMemory(CETTerm):
 
 
 class CETAttention(CETTerm):
-    """The attention's energy is -1/gamma sum_kn log sum_m exp(gamma Q_kn . K_km) (equations 11 to 14).
-
-    Q = W_Q z and K = W_K z.
-
-    Equation 13 as printed lets heads attend to heads within a token; its sum and the Energy Transformer make clear that
-    tokens attend to tokens, themselves included.
+    """The attention's energy is -1/gamma sum_kn log sum_m exp(gamma Q_kn . K_km), Q = W_Q z, K = W_K z (equations 11 to
+    14).  In equation 13 as printed heads attend to heads within a token; its sum says tokens attend to tokens.
     """
 
     def __init__(self, width: int, num_heads: int, head_width: int, gamma: float, std: float) -> None:
@@ -298,31 +292,13 @@ class RelaxationSettings(NamedTuple):
     nudge: CETNudge | None
 
 
-class PlainSteps:
-    """The step rule that the terms define; it can be differentiated."""
-
-    def __init__(self, model: "CET", clamped: CETClamped, settings: RelaxationSettings) -> None:
-        self.model, self.clamped, self.settings = model, clamped, settings
-
-    def __call__(self, state: CETState, index: int, draws: None) -> CETState:
-        return self.model.step(state, self.clamped, *self.settings)
-
-    def residual(self, before: CETState, after: CETState) -> Tensor:
-        """Compute max |state - state before| / eps, (B,): z and y together."""
-        changes = [(one - two).abs().flatten(1).amax(1) for one, two in zip(before, after, strict=True)]  # (B,) each
-        return torch.maximum(*changes) / self.settings.step_size
-
-
 class PreparedSteps:
-    """The same step rule without gradients reads copies of the weights and writes every state into the same buffers.
+    """The step rule of ``CET.step`` without gradients reads copies of the weights and writes into the same buffers.
 
-    A state that it is called with is valid until the next call; one that is not its own is copied in.
-
-    On a CPU the images go through a step some at a time, so that H, far wider than the tokens, does not grow with the
-    batch.  With bfloat16 products the factors are rounded to it; sums, drive and state stay float32.
-
-    Args:
-        measured: the steps, from 1 on, whose residual will be asked for; None: any.
+    A state that it returns is valid until the next call; one that is not its own is copied in.  On a CPU the images go
+    through a step some at a time, so that H does not grow with the batch.  With bfloat16 products the factors are
+    rounded to it; sums, drive and state stay float32.  ``measured`` are the steps, from 1 on, whose residual will be
+    asked for; None: any.
     """
 
     def __init__(
@@ -371,16 +347,21 @@ class PreparedSteps:
 
     def _step(self, piece: slice, measure: bool) -> tuple[Tensor, Tensor]:
         """Take a step of some images; returns their changes of z and y where they are measured."""
-        tokens, size = self.tokens[piece], self.settings.step_size
+        tokens, image, size = self.tokens[piece], self.image[piece], self.settings.step_size
         parts, target = self.parts[len(tokens)], self.target[: len(tokens)]
         seen = self._project(tokens, parts)
         self._attend(parts.query, parts.key)
         parts.hidden.relu_()
         nudge = () if self.nudge is None else (part[piece] for part in self.nudge)
-        image = self.image[piece]
         _, in_image = image_step(image, seen, self.biases, size, *nudge, out=self.last[piece], changes=measure)
-        self._read_patches(image, parts.patches)
-        self._collect(self.drive[piece], parts.rows, target)
+        reach = self.model.patches.reach
+        # blocks (B, H/s, H/s, C s^2) -> (B, N_side, N_side, C s^2, k, k) -> (B, N_side, N_side, k, k, C s^2)
+        parts.patches.copy_(image.unfold(1, reach, 1).unfold(2, reach, 1).permute(0, 1, 2, 4, 5, 3))
+        torch.add(self.drive[piece], self.model.position.bias, out=target)  # t_z - G W, (B, N, D)
+        if parts.rows.dtype == self.wide:
+            target.flatten(0, 1).addmm_(parts.rows, self.weights)
+        else:
+            target.flatten(0, 1).add_(wide_product(parts.rows, self.summed, self.wide))
         _, in_tokens = projected_step(tokens, target, size, out=tokens, changes=measure)
         return in_tokens, in_image
 
@@ -415,21 +396,6 @@ class PreparedSteps:
         query.copy_(found[0])
         key.copy_(found[1])
 
-    def _read_patches(self, image: Tensor, into: Tensor) -> None:
-        """Write the patches of the image into G."""
-        reach = self.model.patches.reach
-        # blocks (B, H/s, H/s, C s^2) -> (B, N_side, N_side, C s^2, k, k) -> (B, N_side, N_side, k, k, C s^2)
-        into.copy_(image.unfold(1, reach, 1).unfold(2, reach, 1).permute(0, 1, 2, 4, 5, 3))
-
-    def _collect(self, drive: Tensor, rows: Tensor, target: Tensor) -> None:
-        """Write t_z = drive + b_pos + G W, (B, N, D), into the target."""
-        torch.add(drive, self.model.position.bias, out=target)
-        target = target.flatten(0, 1)
-        if rows.dtype == self.wide:
-            target.addmm_(rows, self.weights)
-        else:
-            target.add_(wide_product(rows, self.summed, self.wide))
-
 
 class _Parts(NamedTuple):
     """The parts of H, and then of G, of B images; all lie in one buffer."""
@@ -443,9 +409,8 @@ class _Parts(NamedTuple):
 
 
 class CapturedSteps:
-    """Replays a whole relaxation as one CUDA graph; a call copies its start and what is clamped in, and the end out.
-
-    The weights are read where they lie, so that an optimiser's step counts.
+    """Replays a whole relaxation as one CUDA graph, from copies of its start and of what is clamped; it reads the
+    weights where they lie.
     """
 
     def __init__(
@@ -466,9 +431,9 @@ class CapturedSteps:
         for own, part in zip(self.given, _given(state, clamped, settings), strict=True):
             own.copy_(part)
         self.replay()
-        ended = self.ended
-        change = None if ended.change is None else ended.change.clone()
-        return Trajectory(CETState(*(part.clone() for part in ended.state)), ended.num_steps, change=change)
+        change = None if self.ended.change is None else self.ended.change.clone()
+        end = CETState(*(part.clone() for part in self.ended.state))
+        return Trajectory(end, self.ended.num_steps, change=change)
 
 
 def capture(work: Callable[[], Trajectory[CETState]]) -> tuple[Callable[[], None], Trajectory[CETState]]:
@@ -534,29 +499,20 @@ def wide_product(one: Tensor, two: Tensor, dtype: torch.dtype) -> Tensor:
 @contextlib.contextmanager
 def products(precision: str, device: torch.device) -> Iterator[None]:
     """Set how exactly float32 factors are multiplied: as torch is set, or in TF32; see ``factors`` for bfloat16."""
-    wanted = {"tf32": "high"}.get(precision)
     if precision == "tf32" and device.type != "cuda":
-        raise ValueError(
-            f"precision='tf32' needs a CUDA GPU, got a model on {device}: use precision='float32' or 'bfloat16'"
-        )
+        raise ValueError(f"precision='tf32' needs a CUDA GPU, got a model on {device}: take float32 or bfloat16")
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(wanted or before)
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else before)
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
 
 
-class Divergence(NamedTuple):
-    """The step at which a relaxation was first not finite, and in which term."""
-
-    step: int  # From 1 on; 0 where the state that it started from was not
-    term: str
-    """Whose gradient it was; "state" where every gradient was finite and the state was not."""
-
-    def __str__(self) -> str:
-        what = "the state" if self.term == "state" else f"the gradient of {self.term}"
-        return f"diverged: {what} was not finite at step {self.step}"
+def _residual(before: CETState, after: CETState, step_size: float) -> Tensor:
+    """Compute max |state - state before| / eps, (B,): z and y together."""
+    changes = [(one - two).abs().flatten(1).amax(1) for one, two in zip(before, after, strict=True)]  # (B,) each
+    return torch.maximum(*changes) / step_size
 
 
 def _finite(*tensors: Tensor | None) -> bool:
@@ -579,16 +535,14 @@ class CET(nn.Module):
 
     Args:
         channels, size, patch, stride: of the images, C, H, p, s.
-        width: D.
+        width, num_memories: D, M.
         num_heads, head_width, gamma: K, R, and the inverse temperature of the attention.
-        num_memories: M.
         init_std, attention_std: of the weights at the start; W_Q and W_K have their own.
         start: "drive", or "zeros", which makes the first step at eps = 1 end there.
         precision: of the factors of a relaxation's products where no gradient is asked for: "float32" (as torch is
-            set), "tf32" (a GPU's) or "bfloat16" (also a CPU's that has such products); sums and state stay float32.
+            set), "tf32" (a GPU's) or "bfloat16"; sums and state stay float32.
 
-    A process that prefers CUDA graphs (``kernels.preferences``, ``machine.cuda_graph``) replays relaxations without
-    gradients, tolerance and records as one graph each, which takes their memory for good.
+    With ``machine.cuda_graph`` relaxations without gradients, tolerance and records are replayed as one graph each.
 
     Shape: masked images (B, C, H, H) -> completed images (B, C, H, H).
     """
@@ -675,27 +629,22 @@ class CET(nn.Module):
         """Descend from ``state`` until no image's residual exceeds ``tolerance``; see ``models.descent.descend``.
 
         The change of a step is its residual, max |state - state before| / eps, (B,): z and y together.  Without
-        gradients (torch.no_grad) the steps are those of ``PreparedSteps``, else ``step``.
-
-        Args:
-            num_steps, step_size: S and eps.
-            tolerance: None never stops early.
-            energy: what is recorded of a state; ``self.energy`` without the nudge if None.
-            energies_at, states_at: the steps at which energies, (recorded, B), and states are recorded.
+        gradients (torch.no_grad) the steps are those of ``PreparedSteps``, else ``step``.  ``energy`` is what is
+        recorded of a state; ``self.energy`` without the nudge if None.
 
         Raises:
             ValueError: a number out of range, precision="tf32" or a preferred CUDA graph off CUDA.
         """
         at_least("num_steps", num_steps)
         settings = RelaxationSettings(positive("step_size", step_size), nudge)
-        prepared = self._prepares(state)
-        if prepared and speed().cuda_graph and tolerance is None and not energies_at and not states_at:
-            return captured(self, state, clamped, settings, num_steps)
-        rule: PreparedSteps | PlainSteps = PlainSteps(self, clamped, settings)
-        if prepared:
+        rule: StepRule[CETState] = self._rule(clamped, settings)
+        change: Change[CETState] = partial(_residual, step_size=step_size)
+        if self._prepares(state):
+            if speed().cuda_graph and tolerance is None and not energies_at and not states_at:
+                return captured(self, state, clamped, settings, num_steps)
             measured = None if tolerance is not None else {num_steps, *energies_at}
-            rule = PreparedSteps(self, state, clamped, settings, measured)
-            state = rule.state
+            rule = prepared = PreparedSteps(self, state, clamped, settings, measured)
+            change, state = prepared.residual, prepared.state
         return descend(
             rule,
             state,
@@ -703,9 +652,12 @@ class CET(nn.Module):
             energy=energy or (lambda reached: self.energy(reached, clamped)),
             energies_at=energies_at,
             states_at=states_at,
-            change=rule.residual,
+            change=change,
             tolerance=tolerance,
         )
+
+    def _rule(self, clamped: CETClamped, settings: RelaxationSettings) -> StepRule[CETState]:
+        return lambda state, index, draws: self.step(state, clamped, *settings)
 
     @torch.no_grad()
     def divergence(
@@ -715,20 +667,20 @@ class CET(nn.Module):
         num_steps: int,
         step_size: float = 1.0,
         nudge: CETNudge | None = None,
-    ) -> Divergence | None:
-        """Return at which step, and in whose gradient, such a relaxation is first not finite; None if it stays finite.
+    ) -> str | None:
+        """Say at which step, and in whose gradient, such a relaxation is first not finite; None if it stays finite.
 
         It is replayed for that, term by term, in the model's dtype: ask when an end was not finite.
         """
         if not _finite(*state):
-            return Divergence(0, "state")
-        steps = PlainSteps(self, clamped, RelaxationSettings(step_size, nudge))
-        for number, after in enumerate(walk(steps, state, num_steps), 1):
+            return "diverged: the state was not finite at step 0"
+        rule = self._rule(clamped, RelaxationSettings(step_size, nudge))
+        for number, after in enumerate(walk(rule, state, num_steps), 1):
             for name, term in self.terms().items():
                 if not _finite(*term.gradient(state, clamped)):
-                    return Divergence(number, name)
+                    return f"diverged: the gradient of {name} was not finite at step {number}"
             if not _finite(*after):
-                return Divergence(number, "state")
+                return f"diverged: the state was not finite at step {number}"
             state = after
         return None
 
@@ -745,9 +697,7 @@ class CET(nn.Module):
         }
 
     def _prepares(self, state: CETState) -> bool:
-        """Return whether ``PreparedSteps`` may stand for ``step``: no gradient is asked for, and a subclass has neither
-        steps nor terms of its own.
-        """
+        """Return whether ``PreparedSteps`` may stand for ``step``: without gradients, steps and terms of a subclass."""
         own = type(self).step is CET.step and type(self).gradient is CET.gradient
         known = {name: type(term) for name, term in self.terms().items()} == _TERMS
         transformed = peek_interpreter_stack() is not None or torch.compiler.is_compiling()

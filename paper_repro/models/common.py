@@ -22,12 +22,8 @@ from paper_repro.base.errors import at_least, positive
 class CausalLanguageModel(nn.Module):
     """``token_embedding`` -> ``layers()`` -> ``logits`` of the next token, which depend on the tokens before it alone.
 
-    Args:
-        vocabulary_size: V.
-        block_length: P, the most tokens that the model sees at once.
-        width: D.
-
-    Shape: ids (B, T) with 1 <= T <= P -> logits (B, T, V).
+    P is ``block_length``, the most tokens that the model sees at once, and D ``width``: ids (B, T) with 1 <= T <= P ->
+    logits (B, T, V).
     """
 
     token_embedding: nn.Embedding
@@ -41,20 +37,15 @@ class CausalLanguageModel(nn.Module):
     """Whether ``layers`` takes a ``KeyValueCache``."""
 
     def layers(self, cache: "KeyValueCache | None" = None) -> Sequence[Callable[[Tensor], Tensor]]:
-        """Return the maps (B, T, D) -> (B, T, D) that are applied one after the other.
-
-        With a cache they map the states of the tokens after those that the cache holds.
-        """
-        raise NotImplementedError(f"{type(self).__name__} must say what its layers() are")
+        """Return the maps (B, T, D) -> (B, T, D) that follow each other; with a cache, of the tokens after its own."""
+        raise NotImplementedError
 
     def logits(self, x: Tensor) -> Tensor:
         """Return the next token's logits, (..., V), at final states x, (..., D)."""
-        raise NotImplementedError(f"{type(self).__name__} must say what its logits() are")
+        raise NotImplementedError
 
     def embed(self, ids: Tensor, start: int = 0) -> Tensor:
-        """Return x_0 (B, T, D), the embedding of ids (B, T), of which the first is at position ``start``; errors as
-        ``embedded``.
-        """
+        """Return x_0 (B, T, D) of ids (B, T), of which the first is at position ``start``; errors as ``embedded``."""
         return embedded(self.token_embedding, ids, self.block_length)
 
     def states(self, ids: Tensor) -> Tensor:
@@ -79,9 +70,8 @@ class CausalLanguageModel(nn.Module):
         return x
 
     def next_state(self, ids: Tensor, cache: "KeyValueCache") -> Tensor:
-        """Return the last states x_S (B, T, D) of ids (B, T) that follow the tokens in the cache, and add them to it.
-
-        The cache is empty, or T is 1.  Together they are at most P tokens.
+        """Return the last states x_S (B, T, D) of ids (B, T) that follow the tokens in the cache, and add them to it:
+        all of a window, or one token.
         """
         x = self.embed(ids, cache.length)  # (B, T, D)
         for layer in self.layers(cache):
@@ -107,25 +97,17 @@ class CausalLanguageModel(nn.Module):
         """Continue ids, (B, T), by up to ``num_tokens`` tokens: (B, T + num_tokens), without dropout.
 
         Each token is drawn from softmax(logits / temperature), or is the likeliest at temperature 0.  All rows draw
-        from one generator: for texts that depend on their own prompt and seed alone see ``models.generation``.
-
-        Without a cache the context is the last ``block_length`` tokens, computed anew for every token, as in the
-        authors' code.  With one, each token is computed once; a window that is full loses its older half, and the newer
-        half is computed anew.  The logits of equal contexts are equal but for rounding.
+        from one generator.  Without a cache the context is the last ``block_length`` tokens, computed anew for every
+        token, as in the authors' code.  With one, each token is computed once; a window that is full loses its older
+        half, and the newer half is computed anew.
 
         Args:
-            ids: prompts of one length.
-            num_tokens: the most that follow.
-            temperature: 0 or above.
             generator: of the draws, which are made on its device; torch's global one if None.
-            final_state: ids to states (B, T, D) in the place of all ``layers()``, without a cache; see
-                ``models.generation``.
-            num_allowed: only ids below it are generated; V if None.  For an output that is wider than the vocabulary.
-            top_k: draw from the k likeliest tokens.
-            top_p: draw from the likeliest tokens whose probabilities sum to at least p.
-            stop: the id of the end of a text; a row that generates it has no other id after it, and generation ends
-                with the last row.
-            use_cache: keep keys and values, of a model that can (``has_cache``): several times faster.
+            final_state: ids to states (B, T, D) in the place of all ``layers()``, see ``models.generation``.
+            num_allowed: only ids below it are generated, where the output is wider than the vocabulary.
+            top_k, top_p: draw from the k likeliest tokens, or from the likeliest whose probabilities sum to at least p.
+            stop: the id of the end of a text, after which a row has no other.
+            use_cache: keep keys and values, of a model that can (``has_cache``).
 
         Raises:
             ValueError: an argument out of range, or a cache that the model does not have.
@@ -171,10 +153,7 @@ class CausalLanguageModel(nn.Module):
 
 
 class KeyValueCache:
-    """Keys and values of the tokens that a model has read, for each call of an attention in a forward pass.
-
-    The calls are told apart by their order, so a block that is applied several times has as many entries.
-    """
+    """Keys and values of the tokens that a model has read, for each call of an attention in a pass, by order."""
 
     def __init__(self) -> None:
         self.clear()
@@ -257,9 +236,8 @@ def _next_token(logits: Tensor, temperature: float, generator: torch.Generator |
     if temperature < _COLD:
         return logits.argmax(-1, keepdim=True)
     probabilities = torch.softmax(logits.float() / temperature, -1)  # (B, V)
-    if generator is None:
-        return torch.multinomial(probabilities, 1)
-    return torch.multinomial(probabilities.to(generator.device), 1, generator=generator).to(logits.device)
+    device = logits.device if generator is None else generator.device
+    return torch.multinomial(probabilities.to(device), 1, generator=generator).to(logits.device)
 
 
 INIT_STD, NORM_EPS = 0.02, 1e-5
@@ -291,12 +269,8 @@ def check_dropout(dropout: float) -> float:
 class PositionalLanguageModel(CausalLanguageModel):
     """Token and position embeddings -> layers -> LayerNorm -> linear output (NRGPT, appendix F.1).
 
-    No dropout on the embeddings; embeddings and matrices start N(0, 0.02).
-
-    Args:
-        vocabulary_size, block_length, width: see CausalLanguageModel.
-        tie_output: share the output matrix with the token embedding, as the paper's text says; the authors' code has
-            a matrix of its own, the default.  The output bias stays.
+    Embeddings and matrices start N(0, 0.02).  ``tie_output`` shares the output matrix with the token embedding, as the
+    paper's text says; the authors' code has a matrix of its own, the default.  The output bias stays.
     """
 
     def __init__(self, vocabulary_size: int, block_length: int, width: int, tie_output: bool = False) -> None:
@@ -327,38 +301,21 @@ def wide(*tensors: Tensor) -> torch.dtype:
 
 
 class RotaryTables(NamedTuple):
-    """Factors for the pair (a, b) = (x_2i, x_2i+1) at position t: a' = cos a - sin_first b, b' = sin_second a + cos b.
-
-    Each (P, Y/2).
-    """
+    """a' = cos a - sin_first b, b' = sin_second a + cos b of (a, b) = (x_2i, x_2i+1) at position t; (P, Y/2) each."""
 
     cos: Tensor
     sin_first: Tensor
     sin_second: Tensor
 
 
-def textbook_tables(
-    length: int,
-    width: int,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype = torch.float32,
-) -> RotaryTables:
-    """Compute rotations by the angles t 10000^(-2i/Y) (RoPE, arXiv 2104.09864, equation 15); computed in float64.
-
-    Args:
-        length, width: P, and Y of a head, which is even.
-    """
+def textbook_tables(length: int, width: int, dtype: torch.dtype = torch.float32) -> RotaryTables:
+    """Compute rotations by the angles t 10000^(-2i/Y) (RoPE, arXiv 2104.09864, equation 15); computed in float64."""
     angles = _angles(length, width)
-    cos, sin = (table.to(device=device, dtype=dtype) for table in (angles.cos(), angles.sin()))
+    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
     return RotaryTables(cos, sin, sin)
 
 
-def published_tables(
-    length: int,
-    width: int,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype = torch.float32,
-) -> RotaryTables:
+def published_tables(length: int, width: int, dtype: torch.dtype = torch.float32) -> RotaryTables:
     """Return what nGPT's published code computes, which is no rotation (NVIDIA/ngpt, issue 10): a' = -E_Y/2+i b, b' =
     E_i a.
 
@@ -366,7 +323,7 @@ def published_tables(
     if it had all sines before all cosines; the identity term is missing.
     """
     angles = _angles(length, width)
-    interleaved = torch.stack([angles.sin(), angles.cos()], -1).flatten(1).to(device=device, dtype=dtype)
+    interleaved = torch.stack([angles.sin(), angles.cos()], -1).flatten(1).to(dtype)
     second, first = (half.contiguous() for half in interleaved.chunk(2, -1))
     return RotaryTables(torch.zeros_like(first), first, second)
 
@@ -428,9 +385,8 @@ def sphere_step(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool = True) -> T
 
 
 def riemannian_step(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool = True) -> Tensor:
-    """Compute unit(h - a (h (h . u) - u)) with u = unit(f): along the tangent, then back (nGPT, equations 25 and 26).
-
-    h, f, alpha and absolute as for ``sphere_step``; the step is tangential where h has unit norm.
+    """Compute unit(h - a (h (h . u) - u)) with u = unit(f): along the tangent of a unit vector h, then back (nGPT,
+    equations 25 and 26); h, f, alpha and absolute as for ``sphere_step``.
     """
     state, u, a = _wide(h, f, alpha, absolute)
     gradient = state * (state * u).sum(-1, keepdim=True) - u
@@ -567,9 +523,7 @@ def rows_to_samples(rows: Tensor, query: Tensor) -> Tensor:
 
 
 def gelu_slope(factor: Tensor, z: Tensor) -> Tensor:
-    """Compute factor * gelu'(z), gelu'(z) = Phi(z) + z pdf(z) of the exact GELU, in one pass; autograd goes through
-    both.
-    """
+    """Compute factor * gelu'(z), gelu'(z) = Phi(z) + z pdf(z) of the exact GELU, in one pass."""
     return torch.ops.aten.gelu_backward(factor, z)
 
 

@@ -57,19 +57,14 @@ def descend(
 ) -> Trajectory[State]:
     """Apply ``step`` S times to ``start``: x_{s+1} = step(x_s, s, draws_s).
 
-    A rule may be any function: ``GradientStep`` takes the gradient of an energy by autograd, models bring rules in
-    closed form.  A rule may write its states into the same memory again: recorded states are copies.
+    A rule may write its states into the same memory again: recorded states are copies.
 
     Args:
-        step, start, num_steps: the rule, x_0, S.
-        energy: what is recorded as the energy of a state.
         energies_at, states_at: after which steps energies and states are recorded; 0 is the start.
-        change: how much a step changed.  Without it, a tolerance looks at |E' - E| / max(|E|, |E'|), for which
-            ``energy`` must give one tensor.  With a tolerance it is measured after every step, without one after the
-            last step and where energies are recorded.
-        tolerance: stop where no number of the change exceeds it any more; None never stops.  It reads values, so it
-            cannot be used under ``torch.func.vmap``.
-        patience: so many such steps in a row.
+        change: how much a step changed, measured where energies are recorded and after the last step, with a tolerance
+            after every step.  Without it, a tolerance looks at |E' - E| / max(|E|, |E'|) of one tensor of energies.
+        tolerance, patience: stop where no number of the change exceeds it for so many steps in a row; None never stops.
+            It reads values, so it cannot be used under ``torch.func.vmap``.
         draws: random tensors for a rule that needs them: a tree of tensors (S, ...), of which step s gets (...), or a
             function of the step's index, such as ``normal_draws``.
 
@@ -121,44 +116,11 @@ def walk(step: StepRule[State], start: State, num_steps: int, draws: Any = None)
         yield state
 
 
-@dataclass(frozen=True)
-class GradientStep(Generic[State]):
-    """A rule that steps x <- x - step_size dE/dx + noise_scale w, where w are the step's draws.
-
-    Without noise that is gradient descent, with it Langevin dynamics.  The gradient is ``torch.func.grad``'s: it works
-    under ``torch.func.vmap`` and where gradients are off, and where they are on the end can be differentiated by start
-    and parameters.
-
-    Args:
-        energy: E, one tensor of any shape; its sum is differentiated, so each number may belong to one example.
-        step_size: a number, or a tensor that broadcasts against every tensor of the state.
-        noise_scale: as ``step_size``; 0 leaves the noise out.
-    """
-
-    energy: Energy[State]
-    step_size: float | Tensor
-    noise_scale: float | Tensor = 0.0
-
-    def __call__(self, state: State, index: int, draws: Any) -> State:
-        noisy = isinstance(self.noise_scale, Tensor) or self.noise_scale != 0
-        if noisy != (draws is not None):
-            raise ValueError(f"noise_scale={self.noise_scale} and draws go together: give both of them, or neither")
-        gradient = torch.func.grad(lambda at: self.energy(at).sum())(state)  # a tree of (...), as the state
-        moved: State = tree_map(lambda x, g: x - self.step_size * g, state, gradient)
-        if noisy:
-            moved = tree_map(lambda x, w: x + self.noise_scale * w, moved, draws)
-        return moved
-
-
-def normal_draws(like: State, generator: torch.Generator | None = None) -> Callable[[int], State]:
-    """Return draws for ``descend``: standard normal numbers in the shapes and dtypes of a state, anew for every step.
-
-    They come from the generator, on its device, or from torch's global one on the state's device.  Under
-    ``torch.func.vmap`` give tensors (S, ...) instead, which are mapped like any other input.
-    """
+def normal_draws(like: State) -> Callable[[int], State]:
+    """Return draws for ``descend``: standard normal numbers, shaped like a state, anew for every step."""
 
     def draw(index: int) -> State:
-        found: State = tree_map(lambda x: _normal(x, generator), like)
+        found: State = tree_map(lambda x: torch.randn(x.shape, dtype=x.dtype, device=x.device), like)
         return found
 
     return draw
@@ -184,13 +146,7 @@ def _drawn(draws: Any, index: int) -> Any:
 
 
 def _check_draws(draws: Any, num_steps: int) -> None:
-    if draws is None or callable(draws):
-        return
-    least = min([len(part) for part in tree_leaves(draws)] or [0])
-    if least < num_steps:
-        raise ValueError(f"draws are for {least} steps and the descent has {num_steps}: draw for every step")
-
-
-def _normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
-    device = like.device if generator is None else generator.device
-    return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=device).to(like.device)
+    if draws is not None and not callable(draws):
+        least = min(len(part) for part in tree_leaves(draws))
+        if least < num_steps:
+            raise ValueError(f"draws are for {least} steps and the descent has {num_steps}: draw for every step")

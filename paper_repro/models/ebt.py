@@ -67,10 +67,7 @@ class Modulation(NamedTuple):
 
 
 class Projection(nn.Module):
-    """x W^T, or x W^T + b, for ``parts`` matrices of one shape side by side: (..., inputs) -> (..., parts outputs).
-
-    Each matrix starts Xavier-normal by itself, with variance 2 / (inputs + outputs); b starts at zero.
-    """
+    """x W^T (+ b) of ``parts`` matrices side by side, each Xavier-normal: (..., inputs) -> (..., parts outputs)."""
 
     def __init__(self, inputs: int, outputs: int, parts: int = 1, biased: bool = False) -> None:
         super().__init__()
@@ -106,9 +103,7 @@ class Attention(nn.Module):
         self.output = projection(width, width)
 
     def projected(self, x: Tensor, tables: RotaryTables | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return rotated queries and keys, and values, (B, H, T, Y) each, of a stream (B, T, D); ``tables`` None leaves
-        the positions out.
-        """
+        """Return rotated queries and keys, and values, (B, H, T, Y) each, of x (B, T, D); without tables unrotated."""
         query, key, value = self.query_key_value(x).unflatten(-1, (3, self.num_heads, -1)).unbind(2)  # (B, T, H, Y)
         if tables is None:
             return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)  # (B, H, T, Y) each
@@ -158,10 +153,10 @@ class Parts:
 
 
 class Block(nn.Module):
-    """Attention, then feed-forward, each x + gate * branch(modulated(norm(x))); without modulation the gate is 1.
+    """Attention, then feed-forward, each x + gate * branch(norm(x) * (1 + scale) + shift); unmodulated, the gate is 1.
 
-    ``modulation`` maps SiLU(c) of a condition c, (B or 1, D), to shift, scale and gate of both branches, in this order
-    (adaLN of EBT's code, after DiT, arXiv 2212.09748).
+    ``modulation`` maps SiLU(c) of a condition c, (B or 1, D), to shift, scale and gate of both branches (adaLN of EBT's
+    code, after DiT, arXiv 2212.09748).
     """
 
     def __init__(self, width: int, num_heads: int, hidden: int, modulated: bool, parts: Parts) -> None:
@@ -206,11 +201,9 @@ class Trunk(nn.Module):
     """L blocks and a final norm.
 
     Args:
-        width, num_heads, num_layers: D, H, L.
-        hidden: M; D if None, as in EBT's code.
+        width, num_heads, num_layers, hidden: D, H, L, M; M is D if None, as in EBT's code.
         modulated: whether blocks and final norm are modulated by a condition (adaLN).
-        block_length: the most positions; None leaves positions to the caller, with attention that has none of its own.
-        parts: norms, projections and feed-forward.
+        block_length: the most positions; None: no positions.
     """
 
     def __init__(
@@ -306,9 +299,9 @@ VARIANTS = ("default", "time_embed", "adaln", "adaln_zero")
 class Landscapes(nn.Module):
     """What tells a model's energy landscapes apart: a learned vector for each, which "default", with one, has not.
 
-    Training may give each step of a prediction a landscape of its own (EBT's code: mcmc_num_steps landscapes).  With
-    "time_embed" the vector stands first in the observed stream, and every row sees it.  With "adaln" it modulates every
-    block and the final norm; with "adaln_zero" modulations and energy head start at zero, too.
+    Training may give each step of a prediction a landscape of its own (EBT's code).  With "time_embed" the vector
+    stands first in the observed stream.  With "adaln" it modulates every block and the final norm; with "adaln_zero"
+    modulations and energy head start at zero, too.
     """
 
     def __init__(self, variant: str, num_landscapes: int, width: int) -> None:
@@ -342,14 +335,8 @@ class Landscapes(nn.Module):
 def concatenated_states(
     trunk: Trunk, observed: Tensor, predicted: Tensor, lead: int, condition: Tensor | None
 ) -> Tensor:
-    """Return the final states, normalised, of the predictions, (B, T, D).
-
-    Args:
-        trunk: its weights serve both streams.
-        observed: (B, R, D), first the rows that precede the tokens.
-        predicted: (B, T, D); row i is a candidate for the token after observed row lead + i.
-        lead: R - T.
-        condition: what modulates the trunk, (1, D), or None.
+    """Return the final states, normalised, of the predictions, (B, T, D), of observed rows (B, lead + T, D); predicted
+    row i, (B, T, D), is a candidate for the token after observed row lead + i.
     """
     rows, count = observed.shape[1], predicted.shape[1]
     before, after = trunk.tables(0, rows), trunk.tables(1 + lead, count)
@@ -371,13 +358,9 @@ def superdiagonal_attention(
 ) -> Tensor:
     """Let prediction i attend to the observed rows 0 ... lead + i and to itself (equations 5 to 8), (B, H, T, Y).
 
-    The matrix of scores gets a column, so that its diagonal number lead + 1 has T entries.  These are replaced by the
-    predictions' scores with themselves; after the softmax they weight the predictions' own values.
-
-    Args:
-        query, own_key, own_value: of the predictions, (B, H, T, Y).
-        keys, values: of the observed rows, (B, H, R, Y).
-        lead: R - T.
+    Queries, own keys and values are (B, H, T, Y), those of the observed rows (B, H, R, Y).  The matrix of scores gets a
+    column, so that its diagonal number lead + 1 has T entries.  These are replaced by the predictions' scores with
+    themselves; after the softmax they weight the predictions' own values.
     """
     count, columns = query.shape[2], keys.shape[2] + 1
     scores = torch.nn.functional.pad(query @ keys.mT, (0, 1))  # (B, H, T, R + 1)
@@ -413,11 +396,10 @@ class Thought(NamedTuple):
 
 @dataclass(frozen=True)
 class ThinkingSettings:
-    """How predictions are optimised in training: the techniques of S1 and S2 as settings of one mechanism.
+    """How predictions are optimised in training: the techniques of S1, the default, and S2 (sections 3.3 and C.2).
 
-    S1 is the default.  EBT's S2: num_steps 2, most_steps 3, noise 3, step_size_spread 2, detach false, truncate true,
-    loss last, and a replay buffer, which the module keeps.  Full backpropagation through the steps, as in EBT's
-    pseudocode: detach false, truncate false.
+    S2: num_steps 2, most_steps 3, noise 3, step_size_spread 2, detach false, truncate true, loss last, and a replay
+    buffer, which the module keeps.  Full backpropagation, as in EBT's pseudocode: detach false, truncate false.
     """
 
     num_steps: int = 2
@@ -469,11 +451,9 @@ class PredictionStep:
     Under the rule "direct" e = W y and dE/dy = W^T g.
 
     Args:
-        energies: of the context.
         embedding: W, (D, V).
         step_size: alpha, () or (B, T, 1).
-        num_steps: S.
-        num_landscapes: L; step s descends landscape floor(s L / S).
+        num_landscapes: L; step s of S descends landscape floor(s L / S).
         settings: rule, noise, detach and truncate; the rest is not read.
     """
 
@@ -493,23 +473,22 @@ class PredictionStep:
 
     def __call__(self, state: Thought, index: int, noise: Any) -> Thought:
         settings = self.settings
+        if (noise is not None) != (settings.noise > 0):
+            raise ValueError(f"noise={settings.noise:g} and the drawn numbers go together: give both, or neither")
         recorded = torch.is_grad_enabled() and (index == self.num_steps - 1 or not settings.truncate)
         logits = state.prediction.detach() if settings.detach else state.prediction
         with torch.set_grad_enabled(recorded):
             if noise is not None and settings.noise_place == "before":
                 logits = logits + settings.noise * noise  # (B, T, V)
-            logits, energy = self._moved(logits, self.landscape(index))
+            logits, energy = self._moved(logits, landscape_of_step(index, self.num_steps, self.num_landscapes))
             if noise is not None and settings.noise_place == "after":
                 logits = logits + settings.noise * noise  # (B, T, V)
         return Thought(logits, energy)
 
-    def landscape(self, index: int) -> int:
-        """Return the landscape that step ``index``, from 0 on, descends."""
-        return landscape_of_step(index, self.num_steps, self.num_landscapes)
-
     def energy(self, logits: Tensor, index: int) -> Tensor:
         """Return the energies (B, T) of a prediction (B, T, V) on the landscape of step ``index``."""
-        return self.energies(self._read(logits) @ self.embedding.mT, self.landscape(index))
+        landscape = landscape_of_step(index, self.num_steps, self.num_landscapes)
+        return self.energies(self._read(logits) @ self.embedding.mT, landscape)
 
     def _read(self, logits: Tensor) -> Tensor:
         """Return what the model reads of a prediction, (B, T, V) both."""
@@ -537,11 +516,6 @@ def landscape_of_step(index: int, num_steps: int, num_landscapes: int) -> int:
     return index * num_landscapes // num_steps
 
 
-def first_thought(start: Tensor) -> Thought:
-    """Return the state from which a descent begins, of logits (B, T, V)."""
-    return Thought(start, start.new_zeros(start.shape[:-1]))
-
-
 def check_rule(rule: str, continuous: bool) -> None:
     """Raise ValueError if a rule does not fit what a model reads."""
     fitting = [name for name in RULES if (name == DIRECT) == continuous]
@@ -550,20 +524,11 @@ def check_rule(rule: str, continuous: bool) -> None:
         raise ValueError(f"rule={rule} does not fit a model that reads {what}: take {' or '.join(fitting)}")
 
 
-def check_noise(settings: ThinkingSettings, noise: Any) -> None:
-    """Raise ValueError unless numbers are drawn for the noise where there is noise, and only there."""
-    if (noise is not None) != (settings.noise > 0):
-        raise ValueError(f"noise={settings.noise:g} and the drawn numbers go together: give both, or neither")
-
-
 def thoughts(step: PredictionStep, start: Tensor, noise: Any = None) -> Iterator[Thought]:
-    """Yield the prediction after each of the S steps from logits (B, T, V), each when it is asked for.
-
-    Args:
-        noise: standard normal numbers (S, B, T, V), or a function of the step's index; None without noise.
+    """Yield the prediction after each of the S steps from logits (B, T, V), each when it is asked for; ``noise`` are
+    standard normal numbers (S, B, T, V), or a function of the step's index.
     """
-    check_noise(step.settings, noise)
-    return walk(step, first_thought(start), step.num_steps, noise)
+    return walk(step, Thought(start, start.new_zeros(start.shape[:-1])), step.num_steps, noise)
 
 
 # The models: an energy of every token's context and a candidate for the next token (section 3, C.6).
@@ -604,9 +569,8 @@ class EnergyModel(nn.Module):
         return self.step_size_parameter.clamp(min=LEAST_STEP_SIZE)
 
     def energies(self, context: Tensor) -> Energies:
-        """Return the energy function of a context, (B, T, ...): (embedded candidates, landscape) -> (N B, T).
-
-        Embedded candidates are (N B, T, D); row n B + b belongs to context b.  A bias of W is the function's to add.
+        """Return the energy function of a context, (B, T, ...): (embedded candidates (N B, T, D), landscape) -> (N B,
+        T).  Row n B + b belongs to context b.  A bias of W is the function's to add.
         """
         raise NotImplementedError
 
@@ -616,14 +580,11 @@ class AutoregressiveEBT(EnergyModel):
 
     A candidate p, V numbers, enters the trunk as e = W p (``prediction_embedding``), so dE/dp = W^T dE/de: derivatives
     of the second order are taken in D dimensions, not in V.  Energies of different positions do not depend on each
-    other's candidates, so the gradient of their sum holds the gradient of each.  A subclass says what W is and how the
-    context is embedded.
+    other's candidates.  A subclass says what W is and how the context is embedded.
 
     Args:
         state_size, block_length: V, and the most positions of a context.
-        width, num_heads, num_layers, hidden: see Trunk.
-        variant: "default", "time_embed", "adaln" or "adaln_zero"; see Landscapes.
-        num_landscapes: energy landscapes that a prediction passes one after the other; 1 for "default".
+        variant, num_landscapes: see Landscapes.
         step_size, learn_step_size: alpha at the start, of a step y - alpha dE/dp; whether it is learned.
         streams: "split" computes the observed stream once for all steps; "concatenated", the form of EBT's code, sends
             both streams through every step.  Both are equal but for rounding.
@@ -664,13 +625,10 @@ class AutoregressiveEBT(EnergyModel):
         raise NotImplementedError
 
     def energies(self, context: Tensor, last: int | None = None) -> Energies:
-        """Return the energy function of a context, (B, T, ...): (embedded candidates, landscape) -> (N B, T).
+        """Return the energy function of a context; see ``EnergyModel``.
 
-        Of split streams the observed one is computed here, once for every landscape; all candidates and steps share it.
-
-        Args:
-            last: P; candidates are (N B, P, D), of what follows each of the last P tokens, 1 ... T.  The streams are
-                split then.  None: T.
+        With ``last``, P, candidates are (N B, P, D), of what follows each of the last P tokens, and the streams are
+        split: the observed one is computed here, once for every landscape.
         """
         known = self.embed(context)  # (B, T, D)
         if last is None and self.streams == "concatenated":
@@ -696,10 +654,7 @@ class AutoregressiveEBT(EnergyModel):
 
 
 class EBT(AutoregressiveEBT):
-    """EBT on tokens: a candidate is a distribution over the vocabulary.
-
-    The arguments are those of ``AutoregressiveEBT``, with ``vocabulary_size``, V, for ``state_size``.
-    """
+    """EBT on tokens: a candidate is a distribution over the vocabulary of V words; see ``AutoregressiveEBT``."""
 
     def __init__(
         self,
@@ -769,17 +724,16 @@ def think(
 ) -> Iterator[Considered]:
     """Yield what is thought of ids, (B, T), after 0, 1, ..., S steps, without gradients by the weights.
 
-    The observed stream is computed once for all samples and steps.  The energies after the last step cost one more
-    pass, at the last landscape; where noise is added, so do those before each step, which are without the noise.  These
-    passes are made for those who read the energies.
+    The observed stream is computed once for all samples and steps.  The energies after the last step, and with noise
+    those of every step, which are without it, cost one more pass, for those who read them.
 
     Args:
         start: the predictions at first, logits (N, B, T, V); usually standard normal numbers.
         num_steps: S; with several landscapes each is descended for an equal share of them.
         settings: rule and noise; the default is the step of EBT's code, without noise.
         step_size: alpha; None: the model's own.
-        noise: standard normal numbers (S, N B, T, V), or a function of the step's index; None without noise.
-        energies: of ids; None: ``model.energies(ids)``.  Those of the last tokens alone want a start for these.
+        noise: standard normal numbers (S, N B, T, V), or a function of the step's index.
+        energies: of ids; None: ``model.energies(ids)``.
 
     Raises:
         ValueError: fewer steps than landscapes, a rule or noise that does not fit, or an argument out of range.
@@ -787,8 +741,8 @@ def think(
     samples = len(start)
     if samples < 1:
         raise ValueError("start holds no sample: draw N >= 1 of them")
-    if step_size is not None and not 0 < step_size < float("inf"):
-        raise ValueError(f"step_size must be a positive finite number, got {step_size!r}")
+    if step_size is not None:
+        positive("step_size", step_size)
     if settings is None:
         settings = ThinkingSettings(rule=DIRECT if model.continuous else CODE)
     check_rule(settings.rule, model.continuous)
@@ -798,7 +752,6 @@ def think(
         alpha = model.step_size
         alpha = alpha if step_size is None else torch.full_like(alpha, step_size)
     step = PredictionStep(energies, model.prediction_embedding.weight, alpha, num_steps, model.num_landscapes, settings)
-    check_noise(settings, noise)
 
     def considered(state: Tensor, energy: Tensor | None, index: int) -> Considered:
         @torch.no_grad()
@@ -809,7 +762,8 @@ def think(
         return Considered(state.unflatten(0, (samples, -1)), energies)
 
     state = start.flatten(0, 1)  # (N B, T, V)
-    for index, following in enumerate(walk(torch.no_grad()(step), first_thought(state), num_steps, noise)):
+    first = Thought(state, state.new_zeros(state.shape[:-1]))
+    for index, following in enumerate(walk(torch.no_grad()(step), first, num_steps, noise)):
         yield considered(state, None if settings.noise else following.energy, index)
         state = following.prediction
     yield considered(state, None, num_steps - 1)
@@ -821,15 +775,9 @@ def think(
 class TransformerPlusPlus(CausalLanguageModel):
     """Embeddings, L blocks, RMSNorm, an output table of its own (EBT, section 4.1 and appendix D.1).
 
-    The embedding starts N(0, 1), the output table Xavier-normal, as in EBT's code.
-
-    With R passes (ours: a baseline that computes as often as EBT thinks) the blocks are applied R times with the same
-    weights.  The embeddings are added to the stream before each pass but the first.
-
-    Args:
-        vocabulary_size, block_length, width: see CausalLanguageModel.
-        num_heads, num_layers, hidden: see Trunk.
-        num_passes: R.
+    The embedding starts N(0, 1), the output table Xavier-normal, as in EBT's code.  With R = ``num_passes`` (ours: a
+    baseline that computes as often as EBT thinks) the blocks are applied R times with the same weights, and the
+    embeddings are added to the stream before each pass but the first.
     """
 
     def __init__(
@@ -890,8 +838,7 @@ def checked(latents: Tensor, state_size: int, block_length: int) -> Tensor:
 
 class LatentEBT(AutoregressiveEBT):
     """EBT on frames: a candidate is the latent of the next frame, and observed frames enter as candidates do, W x + b.
-
-    Arguments are those of ``AutoregressiveEBT``; EBT's ``step_size`` on video is 30,000.
+    EBT's ``step_size`` on video is 30,000.
     """
 
     continuous = True
@@ -910,10 +857,6 @@ class LatentEBT(AutoregressiveEBT):
 
 class LatentTransformer(nn.Module):
     """The baseline, Transformer++ on frames: W x + b, the trunk, and two products to the next frame's latent.
-
-    Args:
-        state_size, block_length: V, and the most frames of a context.
-        width, num_heads, num_layers, hidden: see Trunk.
 
     Shape: latents (B, T, V) -> (B, T, V), of the frame that follows each.
     """

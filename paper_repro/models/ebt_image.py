@@ -77,16 +77,13 @@ def losses(model: Model, images: Tensor, times: Tensor, noise: Tensor) -> tuple[
 
     The first is the mean squared error of the noise.  The second trains the variance alone: the divergence of the
     model's step from q(x_{t-1} | x_t, x), at t = 0 the negative log-likelihood of the 256 levels, in bits per number.
-
-    Args:
-        images: in [-1, 1], (B, C, ...).
-        times: (B,), int64.
-        noise: standard normal, as the images.
+    Images (B, C, ...) are in [-1, 1], times (B,) int64, noise is standard normal.
     """
     x = noised(images, times, noise)
     found, place = model(x, times).chunk(2, 1)  # (B, C, ...) each
     squared = (found - noise).square().flatten(1).mean(1)  # (B,)
-    mean, log_variance = _step(x, origin(x, times, found.detach()), times), _log_variance(place, times)
+    mean, share = _step(x, origin(x, times, found.detach()), times), (place + 1) / 2
+    log_variance = share * _at(_BETAS.log(), times, place) + (1 - share) * _at(_LEAST_LOG, times, place)
     true_mean, true_log = _step(x, images, times), _at(_LEAST_LOG, times, images)
     apart = (true_log - log_variance).exp() + (true_mean - mean).square() * (-log_variance).exp()
     divergence = 0.5 * (log_variance - true_log - 1 + apart)
@@ -127,11 +124,6 @@ def _step(x: Tensor, origin: Tensor, times: Tensor) -> Tensor:
     from_origin = _BETAS * _KEPT_BEFORE.sqrt() / (1 - _KEPT)
     from_noised = (1 - _KEPT_BEFORE) * (1 - _BETAS).sqrt() / (1 - _KEPT)
     return _at(from_origin, times, x) * origin + _at(from_noised, times, x) * x
-
-
-def _log_variance(place: Tensor, times: Tensor) -> Tensor:
-    share = (place + 1) / 2
-    return share * _at(_BETAS.log(), times, place) + (1 - share) * _at(_LEAST_LOG, times, place)
 
 
 def _level_log_likelihood(images: Tensor, mean: Tensor, log_variance: Tensor) -> Tensor:
@@ -232,7 +224,6 @@ class ImageEBT(EnergyModel):
 
     Args:
         image_size, patch, channels: S, P, C.
-        width, num_heads, num_layers, hidden: see Trunk.
         num_landscapes: learned conditions, through which a prediction passes one after the other; EBT's code has one.
         step_size, learn_step_size: alpha at the start, of a step x - alpha dE/dx; whether it is learned.
     """
@@ -287,9 +278,7 @@ def denoised(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the images (B, C, S, S) and their energies (B,) after 0, 1, ..., S steps from noised ones.
 
-    Args:
-        num_steps: S.
-        settings: of training, whose noise is left out; None: EBT's.
+    ``settings`` are those of training, whose noise is left out; None: EBT's.
     """
     start = model.patches.cut(noised)  # (B, T, V)
     settings = replace(settings or ThinkingSettings(rule=DIRECT), num_steps=num_steps, most_steps=None, noise=0.0)
@@ -302,10 +291,6 @@ class DiT(nn.Module):
 
     The time t enters as 128 cosines and 128 sines, through W_2 SiLU(W_1 x + b_1) + b_2, and modulates all layers.  The
     modulations and the output start at zero.
-
-    Args:
-        image_size, patch, channels: S, P, C.
-        width, num_heads, num_layers, hidden: see Trunk.
 
     Shape: images (B, C, S, S) and times (B,) -> (B, 2 C, S, S), the noise and what stands for its variance.
     """

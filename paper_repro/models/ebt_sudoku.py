@@ -41,9 +41,6 @@ class Cells(nn.Module):
 class SudokuFeedForward(nn.Module):
     """The feed-forward Transformer: one pass classifies all cells at once.
 
-    Args:
-        width, num_heads, num_layers, hidden: see Trunk.
-
     Shape: givens (B, 81), int64, 0 for a blank; logits (B, 81, 9), of the digits 1 to 9.
     """
 
@@ -68,9 +65,7 @@ class SudokuRecursive(SudokuFeedForward):
     """The RNN: h <- trunk(context + h) with the same weights n times, from h = 0, and a classifier on every h.
 
     The paper names Jolicoeur-Martineau (arXiv 2510.04871) and 5 to 20 iterations.  Here the state is one vector for
-    each cell, and gradients pass through all iterations.
-
-    The arguments are those of ``SudokuFeedForward`` and ``num_iterations``, n in training and at evaluations.
+    each cell, and gradients pass through all n = ``num_iterations``.
     """
 
     def __init__(
@@ -97,7 +92,6 @@ class SudokuEBT(EnergyModel):
     depends on the predictions of all others.
 
     Args:
-        width, num_heads, num_layers, hidden: see Trunk.
         clamp_givens: whether a given cell enters as its digit at every step, whatever is predicted there; the paper
             does not say.
         step_size, learn_step_size: alpha at the start, of a step y - alpha dE/dp; whether it is learned.
@@ -124,10 +118,7 @@ class SudokuEBT(EnergyModel):
         self.add_head(width, step_size, learn_step_size)
 
     def energies(self, context: Tensor) -> Energies:
-        """Return the energy function of a board's givens, (B, 81): (embedded candidates, landscape) -> (N B, 81).
-
-        Embedded candidates are (N B, 81, D); row n B + b belongs to board b.
-        """
+        """Return the energy function of a board's givens, (B, 81); see ``EnergyModel``."""
         return partial(self._energies, context, self.cells(context))
 
     def _energies(self, givens: Tensor, context: Tensor, candidates: Tensor, landscape: int) -> Tensor:

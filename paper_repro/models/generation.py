@@ -75,13 +75,8 @@ def generate(
     """Continue one prompt; see ``CausalLanguageModel.generate``, also for ``num_allowed`` and the options.
 
     Prompts are continued one at a time and the draws are made on the CPU from a generator of the text's own, so a text
-    follows bit for bit from weights, prompt and seed, whatever is generated beside it.
-
-    Args:
-        prompt: at least one id; of more than ``block_length`` the model sees the last.
-        seed: of the draws; without effect at temperature 0.
-        settle: stop the descent for each token early; for models with energies.
-        options: with ``use_cache`` the window moves by half its length, so long texts differ from those of the papers.
+    follows bit for bit from weights, prompt and seed, whatever is generated beside it.  ``settle`` stops the descent
+    for each token early.
 
     Raises:
         ValueError: an empty prompt, an id outside the vocabulary, arguments out of range, or ``settle`` for a model
@@ -94,13 +89,16 @@ def generate(
             f"the prompt's ids go from {min(prompt)} to {max(prompt)}, expected 0 to {model.vocabulary_size - 1}: "
             "use the tokenizer that the model was trained with"
         )
-    if settle is not None and not isinstance(model, NRGPT):
-        raise ValueError(f"{type(model).__name__} has no energies that could settle: leave settle out")
-    settling = _Settling(model, settle) if isinstance(model, NRGPT) and settle is not None else None
+    used: list[int] = []
+    final_state = None
+    if settle is not None:
+        if not isinstance(model, NRGPT):
+            raise ValueError(f"{type(model).__name__} has no energies that could settle: leave settle out")
+        final_state = partial(_settled, model, settle, used)
     ids = torch.tensor([list(prompt)], device=model.token_embedding.weight.device)
     generator = torch.Generator().manual_seed(mix(seed, "text"))
-    found = model.generate(ids, num_tokens, temperature, generator, settling, num_allowed, **options)
-    return Generation(found[0].tolist(), settling.used if settling else [])
+    found = model.generate(ids, num_tokens, temperature, generator, final_state, num_allowed, **options)
+    return Generation(found[0].tolist(), used)
 
 
 @torch.no_grad()
@@ -122,20 +120,14 @@ def energy_of_last(model: NRGPT, x: Tensor) -> Tensor:
     return feed_forward - weighted.sum(-1) / attention.beta
 
 
-class _Settling:
-    """Maps ids (1, T) to the state at which the last token's energy has settled; remembers the steps that this took."""
-
-    def __init__(self, model: NRGPT, settle: Settle) -> None:
-        self.model, self.settle = model, settle
-        self.used: list[int] = []
-
-    def __call__(self, ids: Tensor) -> Tensor:
-        found = self.model.descend(
-            ids,
-            self.settle.num_steps,
-            energy=partial(energy_of_last, self.model),
-            tolerance=self.settle.tolerance or None,
-            patience=self.settle.patience,
-        )
-        self.used.append(found.num_steps)
-        return found.state
+def _settled(model: NRGPT, settle: Settle, used: list[int], ids: Tensor) -> Tensor:
+    """Return the state (1, T, D) at which the last token's energy has settled; ``used`` gets the steps that it took."""
+    found = model.descend(
+        ids,
+        settle.num_steps,
+        energy=partial(energy_of_last, model),
+        tolerance=settle.tolerance or None,
+        patience=settle.patience,
+    )
+    used.append(found.num_steps)
+    return found.state

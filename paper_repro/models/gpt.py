@@ -100,12 +100,7 @@ class ParallelBlock(SerialBlock):
 class GPT(PositionalLanguageModel):
     """``num_layers`` serial blocks with weights of their own, the "GPT" of NRGPT's tables.
 
-    Args:
-        vocabulary_size, block_length, width, tie_output: see PositionalLanguageModel.
-        num_heads: H.
-        num_layers: S.
-        hidden_factor: M / D.
-        dropout: on attention probabilities and on both branches.
+    H, S and M / D are num_heads, num_layers and hidden_factor; dropout is on attention probabilities and both branches.
     """
 
     def __init__(
@@ -132,12 +127,7 @@ class GPT(PositionalLanguageModel):
 
 
 class RGPT(PositionalLanguageModel):
-    """One serial block applied ``num_steps`` times: "RGPT", the authors' GPT_Rec.
-
-    Args:
-        num_steps: S; no parameter depends on it.
-        vocabulary_size, block_length, width, num_heads, hidden_factor, dropout, tie_output: see GPT.
-    """
+    """One serial block applied S = ``num_steps`` times: "RGPT", the authors' GPT_Rec; see GPT."""
 
     block_class: type[SerialBlock] = SerialBlock
     has_cache = True

@@ -129,12 +129,8 @@ class Writing(Reading):
 class RotaryAttention(nn.Module):
     """Causal attention on rotated queries and keys; (B, T, D) -> (B, T, D).
 
-    Args:
-        width, num_heads: D, H.
-        std, writing_std: of the matrices at the start.
-        scale: s_qk, of D numbers or one, times queries and keys alike (nGPT, equations 15 and 16); None: none.
-        normalize: queries and keys have unit norm before s_qk.
-        softmax_scale: the factor of the scores.
+    ``scale`` is s_qk, of D numbers or one, times queries and keys alike (nGPT, equations 15 and 16); with ``normalize``
+    they have unit norm before it.  ``softmax_scale`` is the factor of the scores.
     """
 
     takes_cache = True
@@ -174,11 +170,8 @@ class RotaryAttention(nn.Module):
 class GatedFeedForward(nn.Module):
     """(s_u u * SiLU(s_nu nu)) W_o with u, nu = W_u x, W_nu x (nGPT, equations 17 to 21); (..., D) -> (..., D).
 
-    Args:
-        width, hidden: D, M.
-        std, writing_std: of the matrices at the start.
-        scales: effective s_u and s_nu; None: 1.  They are multiplied by sqrt(D): on nu as the paper has it, on u as its
-            code has it too, which changes nothing where the output is normalised.
+    ``scales`` are the effective s_u and s_nu; None: 1.  They are multiplied by sqrt(D): on nu as the paper has it, on u
+    as its code has it too, which changes nothing where the output is normalised.
     """
 
     def __init__(
@@ -202,8 +195,6 @@ class RotaryLanguageModel(CausalLanguageModel):
     """Untied input and output tables around ``blocks``, which read a state and the rotary tables.
 
     Args:
-        vocabulary_size, block_length, width: see CausalLanguageModel.
-        num_heads: H; Y = D/H is even.
         rope: "textbook", or "published": what NVIDIA's code computes, which is no rotation (its issue 10).
         std: of both tables at the start.
         storage: how the blocks' matrices, their gradients and Adam's moments of them are stored: "float32", or
@@ -291,9 +282,8 @@ class Descends(Protocol):
 
 
 class PreNorm(nn.Module):
-    """x <- x + branch(RMSNorm(x)), ``num_passes`` times with the same weights; (B, J, D) -> (B, J, D).
-
-    More than one pass is the plain layer reuse of CEM's figures 3c and 4.  What follows the stream goes to the branch.
+    """x <- x + branch(RMSNorm(x)), ``num_passes`` times with the same weights (layer reuse of CEM's figures 3c and 4):
+    (B, J, D) -> (B, J, D).  What follows the stream goes to the branch.
     """
 
     def __init__(self, branch: nn.Module, width: int, num_passes: int = 1) -> None:
@@ -348,13 +338,12 @@ class Llama(RotaryLanguageModel):
     """Embeddings, L blocks, RMSNorm, an output table of its own (CEM, table 1 and appendix D).
 
     Args:
-        vocabulary_size, block_length, width, num_heads, rope, storage: see RotaryLanguageModel.
-        num_layers: L.
-        hidden: m.
+        num_layers, hidden: L, m.
         attention: called with (width=D, num_heads=K) for every layer: ``rotary_attention``, ``CEMAttention``, or
             anything that maps (stream, rotary tables) to the next stream.
         feed_forward: called with (width=D, hidden=m): ``gated_feed_forward``, ``CEMMLP``, or anything that maps the
             stream to the next.
+        rope, storage: see RotaryLanguageModel.
         init_std: both tables start N(0, init_std).
     """
 

@@ -30,7 +30,7 @@ try:
 except ImportError:  # the same, slower
     from paper_repro.models.common import sphere_step  # type: ignore[assignment]
 
-UPDATES = ("lerp", "riemannian")
+UPDATES = {"lerp": sphere_step, "riemannian": riemannian_step}
 SIGNS = ("absolute", "signed")
 Spec = ScaleSpec | Mapping[str, Any]
 
@@ -46,12 +46,10 @@ class BaselineGPT(Llama):
     Matrices start N(0, init_std), those that write to the state N(0, init_std / sqrt(2 L)).
 
     Args:
-        vocabulary_size, block_length, width, num_heads, rope, storage: see RotaryLanguageModel.
-        num_layers: L.
-        hidden_factor: M / D.
+        num_layers, hidden_factor: L, M / D.
         qk_norm: normalise queries and keys as nGPT does (unit norm, times s_qk, scores times sqrt(Y)), and change
             nothing else: what nGPT's speedup has to be held against, ours and not in the paper.
-        s_qk: see NGPT.
+        s_qk, rope, storage: see NGPT and RotaryLanguageModel.
         init_std: the paper's at its widths.
     """
 
@@ -121,16 +119,14 @@ class NGPT(RotaryLanguageModel):
     between u and nu, one number for both scales has an effect; on u alone it has none, the branch being normalised.
 
     Args:
-        vocabulary_size, block_length, width, num_heads, rope, storage: see RotaryLanguageModel.
-        num_layers: L.
-        hidden_factor: M / D.
-        alpha_A, alpha_M: the eigen learning rates, D numbers for each layer or one.
-        s_qk: on queries and keys, D numbers for each layer or one.
+        num_layers, hidden_factor: L, M / D.
+        alpha_A, alpha_M, s_qk: the eigen learning rates, and on queries and keys: D numbers for each layer or one.
         s_u, s_nu: on both halves of the MLP's hidden layer, M numbers each or one; s_u None: the same numbers as s_nu.
         s_z: on the logits, V numbers or one.
         alpha_sign: "absolute": |alpha| is used; "signed": alpha (appendix A.2).
         update: "lerp", or "riemannian": the step along the tangent (equations 25 and 26; not in the published code).
         qk_norm: whether queries and keys are made unit vectors; table 6 leaves it out and keeps s_qk and sqrt(Y).
+        rope, storage: see RotaryLanguageModel.
     """
 
     def __init__(
@@ -158,10 +154,7 @@ class NGPT(RotaryLanguageModel):
         writing_std = std / math.sqrt(2 * at_least("num_layers", num_layers))
         hidden = at_least("hidden_factor", hidden_factor) * width
         absolute = one_of("alpha_sign", alpha_sign, SIGNS) == "absolute"
-        step = {
-            "lerp": partial(sphere_step, absolute=absolute),
-            "riemannian": partial(riemannian_step, absolute=absolute),
-        }[one_of("update", update, UPDATES)]
+        step = partial(UPDATES[one_of("update", update, UPDATES)], absolute=absolute)
         given = {"alpha_A": alpha_A, "alpha_M": alpha_M, "s_qk": s_qk, "s_nu": s_nu, "s_z": s_z}
         given |= {} if s_u is None else {"s_u": s_u}
         specs = {name: ScaleSpec.of(name, spec) for name, spec in given.items()}

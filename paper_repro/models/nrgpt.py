@@ -49,13 +49,12 @@ class NRGPTAttention(nn.Module):
     """The attention has E_A = -1/beta sum_h alpha_h log sum_B exp(beta g_A . J_h g_B), J_h (D, D) (NRGPT, equation 11).
 
     The gradient is taken with the keys J_h g_B held fixed (equation 12): -sum_h alpha_h sum_B p_AB J_h g_B with
-    p = softmax over B.  Under the strict mask (B < A) this is dE_A/dg_A.  Under the inclusive mask (B <= A) it is
-    not: the term g_A . J_h g_A also depends on g_A through the key, which the authors' code drops.  It is not the
-    gradient of the energies' sum over tokens either: later tokens see g_A as a key.
+    p = softmax over B.  Under the strict mask (B < A) this is dE_A/dg_A.  Under the inclusive mask (B <= A) the term
+    g_A . J_h g_A also depends on g_A through the key, which the authors' code drops.  Later tokens see g_A as a key, so
+    it is not the gradient of the energies' sum over tokens either.
 
     Args:
-        width: D.
-        num_heads: H; each has D^2 parameters.
+        width, num_heads: D, H; each head has D^2 parameters.
         mask: "strict" (the paper; the first token has no key, its energy and gradient are zero) or "inclusive" (the
             authors' Shakespeare and OpenWebText runs).
         beta: "one" (the authors' code) or "inverse_root_head_width", 1/sqrt(Y) (the paper).
@@ -81,10 +80,7 @@ class NRGPTAttention(nn.Module):
         self.head_weights = nn.Parameter(torch.ones(num_heads)) if learn_head_weights else None
 
     def energy(self, g: Tensor) -> Tensor:
-        """Compute E_A, (B, T), at g (B, T, D), without dropout.
-
-        It is for measurement, for it holds H T^2 scores per sequence.
-        """
+        """Compute E_A, (B, T), at g (B, T, D), without dropout; it holds H T^2 scores per sequence."""
         query, key = self._query_and_key(g)
         scores = self.beta * torch.matmul(query, key.mT)  # (B, H, N, N)
         future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=g.device).triu(1)
@@ -122,19 +118,14 @@ class NRGPTAttention(nn.Module):
 
 
 class FeedForwardEnergy(nn.Module):
-    """An energy E(g) of each token alone; a variant is a subclass with E and dE/dg in closed form."""
+    """An energy E(g), (...,), of each token alone, g (..., D); a subclass has ``energy`` and its ``gradient``."""
+
+    energy: Callable[[Tensor], Tensor]
+    gradient: Callable[[Tensor], Tensor]
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
         self.width, self.hidden = at_least("width", width), at_least("hidden", hidden)
-
-    def energy(self, g: Tensor) -> Tensor:
-        """Compute E, (...,), at g (..., D)."""
-        raise NotImplementedError(f"{type(self).__name__} must define energy(g)")
-
-    def gradient(self, g: Tensor) -> Tensor:
-        """Compute dE/dg, (..., D), at g (..., D)."""
-        raise NotImplementedError(f"{type(self).__name__} must define gradient(g)")
 
 
 class OneLayerEnergy(FeedForwardEnergy):
@@ -245,10 +236,8 @@ class InferenceRate(nn.Module):
             self.skew = nn.Parameter(torch.randn(width, width) * INIT_STD)
 
     def coefficient(self, norm_scale: Tensor | None) -> Tensor | None:
-        """Return eta as a matrix (D, D), as its diagonal (D,), as one number (1,), or None for the identity.
-
-        Args:
-            norm_scale: gamma, (D,), or None where the norm has none.
+        """Return eta as a matrix (D, D), as its diagonal (D,), as one number (1,), or None for the identity, of the
+        norm's gamma, (D,), where it has one.
         """
         if self.kind == "full":
             return self.weight
@@ -268,12 +257,9 @@ class NRGPT(PositionalLanguageModel):
 
     The gradient is taken at g and subtracted from x, without the chain rule through the norm.  A subclass names its
     ``feed_forward_energy``.  s is a learnable number, at first 1: the authors' code; the paper has alpha_h instead.
-
-    A process that prefers to recompute (``kernels.preferences``, ``machine.recompute``) keeps only the states during
-    training and computes each step again in the backward pass: less memory, about a third more time, the same numbers.
+    With ``machine.recompute`` training keeps only the states and computes each step again in the backward pass.
 
     Args:
-        vocabulary_size, block_length, width, tie_output: see PositionalLanguageModel.
         num_heads, mask, beta, learn_head_weights: see NRGPTAttention.
         num_steps: S; of the parameters, only a learned schedule depends on it.
         hidden_factor: M / D; 4 in the authors' sweeps, 8 for FF1 in the paper's appendix D.
@@ -352,8 +338,7 @@ class NRGPT(PositionalLanguageModel):
     def descend(self, ids: Tensor, num_steps: int | None = None, **options: Any) -> Trajectory[Tensor]:
         """Descend from the embedded ids, (B, T), by ``num_steps`` steps or the model's own S, which they may exceed.
 
-        The options are those of ``models.descent.descend``; ``energy``, of a state (B, T, D), is ``energies`` if it is
-        not given.
+        The options are those of ``models.descent.descend``; ``energy``, of a state (B, T, D), is ``energies`` if None.
         """
         steps = self.layers()
         return descend(
@@ -448,9 +433,8 @@ def radius(model: NRGPT) -> float:
 
 
 def attention_bounds(attention: NRGPTAttention, r: float, num_tokens: int) -> tuple[Tensor, Tensor]:
-    """Return the lowest and highest E_A of each token, (T,) each (equations 42 and 43, summed over weighted heads).
-
-    With n keys and scores of at most s = |J| r^2 the log-sum lies in log n / beta + [-s, s].
+    """Return the lowest and highest E_A of each token, (T,) each (equations 42 and 43, summed over weighted heads):
+    with n keys and scores of at most s = |J| r^2 the log-sum lies in log n / beta + [-s, s].
     """
     maps = attention.key.weight.detach().double().unflatten(0, (attention.num_heads, -1))  # (H D, D) -> (H, D, D)
     spectral = torch.linalg.matrix_norm(maps, 2)  # (H,)

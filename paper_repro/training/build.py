@@ -91,7 +91,13 @@ def build_module(config: Mapping[str, Any]) -> PaperModule:
     # Built through a partial: given as keywords, hydra would turn the schedule, a dataclass, into a dict.
     make = instantiate({**config["module"], "_partial_": True})
     optimizer = optimizer_of(config, Machine.of(config.get("machine") or {}))
-    module: PaperModule = make(model=model, optimizer=optimizer, schedule=instantiate(config["schedule"]))
+    schedule = instantiate(config["schedule"])
+    try:
+        module: PaperModule = make(model=model, optimizer=optimizer, schedule=schedule)
+    except UsageError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"module: {error}") from error
     module.seed = int(config["seed"])
     module.save_hyperparameters({**own, **parts, "seed": module.seed}, logger=False)  # for load_from_checkpoint
     return module

@@ -150,7 +150,7 @@ def test_golden_queries_and_keys_of_the_first_layer(golden: Any, implementation:
 @pytest.mark.parametrize("shape", [(3, 1100, 16, 64), (2, 130, 20, 72), (1, 40, 3, 128)])
 def test_on_a_gpu(shape: tuple[int, ...], scaled: bool, normalize: bool, dtype: torch.dtype) -> None:
     packed, scale = (value.cuda() for value in _inputs(*shape))
-    tables = textbook_tables(shape[1], shape[-1], device="cuda")
+    tables = RotaryTables(*(table.cuda() for table in textbook_tables(shape[1], shape[-1])))
     exact = [packed.to(dtype).double(), scale.float().double()]
     found = _outcome("fused", [packed.to(dtype), scale.float()], tables, scaled, normalize, True)
     for one, two in zip(found, _outcome("reference", exact, tables, scaled, normalize, True), strict=True):

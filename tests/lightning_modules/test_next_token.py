@@ -108,21 +108,6 @@ def test_every_trained_parameter_is_in_one_group_and_a_frozen_norm_scale_in_none
     assert frozen == ({"norm.weight"} if isinstance(model, NRGPT_H_FF1) else set())
 
 
-SMALL = (
-    "training.steps=2",
-    "model.width=8",
-    "model.num_steps=2",
-    "data.batch_size=2",
-    "data.num_evaluation_batches=1",
-    "data.task.num_train=100",
-    "data.task.num_test=4",
-    "probes.accuracy.num_items=2",
-    "probes.accuracy.num_single_items=1",
-    "machine.threads=1",
-    "machine.workers=1",
-)
-
-
 @pytest.mark.parametrize("kind", [NRGPTShakespeare, CEMSlimPajama])
 @torch.no_grad()
 def test_padding_enters_neither_the_loss_nor_the_metrics(kind: type[NextTokenModule]) -> None:

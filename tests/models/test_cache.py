@@ -1,6 +1,7 @@
 """Generation with a cache of keys and values: the same logits, the same texts, faster."""
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -108,28 +109,25 @@ def test_a_text_ends_with_its_end_of_text() -> None:
         assert set(row[row.index(1) :]) == {1}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"top_k": 0}, "top_k"), ({"top_p": 0.0}, "top_p"), ({"top_p": 1.5}, r"top_p must lie in \(0, 1\]")],
-)
-def test_wrong_options_are_refused(options: dict[str, float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Constant(torch.ones(3)).generate(torch.zeros(1, 1, dtype=torch.long), 1, **options)  # type: ignore[arg-type]
+def test_tokens_are_drawn_from_the_tempered_softmax() -> None:
+    probabilities = torch.tensor([0.1, 0.2, 0.7])
+    expected = torch.softmax(probabilities.log() / 2, 0)
+    torch.testing.assert_close(drawn(Constant(probabilities), temperature=2.0), expected, rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize("options", [{"top_k": 0}, {"top_p": 1.5}, {"temperature": -1.0}, {"num_tokens": 0}])
+def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
+    ids = torch.zeros(1, 1, dtype=torch.long)
+    with pytest.raises(ValueError, match=next(iter(options))):
+        Constant(torch.ones(3)).generate(ids, **{"num_tokens": 1, **options})
     with pytest.raises(ValueError, match="NRGPT_H_FF2W has no cache"):
-        NRGPT_H_FF2W(5, 4, 4, 1, 1).generate(torch.zeros(1, 1, dtype=torch.long), 1, use_cache=True)
+        NRGPT_H_FF2W(5, 4, 4, 1, 1).generate(ids, 1, use_cache=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["gpt", "ngpt", "llama", "cem"])
-def test_a_cache_saves_four_fifths_of_the_work(kind: str) -> None:
+def test_a_cache_saves_four_fifths_of_the_work() -> None:
     """300 tokens in a window of 256: the time follows, but a loaded machine's clock would not tell."""
-    sizes = (65, 256, 64, 4)
-    options: dict[str, object] = {"num_layers": 2}
-    if kind in ("llama", "cem"):
-        attention = rotary_attention if kind == "llama" else partial(CEMAttention, num_steps=2)
-        options |= {"hidden": 171, "attention": attention, "feed_forward": gated_feed_forward}
-    model = {"gpt": GPT, "ngpt": NGPT}.get(kind, Llama)(*sizes, **options)  # type: ignore[arg-type]
-    work = {}
+    model, work = NGPT(65, 256, 64, 4, num_layers=2), {}
     for cached in (True, False):
         with FlopCounterMode(display=False) as counter, prefer("reference"):
             model.generate(torch.zeros(1, 1, dtype=torch.long), 300, temperature=0, use_cache=cached)

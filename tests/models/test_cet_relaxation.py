@@ -18,15 +18,14 @@ from paper_repro.models.cet import (
     CETMemory,
     CETNudge,
     CETState,
-    PlainSteps,
     PreparedSteps,
     RelaxationSettings,
 )
 from paper_repro.models.descent import Trajectory
 from paper_repro.tests.support import golden, golden_cet
+from paper_repro.tests.support.golden_cet import SMALL
 
 FILES = golden.files("cet", "cet_ep*.npz")
-SMALL = {"channels": 2, "size": 8, "patch": 4, "stride": 2, "width": 6, "num_heads": 2, "head_width": 3}
 NARROW = {"channels": 1, "size": 9, "patch": 9, "stride": 3, "width": 7, "num_heads": 1, "head_width": 5}
 """One token."""
 DEEP = {"channels": 1, "size": 12, "patch": 6, "stride": 2, "width": 9, "num_heads": 3, "head_width": 2}
@@ -34,10 +33,7 @@ DEEP = {"channels": 1, "size": 12, "patch": 6, "stride": 2, "width": 9, "num_hea
 
 
 def _model(sizes: dict[str, int] = SMALL, **options: Any) -> tuple[CET, Tensor]:
-    torch.manual_seed(0)
-    model = CET(**sizes, num_memories=5, init_std=0.12, attention_std=0.5, **options).double()
-    for parameter in model.parameters():
-        parameter.data += 0.1 * torch.randn_like(parameter)
+    model = golden_cet.small(sizes, **options)
     return model, torch.randn(3, sizes["channels"], sizes["size"], sizes["size"], dtype=torch.float64)
 
 
@@ -69,19 +65,19 @@ def test_prepared_steps_are_those_of_the_definition(
         clamped = model.clamp(images)
         z, y = model.first(clamped)
         state, nudge = CETState(z.mT.contiguous().mT, y), _nudge(model, images) if nudged else None
-        plain = PlainSteps(model, clamped, RelaxationSettings(step_size, nudge))
         own = copy.deepcopy(model).to(dtype)
         given = [type(part)(*(tensor.to(dtype) for tensor in part)) for part in (state, clamped)]
         narrow = None if nudge is None else CETNudge(*(tensor.to(dtype) for tensor in nudge))
         prepared = PreparedSteps(own, *given, RelaxationSettings(step_size, narrow))
         expected, found = state, prepared.state
         for number in range(12):
-            before, expected = expected, plain(expected, number, None)
+            before, expected = expected, model.step(expected, clamped, step_size, nudge)
             # Its own state goes on; another one is taken over.
             found = prepared(found if number != 6 else CETState(*map(torch.clone, found)), number, None)
             tolerance = 1e-12 if dtype == torch.float64 else 5e-5
             _close(found, expected, tolerance)
-            _close([prepared.residual(found, found)], [plain.residual(before, expected)], tolerance / step_size)
+            moved = [(one - two).abs().flatten(1).amax(1) for one, two in zip(before, expected, strict=True)]
+            _close([prepared.residual(found, found)], [torch.maximum(*moved) / step_size], tolerance / step_size)
         _close(given[0], state, 1e-6)
 
 
@@ -113,14 +109,12 @@ def test_traces_and_tolerances_are_those_of_the_definition() -> None:
         assert model.relax(state, clamped, 20, 0.2, tolerance=1.000001 * tolerance).num_steps == 10
 
 
-class Cubed(CETMemory):
+class Other(CETMemory):
     """Another term of the same name."""
 
 
 class Slower(CET):
-    def step(
-        self, state: CETState, clamped: CETClamped, step_size: float = 1.0, nudge: CETNudge | None = None
-    ) -> CETState:
+    def step(self, state: CETState, clamped: CETClamped, step_size: float = 1.0, nudge: Any = None) -> CETState:
         return super().step(state, clamped, step_size / 2, nudge)
 
 
@@ -130,18 +124,15 @@ def test_only_cets_own_steps_are_prepared(kind: str, monkeypatch: pytest.MonkeyP
     if kind == "step":
         model.__class__ = Slower
     if kind == "term":
-        model.memory = Cubed(5, 6, 0.1).double()
-    made: list[PreparedSteps] = []
+        model.memory = Other(5, 6, 0.1).double()
+    made: list[int] = []
     initialise = PreparedSteps.__init__
-
-    def watched(self: PreparedSteps, *given: Any) -> None:
-        made.append(self)
-        initialise(self, *given)
-
-    monkeypatch.setattr(PreparedSteps, "__init__", watched)
+    monkeypatch.setattr(PreparedSteps, "__init__", lambda *given: (made.append(1), initialise(*given))[1])
     with torch.set_grad_enabled(kind == "gradients"):
-        relax: Callable[[Tensor], Tensor] = lambda image: model(image[None], 3)[0]  # noqa: E731
-        torch.func.vmap(relax)(images) if kind == "torch.func" else model(images, 3)
+        if kind == "torch.func":
+            torch.func.vmap(lambda image: model(image[None], 3)[0])(images)
+        else:
+            model(images, 3)
     assert len(made) == (kind == "own")
 
 
@@ -222,20 +213,17 @@ def test_a_divergence_names_its_step_and_its_term(term: str) -> None:
         model.position.bias.data[0] = torch.nan
     else:
         parameter[term].data[1, 1] = torch.inf
-    found = model.divergence(start, clamped, 5)
-    assert found == (1, term)
-    assert str(found) == f"diverged: the gradient of {term} was not finite at step 1"
+    assert model.divergence(start, clamped, 5) == f"diverged: the gradient of {term} was not finite at step 1"
 
 
 def test_a_state_that_grows_without_bound_diverges_later() -> None:
     model, images = _model()
     clamped = model.clamp(images)
     start, nudge = model.first(clamped), CETNudge(model.patches.blocks(images), -1e150 * torch.ones(3).double())
-    found = model.divergence(start, clamped, 9, nudge=nudge)
-    assert found is not None and found.step == 3 and found.term in ("state", "decoder", "attention")
+    assert "step 3" in (model.divergence(start, clamped, 9, nudge=nudge) or "")
     with torch.no_grad():
-        for steps, finite in ((found.step - 1, True), (found.step, False)):
+        for steps in (2, 3):
             end = model.relax(start, clamped, steps, nudge=nudge).state
-            assert all(bool(part.isfinite().all()) for part in end) == finite
+            assert all(bool(part.isfinite().all()) for part in end) == (steps == 2)
     broken = CETState(start.z, start.y * torch.nan)
-    assert model.divergence(broken, clamped, 9) == (0, "state")
+    assert "state was not finite at step 0" in (model.divergence(broken, clamped, 9) or "")

@@ -1,16 +1,17 @@
 """The one descent on a toy energy whose steps and parameter gradients are derived by hand, and under the papers."""
 
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from paper_repro.models.cem import CEMMLP, CEMAttention, CEMPart
-from paper_repro.models.descent import GradientStep, Trajectory, descend, normal_draws
+from paper_repro.models.descent import Trajectory, descend, normal_draws
 from paper_repro.models.nrgpt import NRGPT_H_FF2W
 from paper_repro.tests.support.float64 import randomised
+from paper_repro.tests.training.energy import gradient_step
 
 RATE = 0.05
 X = torch.tensor([[0.7, -1.2, 0.4], [1.1, 0.3, -0.8]], dtype=torch.float64)
@@ -39,7 +40,7 @@ def down(x: Tensor, w: Tensor, num_steps: int, **options: Any) -> Trajectory[Ten
     def of(at: Tensor) -> Tensor:
         return energy(at, w)
 
-    return descend(GradientStep(of, RATE), x, num_steps, energy=of, **options)
+    return descend(gradient_step(of, RATE), x, num_steps, energy=of, **options)
 
 
 def close(found: Tensor, expected: Tensor) -> None:
@@ -58,14 +59,10 @@ def test_states_and_energies_are_those_by_hand_whether_gradients_are_on_or_off(m
     assert bool((found.energies.diff(dim=0) < 0).all())
 
 
-@pytest.mark.parametrize("num_steps", [1, 2, 5])
-def test_gradients_of_the_parameters_are_those_by_hand(num_steps: int) -> None:
+def test_gradients_of_the_parameters_are_those_by_hand() -> None:
     x, w = X.clone().requires_grad_(), W.clone().requires_grad_()
-    end = down(x, w, num_steps).state
-    with torch.no_grad():
-        assert not down(x, w, num_steps).state.requires_grad
-    found = torch.autograd.grad((C * end).sum(), (w, x))
-    _, by_w, by_x = by_hand(X, W, num_steps)
+    found = torch.autograd.grad((C * down(x, w, 5).state).sum(), (w, x))
+    _, by_w, by_x = by_hand(X, W, 5)
     close(found[0], by_w)
     close(found[1], by_x)
 
@@ -75,7 +72,7 @@ def test_models_stacked_by_vmap_go_down_as_each_alone_and_learn_the_same() -> No
     noise = torch.randn(3, 4, 2, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
     def end(own: Tensor, draws: Tensor) -> Tensor:
-        rule = GradientStep(lambda at: energy(at, own), RATE, noise_scale=0.1)
+        rule = gradient_step(lambda at: energy(at, own), RATE, noise_scale=0.1)
         return descend(rule, X, 4, draws=draws).state
 
     def loss(own: Tensor, draws: Tensor) -> Tensor:
@@ -110,19 +107,19 @@ def test_a_tolerance_looks_at_the_change_that_is_given() -> None:
     def moved(before: Tensor, after: Tensor) -> Tensor:
         return (after - before).abs().amax(1) / RATE
 
-    states = by_hand(X, W, 60)[0]
+    rule, states = gradient_step(energy, RATE), by_hand(X, W, 60)[0]
     tolerance = float(moved(states[30], states[31]).max()) * (1 + 1e-9)
-    found = descend(GradientStep(energy, RATE), X, 60, change=moved, tolerance=tolerance)
+    found = descend(rule, X, 60, change=moved, tolerance=tolerance)
     assert found.num_steps <= 31 and found.change is not None
     close(found.change, moved(*states[found.num_steps - 1 : found.num_steps + 1]))
-    without = descend(GradientStep(energy, RATE), X, 9, energy=energy, energies_at=(0, 4, 9), change=moved)
-    assert without.change is not None and without.changes is not None
+    without = descend(rule, X, 9, energy=energy, energies_at=(0, 4, 9), change=moved)
+    assert without.changes is not None
     close(without.changes, torch.stack([moved(states[3], states[4]), moved(states[8], states[9])]))
 
 
 def test_draws_reach_the_step_that_they_are_for() -> None:
     noise = torch.randn(5, 2, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    rule = GradientStep(energy, RATE, noise_scale=0.3)
+    rule = gradient_step(energy, RATE, noise_scale=0.3)
     expected = X
     for own in noise[:4]:
         expected = expected - RATE * (W * expected + expected**3) + 0.3 * own
@@ -133,34 +130,25 @@ def test_draws_reach_the_step_that_they_are_for() -> None:
     assert seen == [(0, None), (1, None), (2, None)]
 
 
-def test_normal_draws_follow_from_their_generator_and_differ_from_step_to_step() -> None:
-    rule = GradientStep(energy, RATE, noise_scale=1.0)
-
-    def end(seed: int) -> Tensor:
-        return descend(rule, X, 3, draws=normal_draws(X, torch.Generator().manual_seed(seed))).state
-
-    assert torch.equal(end(1), end(1)) and not torch.equal(end(1), end(2))
-    draw = normal_draws((X, X[0].float()))
+def test_normal_draws_follow_from_the_seed_and_differ_from_step_to_step() -> None:
+    draw, ends = normal_draws((X, X[0].float())), []
+    for seed in (1, 2, 1):
+        torch.manual_seed(seed)
+        ends.append(descend(gradient_step(energy, RATE, 1.0), X, 3, draws=normal_draws(X)).state)
+    assert torch.equal(ends[0], ends[2]) and not torch.equal(ends[0], ends[1])
     (one, short), (two, _) = draw(0), draw(1)
     assert one.shape == X.shape and one.dtype == torch.float64 and not torch.equal(one, two)
     assert short.shape == (3,) and short.dtype == torch.float32
 
 
-class Pair(NamedTuple):
-    tokens: Tensor
-    image: Tensor
-
-
 def test_a_state_may_be_a_tree() -> None:
-    def together(state: Pair) -> Tensor:
-        return energy(state.tokens) + (state.tokens * state.image).sum(1) + state.image.square().sum(1)
+    def together(state: tuple[Tensor, Tensor]) -> Tensor:
+        return energy(state[0]) + (state[0] * state[1]).sum(1) + state[1].square().sum(1)
 
-    start = Pair(X, C)
-    found = descend(GradientStep(together, RATE), start, 2, states_at=range(3))
-    one = Pair(X - RATE * (W * X + X**3 + C), C - RATE * (X + 2 * C))
-    assert isinstance(found.state, Pair) and isinstance(found.states, Pair)
-    close(found.states.tokens[:2], torch.stack([X, one.tokens]))
-    close(found.state.image, one.image - RATE * (one.tokens + 2 * one.image))
+    found = descend(gradient_step(together, RATE), (X, C), 2, states_at=range(3))
+    tokens, image = X - RATE * (W * X + X**3 + C), C - RATE * (X + 2 * C)
+    close(found.states[0][:2], torch.stack([X, tokens]))
+    close(found.state[1], image - RATE * (tokens + 2 * image))
 
 
 def test_recorded_states_outlive_a_rule_that_writes_into_them() -> None:
@@ -171,17 +159,15 @@ def test_recorded_states_outlive_a_rule_that_writes_into_them() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_steps": 0}, "num_steps must be a whole number of at least 1, got 0"),
-        ({"patience": 0, "tolerance": 0.1, "energy": energy}, "patience must be a whole number of at least 1"),
-        ({"tolerance": float("nan"), "energy": energy}, "tolerance must be None or at least 0, got nan"),
+        ({"num_steps": 0}, "num_steps"),
+        ({"tolerance": float("nan"), "energy": energy}, "tolerance"),
         ({"energies_at": (1,)}, "give energy="),
-        ({"tolerance": 0.1, "energy": lambda x: (x, x)}, "looks at one tensor of energies"),
-        ({"draws": torch.zeros(1, 2, 3)}, "draws are for 1 steps and the descent has 2: draw for every step"),
-        ({"step": GradientStep(energy, RATE, 0.1)}, "noise_scale=0.1 and draws go together"),
+        ({"tolerance": 0.1, "energy": lambda x: (x, x)}, "one tensor of energies"),
+        ({"draws": torch.zeros(1, 2, 3)}, "draw for every step"),
     ],
 )
 def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> None:
-    given = {"step": GradientStep(energy, RATE), "start": X, "num_steps": 2, **options}
+    given = {"step": gradient_step(energy, RATE), "start": X, "num_steps": 2, **options}
     with pytest.raises(ValueError, match=message):
         descend(**given)
 

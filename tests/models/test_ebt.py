@@ -155,16 +155,6 @@ def test_without_detaching_gradients_flow_through_all_steps_and_truncation_cuts_
     torch.testing.assert_close((full[name] * direction).sum(), slope, rtol=1e-4, atol=1e-9)
 
 
-def test_a_candidate_that_gets_more_steps_passes_the_same_states_and_shares_the_observed_stream() -> None:
-    model, start = made(), normal(3, B, T, V)
-    short, long = (list(think(model, IDS, start, steps)) for steps in (2, 4))
-    for one, other in zip(short, long, strict=False):
-        torch.testing.assert_close(one.predictions, other.predictions, rtol=0, atol=0)
-        torch.testing.assert_close(one.energies, other.energies, rtol=1e-12, atol=1e-12)
-    alone = list(think(model, IDS, start[1:2], 4))[-1]
-    torch.testing.assert_close(alone.predictions[0], long[-1].predictions[1], rtol=1e-12, atol=1e-12)
-
-
 @pytest.mark.parametrize(("noise", "steps_with", "steps_without"), [(0.0, 3, 2), (1.0, 5, 2)])
 def test_energies_cost_a_pass_only_where_they_are_read(noise: float, steps_with: int, steps_without: int) -> None:
     model, start = made(), normal(2, B, T, V)

@@ -100,13 +100,6 @@ def test_the_energy_of_a_frame_is_that_of_its_context_and_candidate() -> None:
     )
 
 
-def test_a_rule_has_to_fit_what_the_model_reads() -> None:
-    model = ImageEBT(**IMAGE)
-    start = torch.zeros(1, 1, 4, 48)
-    with pytest.raises(ValueError, match="take direct"):
-        next(think(model, start[0], start, 1, ThinkingSettings()))
-
-
 def known(noise: Tensor) -> diffusion.Model:
     """A model that knows the noise, and places the variance at its upper bound."""
     return lambda x, times: torch.cat([noise, torch.ones_like(noise)], 1)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from paper_repro.datamodules.sudoku_boards import puzzle
-from paper_repro.models.ebt import CODE, LISTING, PredictionStep, ThinkingSettings, think, thoughts
+from paper_repro.models.ebt import CODE, LISTING, PredictionStep, ThinkingSettings, thoughts
 from paper_repro.models.ebt_sudoku import SudokuEBT, SudokuFeedForward, SudokuRecursive
 from paper_repro.tests.support.float64 import randomised
 
@@ -91,12 +91,3 @@ def test_a_step_follows_the_gradient_of_the_boards_energy(rule: str, clamp_given
     expected = by - model.step_size * torch.autograd.grad(energy, by)[0]
     torch.testing.assert_close(found.prediction, expected, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(found.energy.sum(), energy.detach(), rtol=1e-10, atol=1e-10)
-
-
-def test_clamped_givens_hide_what_is_predicted_there() -> None:
-    start, other = normal(2, 81, 9), normal(2, 81, 9, seed=2)
-    other = torch.where(BLANK[..., None], start, other)
-    for clamp_givens in (True, False):
-        model = ebt(clamp_givens=clamp_givens)
-        ends = [list(think(model, GIVENS, one[None], 2))[-1] for one in (start, other)]
-        assert torch.equal(ends[0].energies, ends[1].energies) == clamp_givens

@@ -57,15 +57,6 @@ def test_steps_are_counted_to_where_the_energy_of_the_trace_settles(tolerance: f
     assert patience <= min(found.steps) and max(found.steps) < 60  # it settles, beyond the 5 trained steps if need be
 
 
-def test_more_steps_than_trained_and_fewer_are_taken() -> None:
-    model = randomised(nrgpt.NRGPT_H_FF1(**SIZES))
-    for steps in (1, 9):
-        other = randomised(nrgpt.NRGPT_H_FF1(**{**SIZES, "num_steps": steps}))
-        other.load_state_dict(model.state_dict())
-        settle = Settle(0.0, num_steps=steps)
-        assert generate(model, [5], 10, 0, settle=settle).ids == generate(other, [5], 10, 0).ids
-
-
 def test_a_text_depends_on_its_own_prompt_and_seed() -> None:
     model = randomised(gpt.GPT(11, 8, 6, 2, num_layers=1))
     alone = generate(model, [4, 5], 20, seed=7)
@@ -83,9 +74,9 @@ def test_only_allowed_ids_are_generated() -> None:
 
 def test_wrong_arguments_are_refused() -> None:
     model = gpt.GPT(11, 8, 6, 2, num_layers=1)
-    with pytest.raises(ValueError, match=r"no token, expected at least one: a blank prompt is two newlines"):
+    with pytest.raises(ValueError, match="no token"):
         generate(model, [], 1)
-    with pytest.raises(ValueError, match=r"ids go from 2 to 11, expected 0 to 10: use the tokenizer"):
+    with pytest.raises(ValueError, match="ids go from 2 to 11"):
         generate(model, [2, 11], 1)
     with pytest.raises(ValueError, match="GPT has no energies that could settle"):
         generate(model, [1], 1, settle=Settle(0.1))

@@ -32,20 +32,6 @@ def test_norms_equal_equation_17() -> None:
         assert_exact(norm(x), expected)
 
 
-def test_only_the_default_norm_freezes_its_scale() -> None:
-    learnable = {
-        kind: {name for name, p in nrgpt.NRGPT_H_FF1(**SIZES, norm=kind).norm.named_parameters() if p.requires_grad}
-        for kind in nrgpt.NORMS
-    }
-    assert learnable == {
-        "frozen_layer_norm": {"bias"},
-        "layer_norm": {"weight", "bias"},
-        "rms_norm": {"weight"},
-        "none": set(),
-    }
-    assert torch.equal(nrgpt.NRGPT_H_FF1(**SIZES).norm.weight, torch.ones(6))
-
-
 def _rate_matrix(model: nrgpt.NRGPT) -> Tensor:
     weights = dict(model.inference_rate.named_parameters())
     if "weight" in weights:
@@ -72,14 +58,6 @@ def test_the_update_is_minus_the_rate_times_the_gradient_of_the_energy(
     assert_exact(model.energies(x).total, total(model.norm(x)))
     expected = -own_gradient(total, model.norm(x).detach()) @ _rate_matrix(model).mT
     torch.testing.assert_close(model.step(x) - x, expected, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize(("norm", "rate"), FITTING)
-def test_every_trained_parameter_gets_a_gradient(norm: str, rate: str) -> None:
-    model = randomised(nrgpt.NRGPT_H_FF2W(**SIZES, norm=norm, inference_rate=rate, learn_head_weights=True), 0.1)
-    model(IDS).square().mean().backward()
-    for name, parameter in model.named_parameters():
-        assert (parameter.grad is not None and bool(parameter.grad.any())) is parameter.requires_grad, name
 
 
 def test_the_symmetric_part_of_psd_skew_is_positive_semi_definite() -> None:
@@ -174,34 +152,19 @@ def _attention_energy(attention: nrgpt.NRGPTAttention, query: Tensor, source: Te
 @pytest.mark.parametrize("beta", nrgpt.BETAS)
 @pytest.mark.parametrize("learn_head_weights", [False, True])
 @pytest.mark.parametrize("mask", nrgpt.MASKS)
-def test_attention_energy_equals_its_definition(mask: str, learn_head_weights: bool, beta: str) -> None:
-    attention = randomised(nrgpt.NRGPTAttention(12, 3, mask, beta, learn_head_weights))
-    g = tokens(2, 9, 12)
-    assert_exact(attention.energy(g), _attention_energy(attention, g, g, mask == "strict"))
-
-
-@pytest.mark.parametrize("beta", nrgpt.BETAS)
-@pytest.mark.parametrize("learn_head_weights", [False, True])
-def test_under_the_strict_mask_the_gradient_is_that_of_the_tokens_energy(learn_head_weights: bool, beta: str) -> None:
-    attention = randomised(nrgpt.NRGPTAttention(12, 3, "strict", beta, learn_head_weights))
-    g = tokens(2, 9, 12)
-    assert_exact(attention.gradient(g), own_gradient(attention.energy, g))
-
-
-@pytest.mark.parametrize("beta", nrgpt.BETAS)
-@pytest.mark.parametrize("learn_head_weights", [False, True])
-def test_under_the_inclusive_mask_the_gradient_holds_the_keys_fixed(learn_head_weights: bool, beta: str) -> None:
-    attention = randomised(nrgpt.NRGPTAttention(12, 3, "inclusive", beta, learn_head_weights))
-    g = tokens(2, 9, 12)
-    assert_exact(attention.gradient(g), own_gradient(lambda q: _attention_energy(attention, q, g, False), g))
-    assert (attention.gradient(g) - own_gradient(attention.energy, g)).abs().max() > 0.1
-
-
-@pytest.mark.parametrize("mask", nrgpt.MASKS)
-def test_the_gradient_is_not_that_of_the_sum_over_tokens(mask: str) -> None:
-    attention, g = randomised(nrgpt.NRGPTAttention(12, 3, mask)), tokens(2, 9, 12).requires_grad_()
+def test_attention_s_energy_is_its_definition_and_its_gradient_holds_the_keys_fixed(
+    mask: str, learn_head_weights: bool, beta: str
+) -> None:
+    attention, strict = randomised(nrgpt.NRGPTAttention(12, 3, mask, beta, learn_head_weights)), mask == "strict"
+    g = tokens(2, 9, 12).requires_grad_()
+    gradient = attention.gradient(g)
+    assert_exact(attention.energy(g), _attention_energy(attention, g, g, strict))
+    assert_exact(gradient, own_gradient(lambda q: _attention_energy(attention, q, g.detach(), strict), g.detach()))
+    # Under the strict mask no token is its own key; later tokens see it as one in any case.
+    apart = (gradient - own_gradient(attention.energy, g.detach())).abs().max()
+    assert apart < 1e-10 if strict else apart > 0.1
     (of_sum,) = torch.autograd.grad(attention.energy(g).sum(), g)
-    assert (attention.gradient(g) - of_sum).abs().max() > 0.1
+    assert (gradient - of_sum).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("kind", FEED_FORWARDS)
@@ -237,16 +200,6 @@ SCHEDULED = ["full", "identity", "positive_scalar", "psd_skew"]
 
 def _model(**options: Any) -> Any:
     return randomised(nrgpt.NRGPT_H_FF2W(**SIZES, **options))
-
-
-@pytest.mark.parametrize("rate", SCHEDULED)
-@pytest.mark.parametrize("schedule", [[1.0, 1.0, 1.0], "learned"])
-def test_a_schedule_of_ones_gives_what_none_gives(rate: str, schedule: Any) -> None:
-    plain, scheduled = _model(inference_rate=rate), _model(inference_rate=rate, inference_rate_schedule=schedule)
-    scheduled.load_state_dict(plain.state_dict(), strict=schedule != "learned")
-    if schedule == "learned":
-        scheduled.log_step_rates.data.zero_()
-    assert_exact(scheduled(IDS), plain(IDS))
 
 
 @pytest.mark.parametrize("rate", SCHEDULED)

@@ -34,37 +34,30 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
 }
 LOW_RANK = {"preconditioner": "diagonal_low_rank"}
 REFUSED: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
-    (CEMMLP, {"hidden": 2.5}, "hidden must be a whole number of at least 1, got 2.5"),
+    (CEMMLP, {"hidden": 2.5}, "hidden must be a whole number"),
     (CEMMLP, {"activation": "silo"}, r"activation must be one of silu, gelu, got 'silo' \(did you mean 'silu'"),
     (CEMMLP, {"start": "normed"}, "start='normed' has no effect without norm_context"),
     (CEMMLP, {"rank": 2}, "rank=2 has no effect with preconditioner='none'"),
     (CEMMLP, LOW_RANK, "rank must lie between 0 .* width 6, got 16"),
-    (CEMMLP, {"init_std": 0.1, "context_init_scale": 2.0}, "init_std replaces context_init_scale"),
     (GaussianProcessRegressor, {"width": 32}, "width is 32, but the block was built with width 64"),
     (CEMAttention, {"num_heads": 5}, "num_heads must divide the width 12"),
     (CEMAttention, {"diagonal": "none", "value_diagonal": True}, "no effect with diagonal='none'"),
     (CET, {"stride": 7}, "patches of 20 at stride 7 do not tile images of 120"),
-    (CET, {"patch": 130, "stride": 10}, "the patch must fit"),
     (Phases, {"nudged_steps": 1}, "only the decoder would learn: give 2 or more"),
-    (Phases, {"beta": 0.5}, "no minimum from 2 beta = 1 on"),
     (EBT, {"step_size": 0.0}, "step_size must be a positive finite number"),
     (EBT, {"num_landscapes": 2}, "variant=default has one landscape, got num_landscapes=2: take time_embed, adaln"),
     (ThinkingSettings, {"most_steps": 1}, "most_steps must be at least num_steps=2"),
-    (ThinkingSettings, {"noise": -1.0}, "noise must be a finite number"),
     (ThinkingSettings, {"truncate": True}, "it needs loss=last"),
     (ImageEBT, {"patch": 3}, "do not tile"),
     (ImageEBT, {"width": 6}, "multiple of 4"),
     (Settle, {"tolerance": float("inf")}, "tolerance must be a finite number of at least 0"),
     (RGPT, {"dropout": 1.0}, r"dropout must lie in \[0, 1\)"),
     (NGPT, {"width": 6}, r"head width must be even .*got 3 \(RoPE"),
-    (NGPT, {"alpha_A": {"init": 0}}, "alpha_A: init must be a positive finite number, got 0"),
     (NGPT, {"s_z": {"init": "sqrt(V)"}}, r"s_z: init must be a positive number, sqrt\(d\) or 1/sqrt\(d\), got"),
     (NGPT, {"s_nu": {"inti": 1}}, "s_nu: .*unexpected keyword argument 'inti'"),
-    (NGPT, {"s_qk": None}, "s_qk must be {mode, init, scale}, got None"),
     (NRGPT_H_FF1, {"inference_rate": "norm_scale"}, "choose norm='layer_norm' or norm='rms_norm'"),
     (NRGPT_H_FF1, {"rate_rank": 3}, "rate_rank=3 has no effect with inference_rate='full'"),
     (NRGPT_H_FF1, {"inference_rate_schedule": [1.0, 1.0]}, "inference_rate_schedule must be"),
-    (NRGPT_H_FF1, {"inference_rate_schedule": [1.0, -1.0, float("nan")]}, "inference_rate_schedule must be"),
 ]  # fmt: skip
 
 
@@ -92,7 +85,3 @@ def test_inputs_of_another_shape_are_refused() -> None:
         ImageEBT(8, 4, **TRUNK).patches.cut(torch.zeros(1, 1, 8, 8))
     with pytest.raises(ValueError, match=r"shape \(B, 2, 8, 8\), got \(1, 1, 8, 8\)"):
         CET(2, 8, 4, 2, 6, 2, 3, 5).clamp(torch.zeros(1, 1, 8, 8))
-    with pytest.raises(ValueError, match="temperature must be a positive finite number"):
-        gpt.generate(ids, 1, temperature=-1.0)
-    with pytest.raises(ValueError, match="num_tokens"):
-        gpt.generate(ids, 0)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from paper_repro.models.cet import CET, CETState
@@ -55,3 +56,16 @@ def state(model: CET, z: Tensor, y: Tensor) -> CETState:
     """The state of tokens (D, N) and an image (C, H, H), or of several along the first dimension."""
     z, y = (z, y) if z.ndim == 3 else (z[None], y[None])
     return CETState(z.mT, model.patches.blocks(y))
+
+
+SMALL = {"channels": 2, "size": 8, "patch": 4, "stride": 2, "width": 6, "num_heads": 2, "head_width": 3}
+"""Nine tokens."""
+
+
+def small(sizes: dict[str, int] = SMALL, **options: Any) -> CET:
+    """Return a model in float64 whose weights are all away from their start."""
+    torch.manual_seed(0)
+    model = CET(**sizes, num_memories=5, **{"init_std": 0.12, "attention_std": 0.5, **options}).double()
+    for parameter in model.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return model

@@ -1,13 +1,15 @@
 """A small energy model whose training needs all that a step offers: draws, a carry, a double backward."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 from torchmetrics import Metric
 
 from paper_repro.metrics.pooled import RootMeanSquaredError
-from paper_repro.models.descent import GradientStep, descend
+from paper_repro.models.descent import StepRule, descend
 from paper_repro.training.module import PaperModule
 from paper_repro.training.schedules import Exponential
 from paper_repro.training.tensors import Distribution, Integers, Normal, Uniform, add, choose, empty_ring
@@ -15,6 +17,17 @@ from paper_repro.training.tensors import Distribution, Integers, Normal, Uniform
 MOST_STEPS = 4
 CAPACITY, REPLAYED = 12, 4
 NOISE = 0.1
+
+
+def gradient_step(energy: Callable[[Any], Tensor], step_size: Any, noise_scale: float = 0.0) -> StepRule[Any]:
+    """Return the rule x <- x - step_size dE/dx + noise_scale w, where w are the step's draws, for a tree of tensors."""
+
+    def step(state: Any, index: int, draws: Any) -> Any:
+        gradient = torch.func.grad(lambda at: energy(at).sum())(state)
+        moved = tree_map(lambda x, g: x - step_size * g, state, gradient)
+        return moved if draws is None else tree_map(lambda x, w: x + noise_scale * w, moved, draws)
+
+    return step
 
 
 class Energy(nn.Module):
@@ -56,7 +69,7 @@ class EnergyRegression(PaperModule):
         old, there = choose(carry, draws["keys"], REPLAYED, fresh.dtype)
         x, wanted = torch.cat([fresh, old["x"]]), torch.cat([targets, old["target"]])
         start = torch.cat([draws["start"], old["y"]])
-        rule = GradientStep(lambda y: self.model(x, y), self.model.step_size, NOISE)
+        rule = gradient_step(lambda y: self.model(x, y), self.model.step_size, NOISE)
 
         def step(y: Tensor, index: int, noise: Tensor) -> Tensor:
             return torch.where(index < draws["num_steps"], rule(y, index, noise), y)
@@ -76,5 +89,5 @@ class EnergyRegression(PaperModule):
 
     def update_metrics(self, metrics: dict[str, Metric], batch: Any) -> None:
         x, targets = batch
-        rule = GradientStep(lambda y: self.model(x, y), self.model.step_size)
+        rule = gradient_step(lambda y: self.model(x, y), self.model.step_size)
         metrics["rmse"].update(descend(rule, torch.zeros_like(targets), MOST_STEPS).state, targets)
