@@ -1,4 +1,3 @@
-import re
 import sys
 import types
 from contextlib import closing
@@ -140,24 +139,6 @@ def test_old_java_on_the_path(monkeypatch, tmp_path):
     java.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingCheckerError, match=r"too old \(SystemError.*give url="):
-        LanguageTool()
-
-
-def test_a_languagetool_that_was_half_unpacked_is_named(monkeypatch, tmp_path):
-    """Its jar is there, and Java ends with it, because the libraries beside it are not."""
-    from language_tool_python.download_lt import LTP_DOWNLOAD_VERSION
-
-    java = tmp_path / "java"
-    java.write_text('#!/bin/sh\n[ "$1" = -version ] && echo \'openjdk version "17.0.1"\' >&2 && exit\nexit 1\n')
-    java.chmod(0o755)
-    jar = tmp_path / "downloads" / f"LanguageTool-{LTP_DOWNLOAD_VERSION}" / "languagetool-server.jar"
-    jar.parent.mkdir(parents=True)
-    jar.touch()
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("LTP_PATH", str(tmp_path / "downloads"))
-    monkeypatch.setattr("random.sample", lambda *_: [65535])  # the client tries all of 918 ports
-    remove = re.escape(f"if {tmp_path}/downloads is not whole, remove it")
-    with pytest.raises(MissingCheckerError, match=f"did not start; {remove}.*exited early.*Java 17 or newer"):
         LanguageTool()
 
 

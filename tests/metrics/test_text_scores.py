@@ -153,14 +153,6 @@ def test_a_value_that_is_not_finite_is_refused(folder: Path, monkeypatch: pytest
     assert "is inf, expected a finite number" in scores.refused["perplexity_tiny_2"]
 
 
-def test_names() -> None:
-    assert metric_names() == [
-        "perplexity", "distinct_1", "distinct_2", "apcs_lines", "apcs_sentences",
-        "gqs_paper", "gqs_fixed", "gqs_languagetool", "gqs_harper",
-    ]  # fmt: skip
-    assert metric_names("models/other gpt", ["fixed"])[::5] == ["perplexity_other_gpt", "gqs_fixed"]
-
-
 def test_wrong_arguments_are_refused(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"gqs_engines must be one of paper, .* got 'papers' \(did you mean 'paper'"):
         TextScorer(gqs_engines=["papers"])
