@@ -11,7 +11,6 @@ import math
 import os
 import re
 import zipfile
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,8 +53,7 @@ class Inspection:
     """What an engine found in a text."""
 
     findings: list[Finding]
-    misspelt: frozenset[str]
-    """Different words, in lower case."""
+    misspelt: frozenset[str]  # different words, in lower case
 
 
 class Engine(Protocol):
@@ -89,11 +87,6 @@ class GrammarQuality:
         easiest, hardest = READABLE_GRADES
         readability = READABLE if easiest <= self.grade <= hardest else UNREADABLE
         return GRAMMAR * grammar + SPELLING * spelling + READABILITY * readability
-
-    @property
-    def by_category(self) -> Counter[str]:
-        """How many errors of each category."""
-        return Counter(finding.category for finding in self.inspection.findings)
 
 
 def flesch_kincaid_grade(text: str) -> float:
@@ -414,11 +407,9 @@ class LanguageTool:
         )
 
     def close(self) -> None:
-        """Stop the local server; a server that was given is left alone."""
         self._tool.close()
 
     def _unavailable(self, error: BaseException) -> MissingCheckerError:
-        """Return what went wrong, and what mends it."""
         detail = f"{type(error).__name__}: {error}"[:300]
         if self.url is not None:
             return MissingCheckerError(

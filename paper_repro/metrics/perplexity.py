@@ -55,12 +55,7 @@ class TextPerplexity:
 
     @torch.no_grad()
     def __call__(self, text: str) -> float:
-        """Return the text's perplexity; ``inf`` above 709 nats per token.
-
-        Raises:
-            TypeError: ``text`` is not a str.
-            ValueError: fewer than two tokens, so that none is predicted from another.
-        """
+        """Return the text's perplexity, ``inf`` above 709 nats per token; ValueError: fewer than two tokens."""
         words_of(text)
         ids = self._tokenizer(text, truncation=True, max_length=self.most_tokens)["input_ids"]
         if len(ids) < 2:

@@ -79,14 +79,7 @@ class PairwiseSimilarity:
         self.embed: Embed = _load(str(model), device, download) if isinstance(model, str | Path) else model
 
     def __call__(self, text: str) -> float:
-        """Return the text's similarity.
-
-        Deviation: the authors' code says 0 where there is no pair.
-
-        Raises:
-            TypeError: ``text`` is not a str.
-            ValueError: fewer than two lines (or sentences).
-        """
+        """Return the text's similarity; ValueError: fewer than two pieces (deviation: 0 in the authors' code)."""
         pieces = SPLITS[self.by](text)
         if len(pieces) < 2:
             raise ValueError(

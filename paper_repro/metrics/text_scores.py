@@ -17,12 +17,10 @@ from paper_repro.metrics.grammar import (
     NEEDS_LOCAL,
     Engine,
     FixedRules,
-    Grade,
     Harper,
     LanguageTool,
     MissingCheckerError,
     PaperRules,
-    flesch_kincaid_grade,
     grammar_quality,
     languagetool_is_here,
     words_of,
@@ -44,8 +42,7 @@ class TextScores:
     """The scores of one text."""
 
     values: dict[str, float] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    """Metric to why it has no value for this text, for example that one line has no pair."""
+    refused: dict[str, str] = field(default_factory=dict)  # why a metric has no value for this text
 
 
 def distinct_n(text: str, n: int) -> float:
@@ -78,7 +75,6 @@ class TextScorer:
         languagetool_url: of a running server; None takes $PAPER_REPRO_LANGUAGETOOL, or else starts one here.
         download: fetch what is not on this machine.
         device: where the models run.
-        grade: a text's school grade, for the readability in GQS.
 
     Raises:
         ValueError: an unknown engine.
@@ -93,17 +89,15 @@ class TextScorer:
         languagetool_url: str | None = None,
         download: bool = False,
         device: str | torch.device = "cpu",
-        grade: Grade = flesch_kincaid_grade,
     ) -> None:
         self.names = metric_names(perplexity_model, gqs_engines)
         self.unavailable: dict[str, str] = {}
         """Metric to what it lacks on this machine and the command that mends it."""
         self.metrics: dict[str, Callable[[str], float]] = {f"distinct_{n}": partial(distinct_n, n=n) for n in (1, 2)}
-        self._grade = grade
         embedding = similarity_model or _minilm()
         self._started = ExitStack()
         with ExitStack() as failing:
-            failing.callback(self.close)  # of no use to anybody if what follows fails
+            failing.callback(self.close)
             self._add(self.names[0], lambda: TextPerplexity(perplexity_model, download, device))
             for by in SPLITS:
                 self._add(f"apcs_{by}", partial(PairwiseSimilarity, embedding, by, str(device), download))
@@ -131,7 +125,6 @@ class TextScorer:
         return scores
 
     def close(self) -> None:
-        """Stop what was started."""
         self._started.close()
 
     def _add(self, name: str, make: Callable[[], Callable[[str], float]]) -> None:
@@ -147,7 +140,7 @@ class TextScorer:
 
     def _quality(self, name: str, url: str | None, download: bool) -> Callable[[str], float]:
         engine = self._languagetool(url, download) if name == "languagetool" else OWN_ENGINES[name]()
-        return lambda text: grammar_quality(text, engine, self._grade).score
+        return lambda text: grammar_quality(text, engine).score
 
     def _languagetool(self, url: str | None, download: bool) -> LanguageTool:
         url = url or os.environ.get(LANGUAGETOOL_VARIABLE)
