@@ -131,18 +131,12 @@ class Question:
 
 @dataclass(frozen=True)
 class Subject:
-    """One subject: the examples that stand in the prompt, and the questions that are scored."""
-
-    examples: list[Question]
-    questions: list[Question]
+    examples: list[Question]  # in the prompt
+    questions: list[Question]  # that are scored
 
 
 def read(folder: Path, sizes: Mapping[str, int]) -> dict[str, Subject]:
-    """Return the subjects that ``sizes`` names, each with as many test questions as it says.
-
-    Raises:
-        UsageError: a file is absent or damaged, or a subject has another number of questions.
-    """
+    """Return the subjects that ``sizes`` names; UsageError: damaged files, or another number of test questions."""
     splits = {split: _read_split(folder, split, sizes) for split in ("dev", "test")}
     for subject, size in sizes.items():
         for split, expected in (("dev", SHOTS), ("test", size)):
@@ -237,8 +231,7 @@ def by_generation(
 ) -> dict[str, Tally]:
     """Read the answer from a greedy text of ``num_tokens`` tokens (NRGPT, Table 6, as the authors score it).
 
-    Biased towards A, and kept so: a text without any letter counts as A, and so does an English article.  The context
-    keeps the last P tokens, so that five long examples lose their beginning.  The exact patterns and the version of
+    A text without any letter counts as A, and so does an English article.  The exact patterns and the version of
     deepeval are not published; the patterns here follow their description.
     """
 
@@ -250,9 +243,7 @@ def by_generation(
 
 
 def by_fallback(subjects: Mapping[str, Subject]) -> dict[str, Tally]:
-    """Return what a model scores that always says "A": the share of questions with that answer, 25 % give or
-    take some.
-    """
+    """Return the scores of a model that always says "A": the share of questions with that answer."""
     return _tallies(subjects, lambda prompts: [Reading(FALLBACK)] * len(prompts))
 
 
