@@ -186,7 +186,7 @@ class CompletionSettings(Task):
 
 
 def completion_settings(config: Mapping[str, Any]) -> dict[str, float]:
-    """Ask the built objects for the numbers of tables 2 to 4 and of the text; of a tensor, how many numbers it holds."""
+    """Ask the built objects for the numbers of tables 2 to 4 and of the text; a tensor gives its number of elements."""
     return {name: float(value) for name, value in {**_dimensions(config), **_training(config)}.items()}
 
 

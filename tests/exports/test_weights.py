@@ -128,11 +128,7 @@ def test_wrong_input_is_one_line_and_nothing_is_written(
 ) -> None:
     finished("cem")
     to, runs = ["--to", str(tmp_path / "out")], ["--runs", str(tmp_path)]
-    assert "which model, and where to? give MODEL --to DIR" in refused([CELL, *runs], capsys)
     assert f"did you mean '{CELL}'" in refused(["0123456789abcdee", *to, *runs], capsys)
-    assert "--format onnx: expected paper-repro or huggingface" in refused(
-        [CELL, *to, *runs, "--format", "onnx"], capsys
-    )
     text = refused([CELL, *to, *runs, "--format", "huggingface"], capsys)
     assert "the attention CEMAttention; exported are Llama" in text
     assert not (tmp_path / "out").exists()
@@ -169,10 +165,8 @@ FAULTS = {
     "other": "weights of another model than GPT",
     "config": "config.json: cannot be read",
     "no config": "not a config that export.py wrote",
-    "version": "version 3, this code reads 2",
     "target": "'os.system' is refused",
     "no module": "TextScorer: not a torch module",
-    "absent": "model.safetensors: cannot be read",
 }
 
 
@@ -187,8 +181,6 @@ def test_a_damaged_export_is_refused(fault: str, finished: Callable[..., Any], t
         weights.write_bytes(weights.read_bytes()[:-1] + b"!")
     elif fault == "other":
         config["model"]["num_layers"] = 1
-    elif fault == "version":
-        config["version"] = 3
     elif fault == "target":
         config["model"]["_target_"] = "os.system"
     elif fault == "no module":
@@ -196,8 +188,6 @@ def test_a_damaged_export_is_refused(fault: str, finished: Callable[..., Any], t
     elif fault == "forged":
         weights.write_bytes(b"\xff" * 64)
         config["weights_sha256"] = sha256_of_bytes(weights.read_bytes())
-    elif fault == "absent":
-        weights.unlink()
     path.write_text({"config": "{", "no config": "{}"}.get(fault, json.dumps(config)))
     with pytest.raises(UsageError, match=FAULTS[fault]):
         paper_repro.load(folder)
