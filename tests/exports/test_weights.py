@@ -1,4 +1,3 @@
-import importlib.util
 import json
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from paper_repro.cells import records
 from paper_repro.cells.records import Record, record_path
 from paper_repro.cells.tasks import Cell
 from paper_repro.exports.weights import export
+from paper_repro.scripts.export import main
 from paper_repro.training import checkpoints
 from paper_repro.training.build import build
 
@@ -35,14 +35,6 @@ MODELS: dict[str, dict[str, Any]] = {
     },
 }
 CELL = "0123456789abcdef"
-
-
-def script(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.main
 
 
 @pytest.fixture
@@ -104,7 +96,6 @@ def test_the_config_says_where_the_weights_come_from(finished: Callable[..., Any
 
 def test_the_commands_write_both_formats(finished: Callable[..., Any], tmp_path: Path, capsys: Any) -> None:
     finished("gpt")
-    main = script("export")
     assert run_main(main, [CELL, "--to", str(tmp_path / "own"), "--runs", str(tmp_path)]) == 0
     words = [str(tmp_path / "cells" / CELL), "--to", str(tmp_path / "theirs"), "--format", "huggingface"]
     assert run_main(main, words) == 0
@@ -118,7 +109,7 @@ def test_the_commands_write_both_formats(finished: Callable[..., Any], tmp_path:
 
 
 def refused(words: list[str], capsys: Any) -> str:
-    assert run_main(script("export"), words) == 2
+    assert run_main(main, words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     return str(line)
 
