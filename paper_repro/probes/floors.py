@@ -46,7 +46,6 @@ class FloorTask(Task):
     """A task that measures a trivial baseline; data of another kind are refused before anything runs."""
 
     kinds: ClassVar[tuple[type[CounterBasedDataModule], ...]]  # the data modules that it takes
-    takes: ClassVar[str]  # what it does with them, for the error: "counts tokens of texts"
 
     @abstractmethod
     def measured(self, data: Any) -> Findings:
@@ -58,7 +57,8 @@ class FloorTask(Task):
     def check(self, config: Mapping[str, Any]) -> None:
         kind = built_by(config["data"]["_target_"])
         if not issubclass(kind, self.kinds):
-            raise UsageError(f"{type(self).__name__} {self.takes}, the data are {kind.__name__}")
+            expected = " or ".join(one.__name__ for one in self.kinds)
+            raise UsageError(f"{type(self).__name__} takes {expected}, the data are {kind.__name__}")
 
     def cost(self, config: Mapping[str, Any]) -> Cost | None:
         self.check(config)
@@ -96,7 +96,6 @@ class BigramFloor(FloorTask):
     """
 
     kinds = (TextData, ListOpsData)
-    takes = "counts tokens of texts or ListOps"
 
     def __init__(self, most_tokens: int = 2**27, sets: Sequence[str] = (), num_texts: int = 64) -> None:
         self.most_tokens = at_least("most_tokens", most_tokens)
@@ -217,7 +216,6 @@ class DownstreamFloor(FloorTask):
     __signature__ = inspect.signature(Downstream)
 
     kinds = (TextData,)
-    takes = "counts tokens of texts"
 
     def __init__(self, *given: Any, **named: Any) -> None:
         self.probe = Downstream(*given, **named)
@@ -255,7 +253,6 @@ class ListOpsFloor(FloorTask):
     """
 
     kinds = (ListOpsData,)
-    takes = "answers ListOps questions"
 
     def measured(self, data: ListOpsData) -> Findings:
         corpus = data.corpus
@@ -298,7 +295,6 @@ class SudokuFloor(FloorTask):
     """
 
     kinds = (SudokuData,)
-    takes = "fills Sudoku boards"
 
     def __init__(self, rule: str = "most_frequent") -> None:
         self.rule = BOARD_RULES[one_of("rule", rule, BOARD_RULES)]
@@ -339,7 +335,6 @@ class RegressionFloor(FloorTask):
     """
 
     kinds = (CounterBasedDataModule,)
-    takes = "takes inputs (B, K) and targets (B,)"
 
     def __init__(self, rule: str = "mean") -> None:
         self.rule = TARGET_RULES[one_of("rule", rule, TARGET_RULES)]
@@ -347,7 +342,7 @@ class RegressionFloor(FloorTask):
     def measured(self, data: CounterBasedDataModule) -> Findings:
         batch = data.example_batch()
         if not isinstance(batch, tuple) or [getattr(part, "ndim", 0) for part in batch] != [2, 1]:
-            raise UsageError(f"RegressionFloor {self.takes}, the data are {type(data).__name__}")
+            raise UsageError(f"RegressionFloor takes inputs and targets, the data are {type(data).__name__}")
         points = {split: _whole(data, split) for split in data.splits}
         predict = self.rule(*points["train"])
         errors = {split: predict(inputs) - targets for split, (inputs, targets) in points.items()}
@@ -403,7 +398,6 @@ class VideoFloor(FloorTask):
     """
 
     kinds = (VideoData,)
-    takes = "takes windows of clips"
 
     def __init__(self, rule: str = "last_frame", num_batches: int = 64) -> None:
         self.rule, self.num_batches = one_of("rule", rule, FRAME_RULES), at_least("num_batches", num_batches)

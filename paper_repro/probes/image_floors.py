@@ -170,7 +170,6 @@ class CompletionFloor(FloorTask):
     """
 
     kinds = (MaskedImageData,)
-    takes = "takes masked images"
 
     def __init__(self, rule: str = "visible_mean", num_images: int = 16, num_batches: int = 64) -> None:
         self.rule, self.num_images = one_of("rule", rule, FILLS), at_least("num_images", num_images)
@@ -264,7 +263,6 @@ class DenoisingFloor(FloorTask):
     """
 
     kinds = (ImageData,)
-    takes = "takes images"
 
     def __init__(self, rule: str = "noised", shown: int = 8) -> None:
         self.rule, self.shown = one_of("rule", rule, DENOISERS), at_least("shown", shown)

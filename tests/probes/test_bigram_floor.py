@@ -119,7 +119,7 @@ def test_what_cannot_be_counted_is_refused(root: Path) -> None:
             measured(config(root, reader, most_tokens=most))
     assert measured(config(root, TokenData, most_tokens=320))["counted_tokens"] == 320
     points = {"_target_": "paper_repro.datamodules.gaussian_process.GaussianProcessData"}
-    with pytest.raises(UsageError, match="counts tokens of texts or ListOps, the data are GaussianProcessData"):
+    with pytest.raises(UsageError, match="takes TextData or ListOpsData, the data are GaussianProcessData"):
         measured({**config(root), "data": points})
     for configs in (([{**config(root), "data": points}], []), ([], [{**config(root), "data": points}])):
         with pytest.raises(CannotBuildError, match="the data are GaussianProcessData"):  # before anything is run
