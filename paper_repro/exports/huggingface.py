@@ -45,22 +45,16 @@ IMPORT = re.compile(r"^( *from )paper_repro\.(?:base|models)\.(?=\w+ import)", r
 class Converted(NamedTuple):
     """A model in Hugging Face's format."""
 
-    tensors: dict[str, Tensor]
-    """By Hugging Face's names."""
-    config: dict[str, Any]
-    """The content of config.json."""
-    code: dict[str, bytes]
-    """Files of Python by name, of a model that transformers does not know."""
+    tensors: dict[str, Tensor]  # by Hugging Face's names
+    config: dict[str, Any]  # the content of config.json
+    code: dict[str, bytes]  # files of Python by name, of a model that transformers does not know
 
 
 def converted(model: nn.Module, settings: Mapping[str, Any]) -> Converted:
-    """Return a model's weights and config in Hugging Face's format, and its code where that is needed.
+    """Return a model in Hugging Face's format; UsageError: it is none of the models that can be exported.
 
     Args:
         settings: the arguments that the model was built with.
-
-    Raises:
-        UsageError: it is none of the models that can be exported.
     """
     if type(model) is NGPT:
         return _ngpt(model, settings)
@@ -73,11 +67,7 @@ def converted(model: nn.Module, settings: Mapping[str, Any]) -> Converted:
 
 
 def vocabulary(tokenizer: "Tokenizer", context: int) -> dict[str, bytes]:
-    """Return tokenizer.json and tokenizer_config.json, with which transformers gives a text the same ids.
-
-    Args:
-        context: the most tokens that the model sees at once.
-    """
+    """Return tokenizer.json and tokenizer_config.json, with which transformers gives a text the same ids."""
     assert isinstance(tokenizer, CharacterTokenizer | BytePairTokenizer)
     library = _of_characters(tokenizer) if isinstance(tokenizer, CharacterTokenizer) else tokenizer.library
     end = None if tokenizer.end_of_text is None else library.id_to_token(tokenizer.end_of_text)
@@ -265,18 +255,12 @@ def _gpt2(model: GPT) -> Converted:
 
 
 class _Wide:
-    """How what reads a state of D dimensions, and what writes to it, becomes one of W = D + E; in float64.
-
-    Args:
-        width, num_heads: D, H.
-        more: E.
-    """
+    """How what reads a state of D dimensions, and what writes to it, becomes one of W = D + E; in float64."""
 
     def __init__(self, width: int, num_heads: int, more: int) -> None:
         self.narrow, self.num_heads, self.more = width, num_heads, more
         self.width = width + more
-        self.query_factor = math.sqrt(self.width / width)
-        """Scores are divided by the root of W / H, for ours that of D / H."""
+        self.query_factor = math.sqrt(self.width / width)  # scores are divided by the root of W / H, ours of D / H
 
     def writing(self, rows: Tensor) -> Tensor:
         """Return what is added to a state, (..., D), with its mean in each further dimension, (..., W)."""

@@ -33,16 +33,13 @@ FORMAT, HUGGING_FACE = "paper-repro", "huggingface"
 WEIGHTS, CONFIG, VOCABULARY, CARD = "model.safetensors", "config.json", "tokenizer.json", "README.md"
 VERSION = 2
 HUB = "hf://"
-SHIPPED = card.LIST.parent
-"""A folder for each model that comes with the package."""
+SHIPPED = card.LIST.parent  # a folder for each model that comes with the package
 DTYPES = ("float32", "float16", "bfloat16")
 _log = logging.getLogger(__name__)
 
 
 def load(source: str | Path, runs: str | Path | None = None) -> "nn.Module":
-    """Return a trained model in evaluation mode on the CPU, in float32.
-
-    A language model's vocabulary is its attribute ``tokenizer``, which is None where nothing here holds it.
+    """Return a trained model in evaluation mode on the CPU, in float32; ``tokenizer`` is its vocabulary, or None.
 
     Args:
         source: the name of a model that comes with the package ("ngpt"), "hf://owner/name" or "hf://owner/name@commit"
@@ -50,8 +47,8 @@ def load(source: str | Path, runs: str | Path | None = None) -> "nn.Module":
         runs: the runs folder in which an id is looked up; None: $PAPER_REPRO_RUNS, else runs/ here.
 
     Raises:
-        UsageError: there is no such model, the hub does not answer, the cell has no weights, or they are damaged,
-            another model's or another version's.
+        UsageError: there is no such model, the hub does not answer, or the weights are absent, damaged, another
+            model's or another version's.
     """
     found = opened(source, runs)
     model: Any = found.module.model
@@ -71,17 +68,12 @@ def names() -> list[str]:
 class Opened:
     """A trained model, built, with all that a command asks of it."""
 
-    folder: Path
-    """Where a command puts what it makes of the model, unless it is told."""
-    config: Mapping[str, Any]
-    """The cell's; of an exported model without machine and probes."""
-    described: dict[str, Any]
-    """What config.json says."""
+    folder: Path  # where a command puts what it makes of the model, unless it is told
+    config: Mapping[str, Any]  # the cell's; of an exported model without machine and probes
+    described: dict[str, Any]  # the content of config.json
     module: "PaperModule"
-    data: "CounterBasedDataModule | None" = None
-    """The cell's data, of which nothing has been read; an exported model has none."""
-    vocabulary: "Tokenizer | None" = None
-    """What was exported with the model."""
+    data: "CounterBasedDataModule | None" = None  # the cell's, of which nothing has been read
+    vocabulary: "Tokenizer | None" = None  # what was exported with the model
 
     @property
     def cell(self) -> str:
@@ -101,10 +93,9 @@ class Opened:
 def opened(
     source: str | Path, runs: str | Path | None = None, device: str = "cpu", data_root: str | None = None
 ) -> Opened:
-    """Return what ``load`` finds, as its cell's module; the arguments and errors are those of ``load``.
+    """Return what ``load`` finds, on a ``device`` "cpu" or "gpu"; arguments and errors are those of ``load``.
 
     Args:
-        device: "cpu" or "gpu".
         data_root: the first folder in which the data of a vocabulary are looked for.
     """
     if (folder := _exported(source)) is not None:
@@ -274,17 +265,12 @@ def _exported(source: str | Path) -> Path | None:
 
 
 def _find(source: str | Path, runs: str | Path | None) -> tuple[Path, Record]:
-    """Return the folder and the record of a cell that has trained a model.
-
-    Raises:
-        UsageError: there is no such cell, it did not finish, trains no model, or its weights are not there.
-    """
+    """Return the folder and the record of a finished cell that has trained a model and kept its weights."""
     word, roots = Path(source).expanduser(), [default_runs() if runs is None else Path(runs).expanduser()]
     there = (word.parent if word.is_file() else word) / "record.json"
     if len(word.parts) > 1 and not there.is_file():
         raise UsageError(
-            f"{there.parent}: no record.json there, expected the folder of a finished cell, runs/cells/<cell>; "
-            "train.py and reproduce.py make them"
+            f"{there.parent}: no record.json there, expected the folder of a finished cell, runs/cells/<cell>"
         )
     if re.fullmatch(r"[A-Za-z]\w*", str(word)) and not re.fullmatch("[0-9a-f]{4,}", str(word)) and not word.exists():
         near = nearest(str(word), names())

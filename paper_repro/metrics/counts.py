@@ -24,12 +24,9 @@ class BigramCounts:
     """
 
     vocabulary_size: int
-    following: Tensor
-    """c(y), (V,), float64."""
-    previous: Tensor
-    """c(x), (V,), float64."""
-    pairs: Tensor
-    """Each pair that was seen, as x V + y, in rising order."""
+    following: Tensor  # c(y), (V,), float64
+    previous: Tensor  # c(x), (V,), float64
+    pairs: Tensor  # each pair that was seen, as x V + y, in rising order
     pair_counts: Tensor
     delta: float = 1.0
 
@@ -70,11 +67,9 @@ class TrigramCounts:
 
     bigram: BigramCounts
     bigram_weight: float
-    contexts: Tensor
-    """Each pair x, y that was followed by a token, as x V + y, in rising order."""
+    contexts: Tensor  # each pair x, y that was followed by a token, as x V + y, in rising order
     context_counts: Tensor
-    triples: Tensor
-    """Each x, y, z that was seen, as (x V + y) V + z, in rising order."""
+    triples: Tensor  # each x, y, z that was seen, as (x V + y) V + z, in rising order
     triple_counts: Tensor
 
     @classmethod
@@ -112,12 +107,9 @@ class TrigramCounts:
 
 
 def best_weight(first: Tensor, second: Tensor) -> float:
-    """Return the w in [0, 1] with the least mean of ``-log(w first + (1 - w) second)``, probabilities (N,).
-
-    It is convex in w, so halving the interval by the sign of its slope finds it.
-    """
+    """Return the w in [0, 1] with the least mean of ``-log(w first + (1 - w) second)``, probabilities (N,)."""
     low, high = 0.0, 1.0
-    for _ in range(HALVINGS):
+    for _ in range(HALVINGS):  # the mean is convex in w
         middle = (low + high) / 2
         falls = bool(((first - second) / (middle * first + (1 - middle) * second)).sum() > 0)
         low, high = (middle, high) if falls else (low, middle)

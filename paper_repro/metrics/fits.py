@@ -20,14 +20,10 @@ class Line:
     slope: float
     intercept: float
     count: int
-    center: float
-    """The mean of x."""
-    height: float
-    """The mean of y."""
-    spread: float
-    """Sum of (x - center)^2."""
-    residual: float
-    """Sum of squared residuals."""
+    center: float  # the mean of x
+    height: float  # the mean of y
+    spread: float  # the sum of (x - center)^2
+    residual: float  # the sum of squared residuals
 
     def at(self, x: float) -> float:
         return self.intercept + self.slope * x
@@ -43,11 +39,7 @@ class Line:
 
 
 def fit_line(xs: Sequence[float], ys: Sequence[float]) -> Line:
-    """Fit a line to points.
-
-    Raises:
-        ValueError: series of different lengths, fewer than two points, or a single x.
-    """
+    """Fit a line to points; ValueError: series of different lengths, or a single x."""
     if len(xs) != len(ys) or len(set(xs)) < 2:
         raise ValueError(f"a line needs points at two or more x, got {len(xs)} x and {len(ys)} y")
     center, height = math.fsum(xs) / len(xs), math.fsum(ys) / len(ys)
@@ -64,13 +56,10 @@ class PowerLaw:
 
     exponent: float
     intercept: float
-    """Natural logarithm of the reducible loss at compute 1."""
     irreducible_loss: float
-    r_squared: float
-    """R^2 in log(loss - irreducible_loss); NaN if all losses are equal, because nothing is left to explain."""
+    r_squared: float  # in log(loss - irreducible_loss); NaN if all losses are equal
     exponent_standard_error: float
-    freedom: int
-    """Degrees of freedom of the error."""
+    freedom: int  # degrees of freedom of the error
 
     def loss(self, compute: float) -> float:
         """Return the fitted loss at ``compute`` (positive, in the unit of the fit)."""
@@ -81,9 +70,8 @@ def fit_power_law(compute: Sequence[float], loss: Sequence[float], *, irreducibl
     """Fit ``log(L - E) = a - alpha log C`` by ordinary least squares over all points, seeds pooled and not averaged.
 
     Equation: EBT, appendix D.1.1.  The paper's 8.97 % gap comes out with E = 0, with every (size, seed) as a point of
-    its own and with one ``a``.  The error takes the residuals as independent and equally wide: runs of one seed share a
-    part of their noise, and sizes may differ in theirs.  Where there are several seeds of every size, fit each seed by
-    itself and take the interval over seeds.
+    its own and with one ``a``.  The error takes the residuals as independent and equally wide: where there are several
+    seeds of every size, fit each seed by itself and take the interval over seeds.
 
     Args:
         compute: FLOPs, parameters or tokens, positive, at least three; the exponent is the same for every unit.
@@ -119,18 +107,15 @@ class ExponentGap:
     """How much faster one model's loss falls than another's."""
 
     percent: float
-    error: float
-    """Standard error of the logarithm of the ratio."""
-    freedom: float
-    """Degrees of freedom of Student's t."""
+    error: float  # the standard error of the logarithm of the ratio
+    freedom: float  # degrees of freedom of Student's t
 
 
 def exponent_gap(candidate: PowerLaw, baseline: PowerLaw) -> ExponentGap:
     """Return ``100 (alpha_candidate / alpha_baseline - 1)``, in percent, with its error by the delta method.
 
     On the logarithm of the ratio the variance is ``(se_c / alpha_c)^2 + (se_b / alpha_b)^2``, with Welch-Satterthwaite
-    degrees of freedom.  Not a bootstrap over points: with five sizes, the largest two with one seed each, a resample
-    often lacks an end of the range and then fits another law.  The two fits must be of different runs.
+    degrees of freedom.  The two fits must be of different runs.
 
     Raises:
         ValueError: an exponent that is not positive.
@@ -154,21 +139,18 @@ class LearningRateOptimum:
     """Where a sweep is lowest."""
 
     learning_rate: float
-    value: float
-    """The interpolant there, in the unit of the swept values; at an edge, the value measured there."""
-    at_edge: bool
-    """Whether it is an end of the converged grid: the true optimum may lie outside."""
+    value: float  # of the interpolant there; at an edge, the value measured there
+    at_edge: bool  # whether it is an end of the converged grid: the true optimum may lie outside
 
 
 def optimal_learning_rate(rates: Sequence[float], values: Sequence[float]) -> LearningRateOptimum:
     """Return the rate at which the Akima interpolant of ``values`` over ``log2(rates)`` is lowest (CEM, Figures 3a and
     5).
 
-    The interpolant is piecewise cubic, so its minimum is found exactly, among its knots and its stationary points.
-    Nothing is extrapolated: if the lowest measured value stands at an end of the grid, that point is returned as it
-    was measured, even where the interpolant dips lower between it and its neighbour.
-    The paper says neither whether the rate is taken in logarithm nor whether perplexity or loss is interpolated: here
-    log2 of the rate, and whatever the caller gives.
+    The minimum is found exactly, among the knots and stationary points of the piecewise cubic.  If the lowest measured
+    value is at an end of the grid, that point is returned as it was measured, even where the interpolant dips lower
+    beside it.  The paper says neither whether the rate is taken in logarithm, here log2, nor whether perplexity or loss
+    is interpolated.
 
     Args:
         rates: learning rates, positive, in any order, each once.
@@ -219,10 +201,8 @@ STEEPEST = 200.0
 class Transition:
     """``accuracy(P) = 1 / (1 + exp(-slope (log10 P - middle)))``, its lower and upper ends fixed at 0 and 1."""
 
-    slope: float
-    """Per decade."""
-    middle: float
-    """log10 of the size of accuracy one half."""
+    slope: float  # per decade
+    middle: float  # log10 of the size of accuracy one half
 
     def accuracy(self, size: float) -> float:
         """Return the curve's value at a number of parameters."""
@@ -240,7 +220,7 @@ class Transition:
 
 
 def transition(sizes: Sequence[float], accuracies: Sequence[float]) -> Transition:
-    """Fit accuracies to the logarithm of sizes by least squares (NRGPT, figure 3, which does not print its fit).
+    """Fit accuracies to the logarithm of sizes by least squares (NRGPT, figure 3).
 
     Deviation: the authors' fit is unpublished; this one has two parameters, and a slope of at most 200 per decade.
 

@@ -11,7 +11,6 @@ import math
 import os
 import re
 import zipfile
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,12 +28,12 @@ Grade = Callable[[str], float]
 """A text to its Flesch-Kincaid grade."""
 
 
-def words_of(text: str) -> list[str]:
-    """Return the pieces of ``text`` between white space, case and punctuation kept.
+class UnavailableError(RuntimeError):
+    """What a score needs is not on this machine, or does not answer; the message says what, and what brings it."""
 
-    Raises:
-        TypeError: ``text`` is not a str.
-    """
+
+def words_of(text: str) -> list[str]:
+    """Return the pieces of ``text`` between white space, case and punctuation kept; TypeError: it is not a str."""
     if not isinstance(text, str):
         raise TypeError(f"found {type(text).__name__}, expected a text (str): decode tokens and bytes first")
     return text.split()
@@ -54,8 +53,7 @@ class Inspection:
     """What an engine found in a text."""
 
     findings: list[Finding]
-    misspelt: frozenset[str]
-    """Different words, in lower case."""
+    misspelt: frozenset[str]  # different words, in lower case
 
 
 class Engine(Protocol):
@@ -89,11 +87,6 @@ class GrammarQuality:
         easiest, hardest = READABLE_GRADES
         readability = READABLE if easiest <= self.grade <= hardest else UNREADABLE
         return GRAMMAR * grammar + SPELLING * spelling + READABILITY * readability
-
-    @property
-    def by_category(self) -> Counter[str]:
-        """How many errors of each category."""
-        return Counter(finding.category for finding in self.inspection.findings)
 
 
 def flesch_kincaid_grade(text: str) -> float:
@@ -376,10 +369,6 @@ NEEDS_LOCAL = (
 )
 
 
-class MissingCheckerError(RuntimeError):
-    """A grammar checker is not installed, cannot start or does not answer; the message says what to do."""
-
-
 class LanguageTool:
     """LanguageTool through language_tool_python: started here, or a running server.  Close it, or use
     ``contextlib.closing``.
@@ -388,7 +377,7 @@ class LanguageTool:
         url: of a server, for example "http://localhost:8081"; None starts one on this machine.
 
     Raises:
-        MissingCheckerError: no server could be started, or it does not answer; also from ``inspect``.
+        UnavailableError: no server could be started, or it does not answer; also from ``inspect``.
     """
 
     title = "GQS (LanguageTool)"
@@ -414,20 +403,18 @@ class LanguageTool:
         )
 
     def close(self) -> None:
-        """Stop the local server; a server that was given is left alone."""
         self._tool.close()
 
-    def _unavailable(self, error: BaseException) -> MissingCheckerError:
-        """Return what went wrong, and what mends it."""
+    def _unavailable(self, error: BaseException) -> UnavailableError:
         detail = f"{type(error).__name__}: {error}"[:300]
         if self.url is not None:
-            return MissingCheckerError(
+            return UnavailableError(
                 f"{self.url} does not answer as a LanguageTool server ({detail}): check the address, or start one with "
                 f"`{SERVER}`"
             )
         causes = {ModuleNotFoundError: "no Java was found", SystemError: "the Java that was found is too old"}
         other = f"LanguageTool did not start; if {languagetool_folder()} is not whole, remove it"
-        return MissingCheckerError(f"{causes.get(type(error), other)} ({detail}): {NEEDS_LOCAL}")
+        return UnavailableError(f"{causes.get(type(error), other)} ({detail}): {NEEDS_LOCAL}")
 
 
 def languagetool_folder() -> Path:
@@ -444,7 +431,7 @@ class Harper:
     """Harper through harper-py: rule-based, on this machine, without Java or network; the extra ``[grammar]``.
 
     Raises:
-        MissingCheckerError: harper-py is not installed.
+        UnavailableError: harper-py is not installed.
     """
 
     title = "GQS (Harper)"
@@ -453,7 +440,7 @@ class Harper:
         try:
             self._linter: Any = importlib.import_module("harper").Linter()
         except (ImportError, AttributeError) as error:  # another package is called harper too
-            raise MissingCheckerError(
+            raise UnavailableError(
                 f"harper-py is not installed ({error}): run `pip install harper-py`, or choose another engine"
             ) from error
 

@@ -19,10 +19,7 @@ def num_counted(targets: Tensor) -> Tensor:
 
 
 def counted_sum(losses: Tensor, targets: Tensor) -> tuple[Tensor, int]:
-    """Return what ``update`` of the metrics below takes, of the losses of targets that are not ``IGNORED``.
-
-    Shape: losses and targets (...); returns a float64 scalar and the count.
-    """
+    """Return the sum, float64, of losses (...) of targets (...) that are not ``IGNORED``, and how many these are."""
     return losses.where(targets != IGNORED, 0).sum(dtype=torch.float64), int(num_counted(targets))
 
 
@@ -32,8 +29,7 @@ def or_zero(mean: Tensor, targets: Tensor) -> Tensor:
 
 
 def mean_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean of -log softmax(logits)[target], in nats, over the targets that are not ``IGNORED``; 0 if there
-    is none.
+    """Return the mean of -log softmax(logits)[target], in nats, over the targets that are not ``IGNORED``, or 0.
 
     Shape: logits (..., V), targets (...), int64.
     """
@@ -41,13 +37,11 @@ def mean_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def summed_negative_log_likelihood(logits: Tensor, target: Tensor) -> tuple[Tensor, int]:
-    """Return what ``update`` of the metrics below takes: ``-sum_t log softmax(logits_t)[target_t]`` in nats, and the
-    count.
+    """Return ``-sum_t log softmax(logits_t)[target_t]`` in nats, and the number of targets that are not ``IGNORED``.
 
     The log-softmax is taken in float32 (float64 for float64 logits), the sum in float64.
 
-    Shape: logits (..., V), target (...), integer.  Returns a float64 scalar and the number of targets that are not
-    ``IGNORED``.
+    Shape: logits (..., V), target (...), integer.
     """
     precise = logits if logits.dtype is torch.float64 else logits.float()
     losses = cross_entropy(precise.flatten(0, -2), target.flatten().long(), ignore_index=IGNORED, reduction="none")
@@ -70,10 +64,7 @@ class CrossEntropy(PooledMean):
 
 
 class Perplexity(CrossEntropy):
-    """``exp(sum_nll / num_tokens)`` over everything seen: weighted by tokens, then exponentiated.
-
-    Dimensionless; ``inf`` above 709 nats per token.
-    """
+    """``exp(sum_nll / num_tokens)`` over everything seen; ``inf`` above 709 nats per token."""
 
     def _value(self, mean: Tensor) -> Tensor:
         return mean.exp()

@@ -8,7 +8,7 @@ import torch
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import DATA_VARIABLE, find_data
-from paper_repro.metrics.grammar import words_of
+from paper_repro.metrics.grammar import UnavailableError, words_of
 from paper_repro.metrics.likelihood import summed_negative_log_likelihood
 
 GPT2 = "gpt2"
@@ -17,10 +17,6 @@ GPT2_SIZES = {"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "vocab_size": 
 MOST_TOKENS = 1024
 """A text is cut to so many of its first tokens, as in the authors' code."""
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
-
-
-class UnavailableError(RuntimeError):
-    """What a measurement needs is not on this machine; the message says what, and the command that brings it."""
 
 
 class TextPerplexity:
@@ -55,12 +51,7 @@ class TextPerplexity:
 
     @torch.no_grad()
     def __call__(self, text: str) -> float:
-        """Return the text's perplexity; ``inf`` above 709 nats per token.
-
-        Raises:
-            TypeError: ``text`` is not a str.
-            ValueError: fewer than two tokens, so that none is predicted from another.
-        """
+        """Return the text's perplexity, ``inf`` above 709 nats per token; ValueError: fewer than two tokens."""
         words_of(text)
         ids = self._tokenizer(text, truncation=True, max_length=self.most_tokens)["input_ids"]
         if len(ids) < 2:

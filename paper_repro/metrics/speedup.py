@@ -19,10 +19,8 @@ Bound = Literal["=", ">", "<"]
 class FinishedRun:
     """One training run that went to the end of its own schedule; a loss seen mid-run does not belong here."""
 
-    tokens: float
-    """Training budget."""
-    loss: float
-    """Final loss, nat/token; NaN or infinite if the run diverged."""
+    tokens: float  # the training budget
+    loss: float  # the final loss, nat/token; NaN or infinite if the run diverged
     learning_rate: float
     seed: int
 
@@ -32,10 +30,8 @@ class TunedBudget:
     """What a model reaches with one token budget at its best learning rate."""
 
     tokens: float
-    loss: float
-    """Mean over seeds."""
+    loss: float  # the mean over seeds
     learning_rate: float
-    num_seeds: int
 
 
 @dataclass(frozen=True)
@@ -43,15 +39,12 @@ class Speedup:
     """The baseline's tokens over the candidate's, at the loss where one of the candidate's budgets ends."""
 
     candidate: TunedBudget
-    ratio: float
-    """The geometric mean over seeds."""
+    ratio: float  # the geometric mean over seeds
     bound: Bound
     """"=": interpolated; ">": the baseline never got so low, the ratio is at least this; "<": its smallest budget got
-    lower already, the ratio is at most this.  With several seeds: whether that is so for any of them; where it is so
-    for some in both ways, what it is for the mean losses."""
+    lower already, the ratio is at most this.  Of several seeds: that of any, or else that of the mean losses."""
     interval: tuple[float, float] | None
-    """By Student's t on the logarithms of the seeds' ratios; an end is 0 or inf where a seed has a bound on that side.
-    None for fewer than two seeds that all budgets have."""
+    """An end is 0 or inf where a seed has a bound on that side; None for fewer than two seeds that all budgets have."""
     by_seed: Mapping[int, tuple[float, Bound]] = field(default_factory=dict)
     """The logarithm of each seed's ratio, and whether it is a bound."""
 
@@ -80,15 +73,12 @@ def tune(runs: Sequence[FinishedRun]) -> tuple[TunedBudget, ...]:
     best = []
     for tokens, by_rate in sorted(losses.items()):
         tried = [
-            TunedBudget(tokens, float(np.mean([loss for _, loss in sorted(own.items())])), rate, len(own))
+            TunedBudget(tokens, float(np.mean([loss for _, loss in sorted(own.items())])), rate)
             for rate, own in sorted(by_rate.items())
             if all(map(math.isfinite, own.values()))
         ]
         if not tried:
-            raise ValueError(
-                f"every learning rate diverged at {tokens:g} tokens: add lower rates, or leave that budget out "
-                "knowingly"
-            )
+            raise ValueError(f"every learning rate diverged at {tokens:g} tokens: add lower rates")
         best.append(min(tried, key=lambda budget: budget.loss))
     return tuple(best)
 
@@ -101,18 +91,12 @@ def tokens_to_same_loss(baseline: Sequence[FinishedRun], candidate: Sequence[Fin
 
     Both models are tuned over the learning rate at every budget, by the means over seeds (``tune``).  Each seed then
     has a ratio of its own: the candidate's loss of that seed, read off the baseline's losses of the same seed at its
-    tuned rates.  Seeds are paired because a seed fixes the order of the data and the random numbers of both models, so
-    that part of the noise of a loss cancels.  Of the baseline's budgets those are kept whose loss is below that of
-    every smaller one, and the logarithm of its tokens is interpolated linearly in the loss.  Outside the baseline's
-    losses the ratio is a bound; nothing is extrapolated.
+    tuned rates, because part of the noise of a loss is common to both.  Of the baseline's budgets those are kept whose
+    loss is below that of every smaller one, and the logarithm of its tokens is interpolated linearly in the loss.
+    Outside the baseline's losses the ratio is a bound; nothing is extrapolated.
 
-    The interval is that of Student's t, 95 %, on the logarithms of the seeds' ratios.  (A percentile bootstrap over
-    three seeds covers the truth 78 times in 100 where it promises 95.)  Where a seed has a bound, its true value lies
-    farther out; the interval is then open on that side, and its other end counts the bound as if it were the value.
-
-    Args:
-        baseline: runs of the slower model.
-        candidate: runs of the model whose speedup is asked.
+    The interval is that of Student's t, 95 %, on the logarithms of the seeds' ratios.  Where a seed has a bound, the
+    interval is open on that side, and its other end counts the bound as if it were the value.
 
     Raises:
         ValueError: as ``tune``.
@@ -139,7 +123,7 @@ def _by_seed(runs: Sequence[FinishedRun], tuned: Sequence[TunedBudget]) -> dict[
     found: dict[int, list[TunedBudget]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: run.tokens):
         if run.learning_rate == rates[run.tokens]:
-            found[run.seed].append(TunedBudget(run.tokens, run.loss, run.learning_rate, 1))
+            found[run.seed].append(TunedBudget(run.tokens, run.loss, run.learning_rate))
     return found
 
 

@@ -6,12 +6,7 @@ import math
 
 @functools.cache
 def half_width(freedom: float, confidence: float) -> float:
-    """Return how many standard errors an interval reaches to either side of its estimate.
-
-    Args:
-        freedom: degrees of freedom.
-        confidence: how often such intervals hold the truth, such as 0.95.
-    """
+    """Return how many standard errors a two-sided interval of this confidence reaches to either side."""
     from scipy.special import ndtri, stdtrit
 
     share = 0.5 + confidence / 2

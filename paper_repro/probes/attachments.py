@@ -19,11 +19,7 @@ def rounded(values: Tensor, digits: int = 5) -> Any:
 
 
 def png(images: Tensor) -> bytes:
-    """Encode images (B, C, H, H) in [-1, 1] as one PNG of 8 bits; large ones at a half, a third ... of their side.
-
-    Raises:
-        ValueError: neither one nor three channels.
-    """
+    """Encode images (B, C, H, H) in [-1, 1] as one PNG of 8 bits; large ones at a half, a third ... of their side."""
     from PIL import Image
 
     count, channels, height, _ = images.shape

@@ -27,12 +27,11 @@ class Score:
 class Evaluator:
     """Scores and continues token sequences with a model that maps ids (B, T), T <= P, to logits (B, T, V).
 
-    Sequences are padded on the right, which a causal model does not see; a context that does not fit is cropped from
-    the left to the last P tokens.  The model is put into evaluation mode for each call, and gradients are off.
+    Sequences are padded on the right; a context that does not fit is cropped from the left to the last P tokens.
     ``num_requests`` and ``num_cropped`` count the requests since construction.
 
     Args:
-        model: the model, on its device; P is its ``block_length``.
+        model: P is its ``block_length``.
         tokenizer: whose ids the model was trained on; V may exceed its size by padding, the surplus is never generated.
         batch_tokens: the most tokens, padding included, that one forward pass sees (one sequence may exceed it).
     """
@@ -45,11 +44,7 @@ class Evaluator:
     def pair(self, context: str, continuation: str) -> tuple[Ids, Ids]:
         """Return the ids of a context and of the continuation, both cut from the ids of the joined text.
 
-        Blanks at the end of the context go to the continuation, with which they are tokenised; an empty context becomes
-        the end-of-text token.
-
-        Raises:
-            UsageError: an empty context, and a tokenizer without end-of-text token.
+        Blanks at the end of the context go to the continuation; an empty context becomes the end-of-text token.
         """
         stripped = context.rstrip()
         continuation, context = context[len(stripped) :] + continuation, stripped
@@ -63,17 +58,12 @@ class Evaluator:
     def _start(self) -> int:
         """Return the token that stands before a text."""
         if self.tokenizer.end_of_text is None:
-            raise UsageError(
-                "found an empty context and a tokenizer without end-of-text token, expected a token to condition on: "
-                "give a context of at least one character"
-            )
+            raise UsageError("found an empty context and a tokenizer without end-of-text token: give some context")
         return self.tokenizer.end_of_text
 
     def log_likelihoods(self, pairs: Sequence[tuple[Ids, Ids]]) -> list[Score]:
         """Return ``sum_t log p(continuation_t | what precedes it)`` for each (context, continuation), float32
-        log-softmax.
-
-        Pairs that share all but the last token share a forward pass.
+        log-softmax.  Pairs that share all but the last token share a forward pass.
 
         Raises:
             UsageError: a continuation of more than P tokens, or a foreign vocabulary.
@@ -103,13 +93,7 @@ class Evaluator:
         return scores
 
     def continuations(self, prompts: Sequence[str], num_tokens: int) -> list[str]:
-        """Return the greedy continuation of ``num_tokens`` tokens of each prompt, without it.
-
-        The context slides: every token is predicted from the last P.
-
-        Raises:
-            UsageError: an empty prompt and a tokenizer without end-of-text token, or a foreign vocabulary.
-        """
+        """Return the greedy continuation of ``num_tokens`` tokens of each prompt, each predicted from the last P."""
         rows = [self.tokenizer.encode(prompt) or [self._start()] for prompt in prompts]
         lengths = [len(row) for row in rows]
         self.num_requests += len(rows)

@@ -56,11 +56,7 @@ def completing(module: PaperModule, probe: str) -> CET:
 
 
 def first_images(data: CounterBasedDataModule, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the first masked images and images of the test split, (count, C, H, H) each.
-
-    Raises:
-        UsageError: the split has fewer.
-    """
+    """Return the first masked images and images of the test split, (count, C, H, H) each; UsageError: it has fewer."""
     batches, found = [], 0
     for batch in data.evaluation_batches("test"):
         batches.append(batch)
@@ -313,9 +309,7 @@ class EstimateOrder:
             back = model.relax(pushed, clamped, self.num_steps).state
             if max(float((one - two).abs().max()) for one, two in zip(ended, back, strict=True)) < CONVERGED:
                 return model, masked, images
-        raise UsageError(
-            f"probes.order: none of {ATTEMPTS} models converges in {self.num_steps} steps: give more steps"
-        )
+        raise UsageError(f"probes.order: no model of {ATTEMPTS} converges in {self.num_steps} steps: give more steps")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from paper_repro.base.identity import mix
 from paper_repro.cells.tasks import FINISHED, Cell, Findings, Outcome, Report, Task
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.images import ImageData
-from paper_repro.metrics.pooled import new_errors, update_errors
+from paper_repro.metrics.pooled import computed_errors, new_errors, update_errors
 from paper_repro.models import ebt_image as diffusion
 from paper_repro.models.ebt import ThinkingSettings
 from paper_repro.models.ebt_image import DiT, ImageEBT, denoised
@@ -38,11 +38,8 @@ def plain_images(data: CounterBasedDataModule) -> ImageData:
 
 
 def noised_batches(data: ImageData, time: int, split: str | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the evaluated images of a split, (B, C, H, H) in [-1, 1], and the same with noise, which follows from
-    ``data.evaluation_seed`` and the time.
-
-    Args:
-        split: None: the last one of the data, "test" or "val".
+    """Yield the evaluated images of a split (None: the last), (B, C, H, H) in [-1, 1], and the same with noise, which
+    follows from ``data.evaluation_seed`` and the time.
     """
     split = data.splits[-1] if split is None else split
     signal, std = diffusion.signal(time), diffusion.noise_std(time)
@@ -53,21 +50,6 @@ def noised_batches(data: ImageData, time: int, split: str | None = None) -> Iter
         drawn = [torch.randn(images.shape[1:], generator=torch.Generator().manual_seed(seed)) for seed in seeds]
         yield images, signal * images + std * torch.stack(drawn)
         count += len(images)
-
-
-class Scores:
-    """Errors of found images, added up over batches."""
-
-    def __init__(self) -> None:
-        self.metrics = new_errors()
-
-    def update(self, found: Tensor, images: Tensor) -> None:
-        """Account for images (B, C, H, H) that were found in the place of others."""
-        update_errors(self.metrics, found.cpu(), images.cpu())
-
-    def compute(self) -> dict[str, float]:
-        """Return ``psnr``, ``image_psnr`` and ``mse``."""
-        return {kind: float(metric.compute()) for kind, metric in self.metrics.items()}
 
 
 class Denoiser(NamedTuple):
@@ -130,7 +112,6 @@ class Denoising:
                 at_least(name, number)
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Denoise the images, which are the same for every model and seed."""
         model, images = module.model, plain_images(data)
         if not isinstance(model, ImageEBT | DiT):
             raise UsageError(f"probes.denoising: {type(model).__name__} does not denoise images")
@@ -145,18 +126,18 @@ class Denoising:
         time, steps = self.levels[level], by.thinking.longest if by.thinking else 0
         chosen = Way(steps, self.passes[level])
         ways = self._ways(steps, level)
-        scores, energies, count = {way: Scores() for way in ways}, dict.fromkeys(ways, 0.0), 0
+        errors, energies, count = {way: new_errors() for way in ways}, dict.fromkeys(ways, 0.0), 0
         for images, noised in noised_batches(data, time):
             if not count:
                 found.attachments["original.png"] = png(images[: self.shown])
                 found.attachments[f"{level}_noised.png"] = png(noised[: self.shown])
             for way, denoised_images, energy in _found(by, noised.to(next(by.model.parameters()).device), time, ways):
-                scores[way].update(denoised_images, images)
+                update_errors(errors[way], denoised_images.cpu(), images)
                 energies[way] += float(energy.sum())
                 if way == chosen and not count:
                     found.attachments[f"{level}_found.png"] = png(denoised_images[: self.shown])
             count += len(noised)
-        computed = {way: own.compute() for way, own in scores.items()}
+        computed = {way: computed_errors(own) for way, own in errors.items()}
         for way, numbers in computed.items():
             cells = (level, way.steps or time + 1, way.passes, way.evaluations(time))
             last = f"{energies[way] / count:.8g}" if by.thinking else ""
@@ -214,10 +195,7 @@ FLOORS: dict[str, Features] = {
 
 @dataclass(frozen=True)
 class LinearSettings:
-    """How the classifier is trained: AdamW on the cross-entropy, features scaled to mean 0 and variance 1.
-
-    The paper says no more than "linear probe".
-    """
+    """How the classifier is trained: AdamW on the cross-entropy, features scaled to mean 0 and variance 1 (ours)."""
 
     epochs: int = 50
     batch_size: int = 256
@@ -248,12 +226,10 @@ class LinearProbe:
     settings: LinearSettings = LinearSettings()
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Train and judge the classifier; of the denoiser's data only the folders of files are taken."""
         model = module.model
         if not isinstance(model, ImageEBT | DiT):
             raise UsageError(f"probes.linear: {type(model).__name__} has no features of images")
-
-        if isinstance(data, ImageData):
+        if isinstance(data, ImageData):  # for the folders of files alone
             self.data.source.find(data.source.data_root, data.source.cache)
 
         @torch.no_grad()
@@ -288,9 +264,7 @@ class LinearProbeFloor(Task):
 
 
 def accuracies(features: Features, data: ImageData, settings: LinearSettings, seed: int) -> dict[str, float]:
-    """Train a linear classifier on the training images, and return ``top_1`` and ``top_5`` of those of
-    the last split.
-    """
+    """Train a linear classifier on the training images, and return ``top_1`` and ``top_5`` of the last split."""
     if not data.labelled:
         raise UsageError("a linear probe needs labels: give an ImageData with labelled=true")
     (inputs, labels), (tested, expected) = (

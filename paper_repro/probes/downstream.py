@@ -180,11 +180,9 @@ def run_tasks(
     answers.
 
     Args:
-        evaluator: the model and its tokenizer.
-        tasks: their names.
         num_fewshot: worked examples before each question, unless the task's file says 0.
         limit: only so many documents of each task; None: all.
-        folder: of task files (YAML); data files that they name by a relative path lie beside them.
+        folder: of task files (YAML); data files that they name by a relative path are beside them.
 
     Raises:
         UsageError: a task is unknown, or its data cannot be loaded.
@@ -206,19 +204,14 @@ def run_tasks(
                 task.set_fewshot_seed(seed=SEED)
             found = evaluate(_adapter(evaluator), task_dict=loaded, limit=limit, bootstrap_iters=0, log_samples=False)
     except OSError as error:  # also what the data sets library raises without a network
-        raise UsageError(
-            f"lm-eval cannot load the data of {', '.join(tasks)}: {error}; run it once with a network, or bring the "
-            "data and name it in the task's file"
-        ) from error
+        raise UsageError(f"lm-eval cannot load the data of {', '.join(tasks)}: {error}") from error
     assert found is not None  # None is for the other processes of a distributed run
     return _flat(found["results"])
 
 
 @contextlib.contextmanager
 def _seeded() -> Iterator[None]:
-    """Seed the generators of the process as ``simple_evaluate`` does, for some tasks shuffle with them; what they had
-    before comes back.
-    """
+    """Seed the process's generators as ``simple_evaluate`` does, because some tasks shuffle; then restore them."""
     import numpy as np
 
     states = random.getstate(), np.random.get_state()
@@ -234,9 +227,7 @@ def _seeded() -> Iterator[None]:
 
 
 def _specification(manager: "TaskManager", name: str) -> str | dict[str, Any]:
-    """Return what the harness loads a task from: its name, or where it has data files by relative paths, which would
-    be looked for in the working folder, what its file says with the whole paths.
-    """
+    """Return a task's name, or where it has data files by relative paths, its file's content with the whole paths."""
     import yaml
 
     path = manager.task_index[name].yaml_path
@@ -262,9 +253,7 @@ def _adapter(evaluator: Evaluator) -> "LM":
             return [(score.log_likelihood, score.greedy) for score in scores]
 
         def loglikelihood_rolling(self, requests: "list[Instance]") -> list[float]:
-            raise UsageError(
-                "probes.downstream: a task asks for the likelihood of whole texts; only answers are scored"
-            )
+            raise UsageError("probes.downstream: a task asks for whole texts' likelihood; only answers are scored")
 
         def generate_until(self, requests: "list[Instance]") -> list[str]:
             raise UsageError("probes.downstream: a task asks for generated texts; only given answers are scored")

@@ -24,7 +24,7 @@ from paper_repro.datamodules.documents import DocumentData
 from paper_repro.datamodules.listops import Item, ListOpsData
 from paper_repro.datamodules.sudoku import SudokuData
 from paper_repro.datamodules.sudoku_boards import CELLS, propagated
-from paper_repro.datamodules.text import TRAIN, StreamData, TextData
+from paper_repro.datamodules.text import TRAIN, TextData
 from paper_repro.datamodules.text_sets import AbsentTextsError
 from paper_repro.datamodules.videos import VideoData
 from paper_repro.metrics.counts import NONE, BigramCounts, TrigramCounts, cross_entropy
@@ -46,7 +46,6 @@ class FloorTask(Task):
     """A task that measures a trivial baseline; data of another kind are refused before anything runs."""
 
     kinds: ClassVar[tuple[type[CounterBasedDataModule], ...]]  # the data modules that it takes
-    takes: ClassVar[str]  # what it does with them, for the error: "counts tokens of texts"
 
     @abstractmethod
     def measured(self, data: Any) -> Findings:
@@ -58,7 +57,8 @@ class FloorTask(Task):
     def check(self, config: Mapping[str, Any]) -> None:
         kind = built_by(config["data"]["_target_"])
         if not issubclass(kind, self.kinds):
-            raise UsageError(f"{type(self).__name__} {self.takes}, the data are {kind.__name__}")
+            expected = " or ".join(one.__name__ for one in self.kinds)
+            raise UsageError(f"{type(self).__name__} takes {expected}, the data are {kind.__name__}")
 
     def cost(self, config: Mapping[str, Any]) -> Cost | None:
         self.check(config)
@@ -96,7 +96,6 @@ class BigramFloor(FloorTask):
     """
 
     kinds = (TextData, ListOpsData)
-    takes = "counts tokens of texts or ListOps"
 
     def __init__(self, most_tokens: int = 2**27, sets: Sequence[str] = (), num_texts: int = 64) -> None:
         self.most_tokens = at_least("most_tokens", most_tokens)
@@ -124,11 +123,7 @@ class BigramFloor(FloorTask):
         return found
 
     def counts(self, data: Tokens) -> tuple[BigramCounts, float]:
-        """Return the counts of the training data and the weight of the pairs.
-
-        Raises:
-            UsageError: data other than documents or streams, or too few to hold some out.
-        """
+        """Return the counts of the training data and the weight of the pairs; UsageError: too few to hold some out."""
         kept, held_out, size = self.training(data)
         weight = BigramCounts.of(*kept[1:], size).best_weight(*held_out[1:])
         _, previous, following = (torch.cat(parts) for parts in zip(kept, held_out, strict=True))
@@ -142,8 +137,7 @@ class BigramFloor(FloorTask):
             size = data.model_vocabulary or data.tokenizer.vocabulary_size
         kept, held_out = _training_triples(data, self.most_tokens)
         if not len(kept[0]) or not len(held_out[0]):
-            name = type(self).__name__
-            raise UsageError(f"{name} needs at least {HELD_OUT} documents or windows to count, there are fewer")
+            raise UsageError(f"a count needs at least {HELD_OUT} documents or windows, there are fewer")
         return kept, held_out, size
 
 
@@ -179,8 +173,9 @@ def triples(ids: Tensor, following: Tensor) -> Triples:
 
 
 def counted_triples(batches: Iterable[Pairs]) -> Triples:
-    """Return the tokens of batches (B, T) that are scored, with the two before each, (N,) each."""
-    before, previous, following = zip(*(triples(*batch) for batch in batches), strict=True)
+    """Return the tokens of batches (..., T) that are scored, with the two before each, (N,) each."""
+    none = torch.zeros(0, dtype=torch.int64)
+    before, previous, following = zip((none, none, none), *(triples(*batch) for batch in batches), strict=True)
     return torch.cat(before), torch.cat(previous), torch.cat(following)
 
 
@@ -190,9 +185,8 @@ def _training_triples(data: Tokens, most: int) -> tuple[Triples, Triples]:
         texts = list(_documents(data, most))
         held_out = texts[HELD_OUT - 1 :: HELD_OUT]
         del texts[HELD_OUT - 1 :: HELD_OUT]
-        return _joined(texts), _joined(held_out)
-    if not isinstance(data, StreamData | ListOpsData):
-        raise UsageError(f"BigramFloor counts documents or streams, the data are {type(data).__name__}")
+        kept, held = (counted_triples((ids[:-1], ids[1:]) for ids in part) for part in (texts, held_out))
+        return kept, held
     tokens, window = data.streams[TRAIN], data.window
     length = min(most, len(tokens) - 1) // window * window + 1  # whole windows and the token that follows the last
     ids = tokens[:length] if isinstance(tokens, Tensor) else torch.from_numpy(tokens.window(0, length).astype("int64"))
@@ -213,13 +207,6 @@ def _documents(data: DocumentData, most: int) -> Iterator[Tensor]:
         yield torch.from_numpy(ids.astype("int64"))
 
 
-def _joined(texts: Sequence[Tensor]) -> Triples:
-    empty = torch.zeros(0, dtype=torch.int64)
-    parts = [(empty, empty, empty), *(triples(ids[:-1], ids[1:]) for ids in texts)]
-    before, previous, following = zip(*parts, strict=True)
-    return torch.cat(before), torch.cat(previous), torch.cat(following)
-
-
 class DownstreamFloor(FloorTask):
     """Lets the bigram of ``BigramFloor``, counted on a cell's training data, answer the questions of ``Downstream``.
 
@@ -229,7 +216,6 @@ class DownstreamFloor(FloorTask):
     __signature__ = inspect.signature(Downstream)
 
     kinds = (TextData,)
-    takes = "counts tokens of texts"
 
     def __init__(self, *given: Any, **named: Any) -> None:
         self.probe = Downstream(*given, **named)
@@ -239,13 +225,7 @@ class DownstreamFloor(FloorTask):
 
 
 class BigramModel(nn.Module):
-    """A count of token pairs as a language model: maps ids (B, T) to the logarithms of p(next | id), (B, T, V).
-
-    Args:
-        counts: of the pairs.
-        weight: of the pairs against single tokens.
-        block_length: the most tokens that the models it is held against see at once.
-    """
+    """A count of token pairs as a language model: maps ids (B, T) to the logarithms of p(next | id), (B, T, V)."""
 
     def __init__(self, counts: BigramCounts, weight: float, block_length: int) -> None:
         super().__init__()
@@ -273,7 +253,6 @@ class ListOpsFloor(FloorTask):
     """
 
     kinds = (ListOpsData,)
-    takes = "answers ListOps questions"
 
     def measured(self, data: ListOpsData) -> Findings:
         corpus = data.corpus
@@ -304,10 +283,7 @@ def only_candidates(givens: Sequence[int]) -> list[int]:
     return most_frequent(list(propagated(givens)))
 
 
-BOARD_RULES: dict[str, Callable[[Sequence[int]], Sequence[int]]] = {
-    "most_frequent": most_frequent,
-    "only_candidates": only_candidates,
-}
+BOARD_RULES = {"most_frequent": most_frequent, "only_candidates": only_candidates}
 
 
 class SudokuFloor(FloorTask):
@@ -319,7 +295,6 @@ class SudokuFloor(FloorTask):
     """
 
     kinds = (SudokuData,)
-    takes = "fills Sudoku boards"
 
     def __init__(self, rule: str = "most_frequent") -> None:
         self.rule = BOARD_RULES[one_of("rule", rule, BOARD_RULES)]
@@ -360,7 +335,6 @@ class RegressionFloor(FloorTask):
     """
 
     kinds = (CounterBasedDataModule,)
-    takes = "takes inputs (B, K) and targets (B,)"
 
     def __init__(self, rule: str = "mean") -> None:
         self.rule = TARGET_RULES[one_of("rule", rule, TARGET_RULES)]
@@ -368,7 +342,7 @@ class RegressionFloor(FloorTask):
     def measured(self, data: CounterBasedDataModule) -> Findings:
         batch = data.example_batch()
         if not isinstance(batch, tuple) or [getattr(part, "ndim", 0) for part in batch] != [2, 1]:
-            raise UsageError(f"RegressionFloor {self.takes}, the data are {type(data).__name__}")
+            raise UsageError(f"RegressionFloor takes inputs and targets, the data are {type(data).__name__}")
         points = {split: _whole(data, split) for split in data.splits}
         predict = self.rule(*points["train"])
         errors = {split: predict(inputs) - targets for split, (inputs, targets) in points.items()}
@@ -395,10 +369,7 @@ def last_frame(data: VideoData, num_batches: int) -> Predict:
 
 
 def linear_frame(data: VideoData, num_batches: int) -> Predict:
-    """Fit the next frame by least squares to the last two and a constant, on training windows.
-
-    Before the first frame the first one is taken again.
-    """
+    """Fit the next frame by least squares to the last two (the first one twice) and a constant, on training windows."""
     gram: Tensor = torch.zeros(())
     right: Tensor = torch.zeros(())
     for step in range(num_batches):
@@ -427,19 +398,17 @@ class VideoFloor(FloorTask):
     """
 
     kinds = (VideoData,)
-    takes = "takes windows of clips"
 
     def __init__(self, rule: str = "last_frame", num_batches: int = 64) -> None:
         self.rule, self.num_batches = one_of("rule", rule, FRAME_RULES), at_least("num_batches", num_batches)
 
     def measured(self, data: VideoData) -> Findings:
         predict = FRAME_RULES[self.rule](data, self.num_batches)
-        return Findings({f"{split}_loss": _loss(predict, data, split) for split in data.splits})
-
-
-def _loss(predict: Predict, data: VideoData, split: str) -> float:
-    total, count = 0.0, 0
-    for batch in data.evaluation_batches(split):
-        error = functional.smooth_l1_loss(predict(batch[:, :-1]), batch[:, 1:])
-        total, count = total + float(error) * len(batch), count + len(batch)
-    return total / count
+        found = Findings()
+        for split in data.splits:
+            total, count = 0.0, 0
+            for batch in data.evaluation_batches(split):
+                error = functional.smooth_l1_loss(predict(batch[:, :-1]), batch[:, 1:])
+                total, count = total + float(error) * len(batch), count + len(batch)
+            found.metrics[f"{split}_loss"] = total / count
+        return found

@@ -64,7 +64,6 @@ class FrameEnergies:
         at_least("num_windows", self.num_windows, 2)
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Predict the frames of every window from the same normal numbers."""
         model = module.model
         if not isinstance(model, LatentEBT) or not isinstance(data, VideoData):
             what = f"{type(model).__name__} on {type(data).__name__}"

@@ -17,10 +17,11 @@ from paper_repro.base.errors import UsageError, at_least, one_of
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.image_sources import TRAIN
 from paper_repro.datamodules.images import ImageData, MaskedImageData
+from paper_repro.metrics.pooled import computed_errors, new_errors, update_errors
 from paper_repro.models import ebt_image as diffusion
 from paper_repro.probes.attachments import png
 from paper_repro.probes.completion import first_images, strips_of
-from paper_repro.probes.denoising import LEVELS, Scores, noised_batches, plain_images
+from paper_repro.probes.denoising import LEVELS, noised_batches, plain_images
 from paper_repro.probes.floors import FloorTask
 
 if TYPE_CHECKING:
@@ -63,8 +64,7 @@ def mean_image(data: MaskedImageData, num_batches: int) -> Fill:
 def harmonic(data: MaskedImageData, num_batches: int) -> Fill:
     """Return the harmonic function of the visible pixels: each blank one is the mean of its neighbours.
 
-    The discrete Laplace equation with the visible pixels as its boundary values; the edge of an image adds none, so the
-    slope across it is zero (natural conditions).
+    The discrete Laplace equation with the visible pixels as boundary values; the slope across an image's edge is zero.
     """
     from scipy.sparse.linalg import splu
 
@@ -170,7 +170,6 @@ class CompletionFloor(FloorTask):
     """
 
     kinds = (MaskedImageData,)
-    takes = "takes masked images"
 
     def __init__(self, rule: str = "visible_mean", num_images: int = 16, num_batches: int = 64) -> None:
         self.rule, self.num_images = one_of("rule", rule, FILLS), at_least("num_images", num_images)
@@ -203,10 +202,9 @@ def noised_itself(pairs: Sequence[tuple[Tensor, Tensor]], time: int) -> Denoise:
 
 
 def wiener(pairs: Sequence[tuple[Tensor, Tensor]], time: int) -> Denoise:
-    """Fit the linear filter of a window around each pixel, with a constant, by least squares over training images.
+    """Fit one linear filter of a window around each pixel of a channel, with a constant, by least squares.
 
-    Of stationary images it is the Wiener filter of that reach; each channel is filtered by itself, all with one
-    filter.  Beyond its border an image is mirrored.
+    Of stationary images it is the Wiener filter of that reach.  Beyond its border an image is mirrored.
     """
     parts = [(_windows(noised).flatten(0, 1), images.double().flatten()) for images, noised in pairs]
     gram = sum((windows.T @ windows for windows, _ in parts), torch.zeros(()))  # (F + 1, F + 1)
@@ -265,7 +263,6 @@ class DenoisingFloor(FloorTask):
     """
 
     kinds = (ImageData,)
-    takes = "takes images"
 
     def __init__(self, rule: str = "noised", shown: int = 8) -> None:
         self.rule, self.shown = one_of("rule", rule, DENOISERS), at_least("shown", shown)
@@ -273,13 +270,13 @@ class DenoisingFloor(FloorTask):
     def measured(self, data: ImageData) -> Findings:
         data, found = plain_images(data), Findings()
         for level, time in LEVELS.items():
-            denoise, scores = DENOISERS[self.rule](_training_pairs(data, time), time), Scores()
+            denoise, errors = DENOISERS[self.rule](_training_pairs(data, time), time), new_errors()
             for index, (images, noised) in enumerate(noised_batches(data, time)):
                 denoised = denoise(noised)
-                scores.update(denoised, images)
+                update_errors(errors, denoised, images)
                 if not index:
                     found.attachments[f"{level}_found.png"] = png(denoised[: self.shown])
-            found.metrics |= {f"{level}_{kind}": value for kind, value in scores.compute().items()}
+            found.metrics |= {f"{level}_{kind}": value for kind, value in computed_errors(errors).items()}
         return found
 
 

@@ -113,7 +113,6 @@ class EnergyTrace:
             )
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Trace the model on the first validation batch's first sequence; ``check`` has seen both."""
         model = copy.deepcopy(_energy_model(module)).to("cpu", torch.float64)
         ids = next(iter(data.evaluation_batches("val")))[0][:1, : self.num_tokens]  # (1, T)
         traced = model.trace(ids.cpu(), self.num_steps).energies  # each (S + 1, 1, T)

@@ -65,7 +65,6 @@ class LengthExtrapolation:
             at_least(name, getattr(self, name))
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Score the texts; the same for every model and seed."""
         model = module.model
         if not isinstance(model, RotaryLanguageModel):
             raise UsageError(f"LengthExtrapolation extends a RotaryLanguageModel, found {type(model).__name__}")

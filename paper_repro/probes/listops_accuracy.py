@@ -40,7 +40,6 @@ class ListOpsAccuracy:
             one_of("ways", way, WAYS)
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Ask the module's model."""
         if not isinstance(data, ListOpsData):
             raise UsageError(f"probes.accuracy asks ListOps questions, the data are {type(data).__name__}")
         corpus, device = data.corpus, module.device

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paper_repro.base.errors import UsageError, at_least
-from paper_repro.base.files import places
+from paper_repro.base.files import find_data
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.probes.causal_evaluator import Evaluator
@@ -83,11 +83,11 @@ class MMLU:
             for subject, size in subjects.items()
         }
         self.num_tokens, self.instruction = at_least("num_tokens", num_tokens), instruction
-        if (folder := _folder()) is not None:  # before hours are spent on the training
+        if (folder := find_data(FOLDER)) is not None:  # before hours are spent on the training
             read(folder, self.sizes)
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        folder = _folder(getattr(data, "data_root", None))
+        folder = find_data(FOLDER, getattr(data, "data_root", None))
         if folder is None:
             names = [f"{way}_{name}" for way in WAYS for name in [*self.columns, "average"]]
             names += ["mmlu_cropped", "mmlu_generated_fallbacks", "mmlu_generated_articles"]
@@ -114,11 +114,6 @@ class MMLU:
         return Findings(metrics, {"mmlu.json": json.dumps(content, indent=1, sort_keys=True).encode() + b"\n"})
 
 
-def _folder(root: str | Path | None = None) -> Path | None:
-    paths = (folder / FOLDER for _, folder in places(root) if folder is not None)
-    return next((path for path in paths if path.is_dir()), None)
-
-
 # Questions.
 
 
@@ -131,18 +126,12 @@ class Question:
 
 @dataclass(frozen=True)
 class Subject:
-    """One subject: the examples that stand in the prompt, and the questions that are scored."""
-
-    examples: list[Question]
-    questions: list[Question]
+    examples: list[Question]  # in the prompt
+    questions: list[Question]  # that are scored
 
 
 def read(folder: Path, sizes: Mapping[str, int]) -> dict[str, Subject]:
-    """Return the subjects that ``sizes`` names, each with as many test questions as it says.
-
-    Raises:
-        UsageError: a file is absent or damaged, or a subject has another number of questions.
-    """
+    """Return the subjects that ``sizes`` names; UsageError: damaged files, or another number of test questions."""
     splits = {split: _read_split(folder, split, sizes) for split in ("dev", "test")}
     for subject, size in sizes.items():
         for split, expected in (("dev", SHOTS), ("test", size)):
@@ -237,8 +226,7 @@ def by_generation(
 ) -> dict[str, Tally]:
     """Read the answer from a greedy text of ``num_tokens`` tokens (NRGPT, Table 6, as the authors score it).
 
-    Biased towards A, and kept so: a text without any letter counts as A, and so does an English article.  The context
-    keeps the last P tokens, so that five long examples lose their beginning.  The exact patterns and the version of
+    A text without any letter counts as A, and so does an English article.  The exact patterns and the version of
     deepeval are not published; the patterns here follow their description.
     """
 
@@ -250,9 +238,7 @@ def by_generation(
 
 
 def by_fallback(subjects: Mapping[str, Subject]) -> dict[str, Tally]:
-    """Return what a model scores that always says "A": the share of questions with that answer, 25 % give or
-    take some.
-    """
+    """Return the scores of a model that always says "A": the share of questions with that answer."""
     return _tallies(subjects, lambda prompts: [Reading(FALLBACK)] * len(prompts))
 
 

@@ -36,7 +36,6 @@ class ParameterCount:
         self.counts()  # before hours are spent on the training
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Count; the trained module is not looked at."""
         return Findings({f"paper_parameters_{name}": float(number) for name, number in self.counts().items()})
 
     def counts(self) -> dict[str, int]:

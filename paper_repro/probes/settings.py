@@ -44,11 +44,7 @@ class ModelSize(Task):
 
 
 def count(node: Mapping[str, Any], left_out: Sequence[str] = ()) -> int:
-    """Count the trainable parameters of the model that ``node`` describes, without its children in ``left_out``.
-
-    Raises:
-        UsageError: ``node`` describes no CausalLanguageModel, or the model refuses its arguments.
-    """
+    """Count the trainable parameters of the model that ``node`` describes, without its children in ``left_out``."""
     return num_parameters(_on_meta(node, "counted", CausalLanguageModel), leave_out=left_out)
 
 
@@ -190,11 +186,7 @@ class CompletionSettings(Task):
 
 
 def completion_settings(config: Mapping[str, Any]) -> dict[str, float]:
-    """Ask the built objects for the numbers of tables 2 to 4 and of the text; a tensor gives how many numbers it holds.
-
-    Raises:
-        UsageError: a section that cannot be built, or of another kind.
-    """
+    """Ask the built objects for the numbers of tables 2 to 4 and of the text; a tensor gives its number of elements."""
     return {name: float(value) for name, value in {**_dimensions(config), **_training(config)}.items()}
 
 

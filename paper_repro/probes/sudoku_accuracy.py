@@ -42,7 +42,6 @@ class SudokuAccuracy:
                 at_least(name, number, 2)
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Ask the module's model."""
         if not isinstance(data, SudokuData):
             raise UsageError(f"this measures Sudoku boards, the data are {type(data).__name__}")
         if not hasattr(module, "answer"):

@@ -17,18 +17,12 @@ def wants_color(stream: TextIO) -> bool:
 
 
 class Shader:
-    """Puts texts on the colour of a value.
-
-    Args:
-        low, high: the values of the first and the last colour.
-        colored: False leaves texts as they are.
-    """
+    """Puts texts on the colour of a value; ``low`` and ``high`` have the first and the last colour."""
 
     def __init__(self, low: float, high: float, colored: bool) -> None:
         self.low, self.high, self.colored = low, high, colored
 
     def __call__(self, text: str, value: float) -> str:
-        """Return a text on the colour of a value."""
         if not self.colored:
             return text
         share = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5

@@ -163,9 +163,7 @@ def _document(texts: list[Written], chosen: list[Written], unavailable: dict[str
 
 
 class ReferenceTexts(Task):
-    """Scores each cell's text (table 3), a task that generates and trains nothing; where a text is too short, or this
-    machine lacks something, the reason stands in the score's place.
-    """
+    """Scores each cell's text (table 3); where a text is too short, or something is absent, the reason is given."""
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
         with closing(instantiate(cells[0].config["scorer"])) as score:
@@ -180,11 +178,7 @@ class ReferenceTexts(Task):
 
 
 def reference_text(config: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
-    """Return the text of a cell, and the SHA-256 of the corpus that it is a piece of.
-
-    Raises:
-        UsageError: a corpus that is absent, not UTF-8, or has no ``text.characters``.
-    """
+    """Return the text of a cell, and the SHA-256 of the corpus that it is a piece of; UsageError: no such corpus."""
     spec, seed, hashes = config["text"], config["seed"], {}
     text = spec["content"]
     if text is None:

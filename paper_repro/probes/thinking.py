@@ -159,7 +159,6 @@ class Thinking:
             raise ValueError(f"noise must be a finite number of at least 0, got {self.noise!r}")
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Score the texts, which are the same for every model and seed; the samples follow from the seed."""
         found, rows = Findings(), ["set,steps,samples,loss,oracle"]
         suffix = f"_noise{self.noise:g}" if self.noise else ""
         for name in self.sets:
@@ -301,7 +300,6 @@ class EnergyUncertainty:
             at_least(name, getattr(self, name))
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Score the texts, which are the same for every model and seed; the first predictions follow from the seed."""
         if not isinstance(data, TextData):
             raise UsageError(f"probes.uncertainty shows tokens, the data are {type(data).__name__}")
         known = self._texts(module, data, VALIDATION, seed)

@@ -374,9 +374,8 @@ def complete_image(model: CET, image: Tensor, masked: Tensor, num_steps: int, st
     clamped = model.clamp(masked[None].to(next(model.parameters()).device))
     every = range(num_steps + 1)
     found = model.relax(model.first(clamped), clamped, num_steps, step_size, energies_at=every, states_at=every)
-    completed = torch.cat(
-        [masked[None], *(model.patches.images(y).cpu() for y in found.states.y[1:])]
-    )  # (S+1, C, H, H)
+    images = [model.patches.images(y).cpu() for y in found.states.y[1:]]
+    completed = torch.cat([masked[None], *images])  # (S + 1, C, H, H)
     return ImageThought(image, completed, found.energies[:, 0].tolist(), list(_psnr(completed, image)))
 
 
@@ -411,8 +410,7 @@ class Surface:
     @property
     def radius(self) -> float:
         """The largest distance from the centre that is looked at."""
-        farthest = (self.path - self.centre).norm(dim=-1).max()
-        return MARGIN * float(farthest)
+        return MARGIN * float((self.path - self.centre).norm(dim=-1).max())
 
     def random_directions(self, count: int, seed: int) -> Tensor:
         """Draw directions of length 1 that are orthogonal to each other, (R, F)."""
@@ -479,8 +477,8 @@ def surfaces(model: EnergyModel, energies: Energies, path: Tensor) -> list[Surfa
 def rows(found: Sequence[Surface], seed: int, num_curves: int = 8, points: int = 41) -> Iterator[Row]:
     """Yield the rows of a figure: for each space curves along random directions and along the path, and two planes.
 
-    ``kind`` is "curve", "plane" or "path".  ``over`` says what the directions are: "random" or "path".  A curve has its
-    number as ``line`` and one coordinate x; a plane has x and y.  Points of the path have their step as ``line``.
+    ``kind`` is "curve", "plane" or "path", ``over`` the directions: "random" or "path".  ``line`` is the number of a
+    curve, or the step of a point of the path.
     """
     for surface in found:
         offsets = torch.linspace(-surface.radius, surface.radius, points).to(surface.path)  # (M,)

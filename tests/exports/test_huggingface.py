@@ -34,12 +34,10 @@ CONTEXT = 24
 LLAMAS: dict[str, dict[str, Any]] = {
     "two layers": {"vocabulary_size": 40, "width": 16, "num_heads": 2, "num_layers": 2, "hidden": 24},
     "one head, odd sizes": {"vocabulary_size": 41, "width": 6, "num_heads": 1, "num_layers": 1, "hidden": 7},
-    "heads of two, three layers": {"vocabulary_size": 17, "width": 10, "num_heads": 5, "num_layers": 3, "hidden": 33},
 }
 GPTS: dict[str, dict[str, Any]] = {
     "two layers": {"vocabulary_size": 40, "width": 16, "num_heads": 2, "num_layers": 2},
     "one head, odd sizes": {"vocabulary_size": 41, "width": 7, "num_heads": 1, "num_layers": 1, "hidden_factor": 3},
-    "heads of three, three layers": {"vocabulary_size": 5, "width": 15, "num_heads": 5, "num_layers": 3},
 }
 
 
@@ -240,15 +238,8 @@ def test_so_it_is_with_characters(tmp_path: Path) -> None:
         found("Z")
 
 
-def test_dropout_is_kept_for_those_who_train_on(tmp_path: Path) -> None:
-    model = GPT(40, CONTEXT, 16, 2, 1, dropout=0.25)
-    config = loaded(model, tmp_path).config
-    assert (config.attn_pdrop, config.resid_pdrop, config.embd_pdrop) == (0.25, 0.25, 0.0)
-
-
 SIZES = {"vocabulary_size": 40, "block_length": CONTEXT, "width": 16, "num_heads": 2}
 REFUSED: dict[str, tuple[Any, str]] = {
-    "ngpt in bfloat16": (lambda: NGPT(**SIZES, num_layers=1, storage="bfloat16"), "NGPT computes in bfloat16"),
     "rgpt": (lambda: RGPT(**SIZES, num_steps=2), "RGPT is no architecture of transformers"),
     "published rope": (lambda: BaselineGPT(**SIZES, num_layers=1, rope="published"), "rope=published, which is no"),
     "qk norm": (lambda: BaselineGPT(**SIZES, num_layers=1, qk_norm=True), "normalises queries and keys"),
@@ -261,7 +252,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
         ),
         "applies its parts 2 times",
     ),
-    "no language model": (lambda: nn.Linear(2, 2), "Linear is no architecture of transformers"),
 }
 
 
@@ -270,6 +260,4 @@ def test_what_no_class_computes_is_refused_and_what_can_be_exported_is_named(cas
     make, message = REFUSED[case]
     with pytest.raises(UsageError, match=message) as caught:
         huggingface.converted(make(), {})
-    text = str(caught.value)
-    assert text.startswith("--format huggingface: ") and "\n" not in text
-    assert huggingface.EXPORTED in text and "--format paper-repro takes every model" in text
+    assert huggingface.EXPORTED in str(caught.value) and "\n" not in str(caught.value)

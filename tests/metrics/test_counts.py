@@ -58,15 +58,3 @@ def test_the_weight_is_the_best_of_a_fine_grid_on_the_held_out_pairs() -> None:
     assert 0.1 < weight < 0.9 and cross_entropy(counts.bigram(*pairs, weight)) <= min(losses.values()) + 1e-12
     independent = torch.from_numpy(np.random.default_rng(2).integers(0, 6, (2, 500)))
     assert BigramCounts.of(*independent[:, :60], SIZE).best_weight(*independent[:, 60:]) < 0.2
-
-
-def test_on_much_text_the_pairs_reach_the_entropy_of_their_source_and_beat_the_unigram() -> None:
-    counts, _ = counted(200_000)
-    ids = text(20_000, 3)
-    pairs = ids[:-1], ids[1:]
-    loss = cross_entropy(counts.bigram(*pairs, counts.best_weight(*pairs)))
-    likely, other = 0.7 + 0.3 / 6, 0.3 / 6
-    even = -likely * math.log(likely) - 5 * other * math.log(other)
-    share = float((pairs[0] % 2 == 0).double().mean())
-    assert loss == pytest.approx(share * even + (1 - share) * math.log(6), abs=0.02)
-    assert loss < cross_entropy(counts.unigram(pairs[1])) - 0.2

@@ -226,11 +226,6 @@ def test_fit_is_the_least_squares_one():
         assert cost(best.slope, best.middle + middle) > cost(best.slope, best.middle)
 
 
-def test_step_between_two_sizes_is_found_between_them():
-    fit = transition(SIZES, [0, 0, 0, 0, 1, 1, 1, 1])
-    assert 15_925 < fit.size < 23_101
-
-
 @pytest.mark.parametrize(
     ("sizes", "accuracies", "message"),
     [

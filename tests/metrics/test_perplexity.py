@@ -10,7 +10,8 @@ from torch.nn import functional
 
 from paper_repro.base.errors import UsageError
 from paper_repro.metrics import perplexity
-from paper_repro.metrics.perplexity import TextPerplexity, UnavailableError, find_model
+from paper_repro.metrics.grammar import UnavailableError
+from paper_repro.metrics.perplexity import TextPerplexity, find_model
 from paper_repro.tests.support import tiny_gpt2
 from paper_repro.tests.support.tiny_gpt2 import HEADS, POSITIONS, WIDTH
 
@@ -80,15 +81,10 @@ def test_absent_model_is_unavailable_with_the_command(monkeypatch: pytest.Monkey
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     (tmp_path / "no-such-model").mkdir()
     (tmp_path / "no-such-model" / "tokenizer.json").write_text("{}")  # a tokenizer alone is no model
-    for data in (None, str(tmp_path)):
-        if data is not None:
-            monkeypatch.setenv(perplexity.DATA_VARIABLE, data)
-        assert find_model("no-such-model") is None
-        with pytest.raises(
-            UnavailableError,
-            match=r"^needs no-such-model: `hf download no-such-model --local-dir \$PAPER_REPRO_DATA/no",
-        ):
-            TextPerplexity("no-such-model")
+    monkeypatch.setenv(perplexity.DATA_VARIABLE, str(tmp_path))
+    assert find_model("no-such-model") is None
+    with pytest.raises(UnavailableError, match=r"^needs no-such-model: `hf download no-such-model --local-dir "):
+        TextPerplexity("no-such-model")
 
 
 def test_another_model_does_not_pass_for_gpt2(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

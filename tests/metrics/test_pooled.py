@@ -103,16 +103,6 @@ def flat_images(*errors):
     return target + torch.tensor(errors, dtype=torch.float64).reshape(-1, 1, 1, 1), target
 
 
-def test_pooled_takes_the_logarithm_of_one_mean_and_per_image_the_mean_of_logarithms():
-    pooled, per_image = PooledPSNR(data_range=1.0), MeanImagePSNR(data_range=1.0)
-    for metric in (pooled, per_image):
-        metric.update(*flat_images(0.1, 0.01))
-        metric.update(*flat_images(0.1))
-    # errors 1e-2, 1e-4, 1e-2: their mean is 6.7e-3; their decibels are 20, 40, 20
-    assert pooled.compute().item() == pytest.approx(-10 * math.log10((1e-2 + 1e-4 + 1e-2) / 3), rel=1e-13)
-    assert per_image.compute().item() == pytest.approx(80 / 3, rel=1e-13)
-
-
 @pytest.mark.parametrize(("metric_class", "dim"), [(PooledPSNR, None), (MeanImagePSNR, (1, 2, 3))])
 def test_psnr_agrees_with_torchmetrics_in_float64(metric_class, dim):
     reference = PeakSignalNoiseRatio(data_range=2.0, dim=dim, reduction="elementwise_mean").set_dtype(torch.float64)

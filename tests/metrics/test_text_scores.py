@@ -38,19 +38,15 @@ def embed(pieces: list[str]) -> torch.Tensor:
     return torch.tensor([[1.0, len(piece)] for piece in pieces])
 
 
-def grade(_text: str) -> float:
-    return 10.0
-
-
 def test_a_text_is_scored_by_every_metric_at_hand(folder: Path) -> None:
-    scorer = TextScorer(str(folder), similarity_model=embed, grade=grade)
+    scorer = TextScorer(str(folder), similarity_model=embed)
     scores = scorer(TEXT)
     assert scorer.names == ["perplexity_tiny_2", *metric_names()[1:]]
     assert sorted(scores.values) == sorted(set(scorer.names) - set(scorer.unavailable)) and not scores.refused
     assert scores.values["distinct_1"] == distinct_n(TEXT, 1) != scores.values["distinct_2"]
     assert scores.values["perplexity_tiny_2"] == TextPerplexity(folder)(TEXT)
-    assert scores.values["gqs_paper"] == grammar_quality(TEXT, PaperRules(), grade).score
-    assert scores.values["gqs_fixed"] == grammar_quality(TEXT, FixedRules(), grade).score
+    assert scores.values["gqs_paper"] == grammar_quality(TEXT, PaperRules()).score
+    assert scores.values["gqs_fixed"] == grammar_quality(TEXT, FixedRules()).score
     assert scores.values["gqs_fixed"] != scores.values["gqs_paper"]
     vectors = [[1.0, length] for length in map(len, TEXT.splitlines())]
     cosines = [(1 + a[1] * b[1]) / math.hypot(*a) / math.hypot(*b) for i, a in enumerate(vectors) for b in vectors[:i]]
@@ -91,9 +87,9 @@ def test_a_download_that_broke_off_is_none(tmp_path: Path) -> None:
 
 def test_checker_that_stops_answering_becomes_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: PaperRules, text: str) -> None:
-        raise text_scores.MissingCheckerError("gone")
+        raise text_scores.UnavailableError("gone")
 
-    scorer = TextScorer("no-such-model", ["paper", "fixed"], embed, grade=grade)
+    scorer = TextScorer("no-such-model", ["paper", "fixed"], embed)
     monkeypatch.setattr(PaperRules, "inspect", fail)
     assert "gqs_paper" not in scorer(TEXT).values
     assert scorer.unavailable["gqs_paper"] == "gone" and "gqs_fixed" in scorer(TEXT).values
@@ -120,7 +116,7 @@ def servers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 
 
 def test_the_server_ends_with_the_scorer(servers: list[str]) -> None:
-    with closing(TextScorer("no-such-model", ["languagetool"], embed, grade=grade)) as scorer:
+    with closing(TextScorer("no-such-model", ["languagetool"], embed)) as scorer:
         assert "gqs_languagetool" in scorer(TEXT).values and servers == ["en-US"]
     assert servers == []
 
@@ -151,14 +147,6 @@ def test_a_value_that_is_not_finite_is_refused(folder: Path, monkeypatch: pytest
     monkeypatch.setattr(TextPerplexity, "__call__", lambda self, text: math.inf)
     scores = TextScorer(str(folder), ["fixed"], embed)(TEXT)
     assert "is inf, expected a finite number" in scores.refused["perplexity_tiny_2"]
-
-
-def test_names() -> None:
-    assert metric_names() == [
-        "perplexity", "distinct_1", "distinct_2", "apcs_lines", "apcs_sentences",
-        "gqs_paper", "gqs_fixed", "gqs_languagetool", "gqs_harper",
-    ]  # fmt: skip
-    assert metric_names("models/other gpt", ["fixed"])[::5] == ["perplexity_other_gpt", "gqs_fixed"]
 
 
 def test_wrong_arguments_are_refused(folder: Path) -> None:

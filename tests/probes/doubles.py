@@ -81,9 +81,9 @@ class Reciting(nn.Module):
         return logits
 
 
-def small_gpt(block_length: int = 64, seed: int = 0) -> GPT:
+def small_gpt(block_length: int = 64) -> GPT:
     """Random, in float64, with logits far enough from equal."""
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     model = GPT(vocabulary_size=260, block_length=block_length, width=16, num_heads=2, num_layers=2).double()
     with torch.no_grad():
         for parameter in model.parameters():

@@ -18,8 +18,6 @@ from paper_repro.tests.datamodules import test_continuations as made
 from paper_repro.tests.probes.doubles import small_gpt
 
 TASKS = {f"continuations_{letters}": "continuations-512" for letters in continuations.LETTERS}
-BEFORE = 7
-"""Tokens that decide what a model expects that knows the documents: more than an answer has."""
 COMMAND = "python scripts/prepare_data.py continuations"
 COMMON: dict[str, Any] = {"tasks": TASKS, "name": "continuations", "prepare": COMMAND}
 
@@ -81,37 +79,6 @@ def test_the_count_knows_little_more_than_chance_and_is_right_where_it_is_by_han
         assert found.metrics[f"continuations_{letters}"] == pytest.approx(100 * right / made.WANTED, abs=1e-9)
     assert found.metrics["continuations_cropped"] == 0.0
     assert abs(found.metrics["continuations_mean"] - 25.0) < 4 * 100 * (0.25 * 0.75 / (5 * made.WANTED)) ** 0.5
-
-
-class Knowing(torch.nn.Module):
-    """Gives what a validation document says after the last tokens a high probability."""
-
-    def __init__(self, block_length: int) -> None:
-        super().__init__()
-        self.block_length = block_length
-        self.known: dict[tuple[int, ...], set[int]] = {}
-        for text in made.VAL:
-            ids = made.TOKENIZER.encode(text)
-            for place in range(BEFORE, len(ids)):
-                self.known.setdefault(tuple(ids[place - BEFORE : place]), set()).add(ids[place])
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        logits = torch.zeros(*ids.shape, made.TOKENIZER.vocabulary_size)
-        for row, own in enumerate(ids.tolist()):
-            for place in range(BEFORE, len(own) + 1):
-                for token in self.known.get(tuple(own[place - BEFORE : place]), ()):
-                    logits[row, place - 1, token] = 9.0
-        return logits
-
-
-def test_who_knows_the_documents_is_right_and_five_examples_fit_into_a_short_context(root: Path) -> None:
-    pytest.importorskip("lm_eval", reason=INSTALL)
-    made.prepare(root)
-    for examples in (0, 5):
-        found = Downstream(**COMMON, num_fewshot=examples).of_model(Knowing(127), data(root))
-        assert found.metrics["continuations_mean"] > 75.0 and found.metrics["continuations_cropped"] == 0.0
-    short = Downstream(**COMMON, num_fewshot=5).of_model(Knowing(64), data(root))
-    assert short.metrics["continuations_cropped"] == 100.0
 
 
 def test_what_is_lacking_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,9 +71,7 @@ def test_a_rise_counts_once_all_earlier_tokens_have_settled_and_not_before() -> 
     step_3 = [1.0, 1, 1, 0, 0.25, 0, 0, 0, 0, 0, 0]
     assert judged(wobbling, step_3, settled_within=0.01)["settled_rise"] == 0
     assert judged(wobbling, step_3, settled_within=0.1)["settled_rise"] == 0.25
-
-
-def test_a_token_that_is_off_again_after_it_was_near_has_not_settled() -> None:
+    # A token that is off again after it was near has not settled.
     near_then_off = [10.0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0]
     assert judged(near_then_off, [2.0, 1, 2, 1, 0, 0, 0, 0, 0, 0, 0])["settled_rise"] == 0
     assert judged(near_then_off, [2.0, 1, 1, 1, 0, 0, 0, 0, 0, 1, 0])["settled_rise"] == 0.5
@@ -150,8 +148,6 @@ def test_first_tokens_that_rise_are_counted_over_the_vocabulary(data: ListOpsDat
 def test_what_cannot_be_traced_is_refused(data: ListOpsData) -> None:
     with pytest.raises(UsageError, match=r"RGPT has no energies; choose a model=nrgpt/ff"):
         EnergyTrace(TOKENS, 3).check(module_of(build(RGPT)), data)
-    with pytest.raises(UsageError, match=f"num_tokens={WINDOW + 1} is more than .*data.window={WINDOW}: give"):
-        EnergyTrace(WINDOW + 1, 3).check(module_of(build()), data)
 
 
 def test_what_cannot_be_traced_is_refused_before_training() -> None:

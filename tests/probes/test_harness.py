@@ -50,26 +50,15 @@ def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_harness_and_our_own_scoring_agree_on_mmlu(tasks: Path, seed: int) -> None:
-    evaluator = Evaluator(small_gpt(block_length=512, seed=seed), Bytes())
+def test_the_harness_and_our_own_scoring_agree_on_mmlu(tasks: Path) -> None:
+    evaluator = Evaluator(small_gpt(block_length=512), Bytes())
     found = downstream.run_tasks(evaluator, [f"own_{subject}" for subject in SIZES], 5, None, tasks)
-    own = Evaluator(small_gpt(block_length=512, seed=seed), Bytes())
+    own = Evaluator(small_gpt(block_length=512), Bytes())
     tallies = mmlu.by_log_likelihood(own, mmlu.read(doubles.write_mmlu(tasks / "mmlu"), SIZES))
     expected = {f"own_{subject}/acc": pytest.approx(tally.accuracy, abs=1e-12) for subject, tally in tallies.items()}
     assert {name: value for name, value in found.items() if name in expected} == expected
     assert (evaluator.num_requests, evaluator.num_cropped) == (own.num_requests, own.num_cropped)
     assert 0 < evaluator.num_cropped <= evaluator.num_requests == 4 * sum(SIZES.values())
-
-
-def test_a_model_that_says_b_gets_the_share_of_b_and_a_limit_is_kept(tasks: Path) -> None:
-    evaluator = Evaluator(Reciting("Answer:", " B", 4096), Bytes())
-    letters = [row[5] for row in doubles.questions("fruit", "test")]
-    found = downstream.run_tasks(evaluator, ["own_fruit"], 5, None, tasks)
-    assert found["own_fruit/acc"] == pytest.approx(letters.count("B") / len(letters), abs=1e-12)
-    before = evaluator.num_requests
-    downstream.run_tasks(evaluator, ["own_fruit"], 5, 2, tasks)
-    assert evaluator.num_requests == before + 2 * 4
 
 
 @pytest.mark.parametrize(("written", "shown"), [(0, 0), (5, 3)])
@@ -103,12 +92,3 @@ def test_what_tasks_draw_is_the_same_each_time_and_nobody_else_s_draws_change() 
     assert draws() == expected
     with downstream._seeded():
         assert draws() == first != expected
-
-
-def test_an_unknown_task_and_absent_data_are_refused(tasks: Path) -> None:
-    evaluator = Evaluator(Reciting("?", "x", 64), Bytes())
-    with pytest.raises(UsageError, match=r"lm-eval knows no task 'own_fruits' \(did you mean 'own_fruit'\?\)"):
-        downstream.run_tasks(evaluator, ["own_fruits"], 5, None, tasks)
-    (tasks / "fruit_test.jsonl").unlink()
-    with pytest.raises(UsageError, match="lm-eval cannot load the data of own_fruit: "):
-        downstream.run_tasks(evaluator, ["own_fruit"], 5, None, tasks)

@@ -169,13 +169,6 @@ def test_a_large_table_is_sampled_by_pairs_of_distinct_rows(monkeypatch: pytest.
     assert measure(Embeddings(all_pairs_up_to=30), model).metrics["in_dot_std"] == 0
 
 
-def test_ngpt_s_norms_are_one_and_gpt_s_are_not() -> None:
-    own, gpt = measure(Embeddings(), build()).metrics, measure(Embeddings(), build(BaselineGPT)).metrics
-    for table in ("in", "out"):
-        assert own[f"{table}_norm_error"] <= 1e-6  # float32
-        assert gpt[f"{table}_norm_error"] > 0.5 and gpt[f"{table}_norm_variation"] > 0.05
-
-
 def test_eigenvalues_of_fewer_rows_than_dimensions_stay_finite() -> None:
     found = eigenvalues_over_median(torch.randn(4, 20, dtype=torch.float64))
     assert found[0] == pytest.approx(1 / torch.finfo(torch.float64).eps) and bool((found >= 0).all())
@@ -253,12 +246,6 @@ def test_a_slice_is_what_one_head_computes_with() -> None:
     torch.testing.assert_close(feed_forward(x), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_ngpt_s_matrices_are_as_its_rule_has_them() -> None:
-    curves = content(measure(Matrices(), build()))["conditions"]
-    for name, values in curves["plain"].items():
-        assert curves["renormalized"][name] == pytest.approx(values, rel=1e-4)
-
-
 def test_histograms_are_of_the_layers_asked_for_counted_from_one() -> None:
     model = build(BaselineGPT)
     plant(model, 2, 8.0)
@@ -305,18 +292,6 @@ def test_scales_are_effective_values_by_layer() -> None:
     values = torch.cat(effective_scales(model)["s_nu"])
     assert document["shares"]["s_nu"] == shares(counts(values, document["edges"]["s_nu"]))
     assert sorted(set(document["shares"]["s_nu"])) == [0.0, 0.33333, 0.66667]
-
-
-def test_what_the_model_uses_is_what_is_reported() -> None:
-    options = {"alpha_M": {"mode": "scalar", "init": 0.3}, "s_z": {"mode": "fixed", "init": 7}, "s_u": None}
-    model = build(**options)
-    with torch.no_grad():
-        for block in model.blocks:
-            block.feed_forward.scale_nu.stored.fill_(1.25)
-    found = measure(Scales(), model).metrics
-    assert found["mean_alpha_M"] == pytest.approx(0.3) and found["mean_s_z"] == 7
-    assert found["mean_s_u"] == found["mean_s_nu"] == 1.25  # shared
-    assert {name: len(values) for name, values in effective_scales(model).items()}["s_z"] == 1
 
 
 def test_models_with_fewer_scales_report_these() -> None:

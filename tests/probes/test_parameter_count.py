@@ -74,13 +74,9 @@ def test_a_model_that_cannot_be_counted_is_refused_before_training(model: Any, m
     [
         ("0.8", 1e6, 888_385, True),  # truncated
         ("0.9", 1e6, 888_385, True),  # rounded
-        ("0.8", 1e6, 822_849, True),
         ("0.7", 1e6, 822_849, False),
-        ("2", 1e6, 1_905_730, True),
-        ("2", 1e6, 2_036_802, True),
         ("125", 1e6, 124_500_000, True),
         ("125", 1e6, 124_498_560, False),
-        ("0.2", 1e6, 300_000, False),
     ],
 )
 def test_which_counts_print_to_given_digits(printed: str, unit: float, count: int, fits: bool) -> None:

@@ -70,8 +70,6 @@ def test_boards_are_counted_by_givens_by_steps_and_by_samples() -> None:
 def test_what_cannot_be_asked_is_refused() -> None:
     with pytest.raises(ValueError, match="factors must be a whole number of at least 2, got 1"):
         SudokuAccuracy(factors=(1,))
-    with pytest.raises(ValueError, match="samples must be a whole number of at least 2, got 0"):
-        SudokuAccuracy(samples=(0,))
     with pytest.raises(UsageError, match="this measures Sudoku boards, the data are GaussianProcessData"):
         SudokuAccuracy().measure(Knows(), GaussianProcessData(num_train=200, num_test=5), seed=0)
 

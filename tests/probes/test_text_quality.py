@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from paper_repro.base.configs import CONF, instantiate, read
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
@@ -137,18 +136,6 @@ def test_long_texts_are_cut_in_the_attachment_alone(monkeypatch: pytest.MonkeyPa
     assert len(whole.attachments[ATTACHMENT]) > 3000 and 0 < len(texts[1]["text"]) < texts[1]["characters"]
 
 
-def test_shipped_probes_are_built_and_hold_four_prompts() -> None:
-    for name in ("shakespeare", "owt"):
-        section = read(CONF / "probes" / "nrgpt" / f"{name}.yaml").plain()
-        assert isinstance(section, dict)
-        probe = instantiate(section["texts"])
-        assert isinstance(probe, TextQuality) and len(probe.prompts) == 4 and probe.prompts[0] == "\n\n"
-        settling = instantiate(
-            {**section["texts"], "settle": {"_target_": "paper_repro.models.generation.Settle", "tolerance": 0.1}}
-        )
-        assert settling.settle == Settle(0.1)
-
-
 def test_what_cannot_be_measured_is_refused() -> None:
     with pytest.raises(UsageError, match="Silent has no tokenizer; leave the probe out"):
         measure(small(), Silent())
@@ -161,9 +148,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"prompts": []}, "0 prompts and 4 seeds"),
         ({"seeds": [1]}, "4 prompts and 1 seeds: give at least one, and a seed for each"),
-        ({"num_tokens": 0}, "num_tokens"),
         ({"temperature": -1.0}, "temperature"),
         ({"choose": "best"}, "choose must be one of best_perplexity, mean"),
         ({"gqs_engines": ["grammarly"]}, "gqs_engines must be one of"),

@@ -106,8 +106,6 @@ def test_what_cannot_be_thought_about_is_refused() -> None:
     small = Reader(in_float64(lambda: EBT(4, T, D, 2, 1)), TOKENIZER, Manner())
     with pytest.raises(UsageError, match=r"the token id 8, the model's vocabulary_size is 4: leave out 'h'"):
         small.encode("h")
-    with pytest.raises(ValueError, match="num_samples"):
-        Manner(0)
     with pytest.raises(ValueError, match="step_size"):
         Manner(step_size=0.0)
     broken = made()
