@@ -9,8 +9,8 @@ from torch.autograd import Function
 class FirstOrder(Function):
     """An op with first derivatives in reverse mode only.
 
-    A forward pass derives from it and its ``backward`` applies a second one, which leaves ``backward`` as it stands
-    here: a second derivative then raises, where a plain ``backward`` would give the derivative of something else.
+    A forward pass derives from it, and its ``backward`` applies a second one, which leaves ``backward`` as it is here:
+    a second derivative then raises, where a plain ``backward`` would give the derivative of something else.
 
     Raises:
         NotImplementedError: a second derivative of the second, a forward-mode derivative of either.
@@ -18,7 +18,7 @@ class FirstOrder(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Nothing is kept, for nothing is differentiated."""
+        """Keep nothing: nothing is differentiated."""
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
