@@ -173,16 +173,10 @@ def _pieces(
 
 
 def one_layer_gradient(g: Tensor, weight: Tensor, bias: Tensor, implementation: str = "auto") -> Tensor:
-    """Compute FF1's dE/dg of E = -|gelu(W1 g + b1)|^2 (NRGPT, section 3, model variant 1).
+    """Compute FF1's dE/dg (..., D) of E = -|gelu(W1 g + b1)|^2 (NRGPT, section 3, model variant 1).
 
-    "closed_form" has first derivatives in reverse mode only, also under ``torch.func.vmap`` and ``grad``.
-
-    Args:
-        g: (..., D).
-        weight, bias: W1 (M, D), b1 (M,).
-
-    Returns:
-        (..., D).
+    g is (..., D), W1 (M, D), b1 (M,).  "closed_form" has first derivatives in reverse mode only, also under
+    ``torch.func.vmap`` and ``grad``.
     """
     SHAPES.check(g, weight, bias, None, None)
     return choose("one_layer_gradient", ONE_LAYER_WAYS, implementation, (g, weight, bias))(g, weight, bias)
@@ -196,16 +190,9 @@ def _one_layer(g: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def two_weight_gradient(
     g: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor, implementation: str = "auto"
 ) -> Tensor:
-    """Compute FF2W's dE/dg of E = -g . (W2 gelu(W1 g + b1) + b2) (NRGPT, section 3, model variant 2).
+    """Compute FF2W's dE/dg (..., D) of E = -g . (W2 gelu(W1 g + b1) + b2) (NRGPT, section 3, model variant 2).
 
-    Args:
-        g: (..., D).
-        up, up_bias: W1 (M, D), b1 (M,).
-        down, down_bias: W2 (D, M), b2 (D,).
-        implementation: see ``one_layer_gradient``.
-
-    Returns:
-        (..., D).
+    g is (..., D), W1 (M, D), b1 (M,), W2 (D, M), b2 (D,).  For "closed_form" see ``one_layer_gradient``.
     """
     SHAPES.check(g, up, up_bias, down, down_bias)
     given = (g, up, up_bias, down, down_bias)
