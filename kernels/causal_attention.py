@@ -50,7 +50,7 @@ def causal_attention(
     SHAPES.check(*tensors)
     ways = WAYS if dropout == 0 else (WAYS[0], WAYS[-1])
     width, large = max(query.shape[3], value.shape[3]), attention.many_scores(query, key, order)
-    options = {"order": order, "width": width, "large": large, "preferable": order > 1}
+    options: dict[str, Any] = {"order": order, "width": width, "large": large, "preferable": order > 1}
     way = choose("causal_attention", ways, implementation, tensors, **options)
     return way(query, key, value, scale, dropout)
 

@@ -1,6 +1,5 @@
 """What ``choose`` takes of made-up ways, and what it says."""
 
-import logging
 from collections.abc import Callable
 
 import pytest
@@ -209,15 +208,3 @@ def test_the_compiler_traces_the_choice() -> None:
         assert torch.equal(compiled(leaf), leaf.cos())
     inner = torch.compile(torch.func.grad(lambda x: op(x).sum()), backend="eager", fullgraph=True)
     assert torch.equal(inner(leaf), -leaf.sin())
-
-
-def test_a_kernel_that_is_passed_over_on_a_gpu_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("needs a GPU")
-    with caplog.at_level(logging.WARNING):
-        for _ in range(2):
-            odd = torch.ones(2, dtype=torch.complex64, device="cuda")
-            assert choose("said once", (KERNEL, DEFINITION), "auto", (odd,)) == "definition"
-    assert [record.message for record in caplog.records] == [
-        "said once: not computed by its kernel: it does not take torch.complex64"
-    ]
