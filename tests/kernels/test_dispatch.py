@@ -81,19 +81,6 @@ def test_the_order_within_transforms_of_torch_func() -> None:
         assert derivative_order(constant) == ANY_ORDER
 
 
-def test_auto_takes_the_first_way_that_has_the_derivatives() -> None:
-    ways = (BARE, CLOSED, DEFINITION)
-    leaf = torch.ones(2, requires_grad=True)
-    assert _taken(*ways) == "by hand"
-    assert _taken(*ways, tensors=(leaf.detach(),)) == "without gradients"
-    assert _taken(CLOSED, DEFINITION, tensors=(leaf.detach(),)) == "definition", "it saves nothing without a gradient"
-    with differentiable():
-        assert _taken(*ways) == "definition"
-        assert _taken(*ways, order=1) == "by hand", "an order that is given wins over the scope"
-        assert _taken(*ways, tensors=(leaf.detach(),)) == "without gradients"
-    assert _taken(*ways, order=2) == "definition"
-
-
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
