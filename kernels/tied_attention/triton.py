@@ -196,9 +196,10 @@ def _load_both(  # type: ignore[no-untyped-def]
 ):
     """Load the first columns of a head and its tail; without one the first twice.  Beyond the last token the last."""
     first = _load(x, token, tokens, row, 0, BLOCK, Y, DOT)  # (tokens of the tile, BLOCK)
+    tail = first
     if TAIL > 0:
-        return first, _load(x, token, tokens, row, BLOCK, TAIL, Y, DOT)
-    return first, first
+        tail = _load(x, token, tokens, row, BLOCK, TAIL, Y, DOT)  # (tokens of the tile, TAIL)
+    return first, tail
 
 
 @triton.jit
