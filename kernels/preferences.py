@@ -6,6 +6,7 @@ It is no thread's own: autograd's threads have to compute again as the forward p
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 IMPLEMENTATIONS = ("auto", "fused", "closed_form", "reference")
 """All words for an implementation; each op has "auto", "reference" and some of the others.
@@ -46,7 +47,7 @@ def prefer(
         ValueError: an unknown implementation.
     """
     outer = speed()
-    given = {"implementation": implementation, "recompute": recompute, "cuda_graph": cuda_graph}
+    given: dict[str, Any] = {"implementation": implementation, "recompute": recompute, "cuda_graph": cuda_graph}
     inner = replace(outer, **{name: value for name, value in given.items() if value is not None})
     _ENTERED.append(inner)
     try:
