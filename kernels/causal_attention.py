@@ -29,16 +29,13 @@ def causal_attention(
 ) -> Tensor:
     """Compute sum_B p_AB v_B with p_AB = softmax over B <= A of scale * q_A . k_B: causal scaled_dot_product_attention.
 
-    "reference" is the definition, which holds all scores and which autograd differentiates to any order.  "fused" is
-    torch's scaled_dot_product_attention, which has first derivatives only (pytorch#116350) and then raises torch's own
-    "derivative ... is not implemented".  "auto" takes it unless a second or forward-mode derivative may be asked for
-    (``kernels.dispatch.derivative_order``), whatever the process prefers.  Where a second one may be, and there is no
-    dropout, "fused" is a Triton kernel with first and second derivatives in reverse mode, and "auto" takes it on CUDA;
-    on a CPU it takes "closed_form" (PyTorch, some rows at a time) where scores are many.  Both hold no T^2 scores.
+    "fused" is torch's scaled_dot_product_attention, which has first derivatives only (pytorch#116350) and then raises
+    torch's own "derivative ... is not implemented".  "auto" takes it unless a second or forward-mode derivative may be
+    asked for, whatever the process prefers.  Where a second one may be, and there is no dropout, "fused" is a Triton
+    kernel with first and second derivatives in reverse mode, and "auto" takes it on CUDA; on a CPU it takes
+    "closed_form" (PyTorch, some rows at a time) where scores are many.  Both hold no T^2 scores.
 
-    torch has no batching rule for the CPU's fused attention: under ``torch.func.vmap`` it would loop over the models.
-    Here the stacked dimension joins the batch, and derivatives are recorded below it, as plain autograd does; with
-    ``torch.func.grad`` inside ``vmap``, and with dropout, torch's own rules serve.
+    Under ``torch.func.vmap``, where torch would loop over the models, the stacked dimension joins the batch.
 
     Args:
         query, key: (B, H, T, Y).
@@ -53,7 +50,8 @@ def causal_attention(
     SHAPES.check(*tensors)
     ways = WAYS if dropout == 0 else (WAYS[0], WAYS[-1])
     width, large = max(query.shape[3], value.shape[3]), attention.many_scores(query, key, order)
-    way = choose(OP, ways, implementation, tensors, order=order, width=width, large=large, preferable=order > 1)
+    options: dict[str, Any] = {"order": order, "width": width, "large": large, "preferable": order > 1}
+    way = choose("causal_attention", ways, implementation, tensors, **options)
     return way(query, key, value, scale, dropout)
 
 
@@ -65,8 +63,6 @@ def _fused(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropo
 
 
 def _by(passes: Callable[[], attention.Passes]) -> Callable[..., Tensor]:
-    """Return a way of EBT's attention without own columns."""
-
     def attend(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float) -> Tensor:
         number = 1 / math.sqrt(query.shape[3]) if scale is None else float(scale)
         return attention.attend(passes(), (query, None, None, key, value), 0, number)
@@ -74,15 +70,13 @@ def _by(passes: Callable[[], attention.Passes]) -> Callable[..., Tensor]:
     return attend
 
 
-OP = "causal_attention"
 SHAPES = Shapes(query="B H T Y", key="B H T Y", value="B H T Z")
-WAYS: tuple[Way[Callable[..., Tensor]], ...] = (
+WAYS: tuple[Way[Callable[..., Tensor]], ...] = (  # all but the first and the last are without dropout
     Way("fused", _fused, order=1),
     triton_way(_by(attention.fused_passes), order=2, widest=attention.WIDEST, transforms=True, auto_order=2),
     closed_form_way(_by(lambda: attention.PASSES), order=2, auto_on=("cpu",), auto_order=2, auto_large=True),
     Way("reference", common.causal_attention),
 )
-"""All but the first and the last are without dropout."""
 
 
 def _inside_vmap() -> bool:
@@ -94,7 +88,7 @@ def _inside_vmap() -> bool:
 
 
 class _Folded(Function):
-    """The batching rule.  It runs one level below ``vmap`` and calls the kernel there."""
+    """The batching rule: it runs one level below ``vmap`` and calls the kernel there."""
 
     @staticmethod
     def forward(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:

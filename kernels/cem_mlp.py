@@ -1,8 +1,7 @@
 """S inner steps of the CEM MLP with no norm inside the loop and the preconditioner folded into the writing matrix.
 
-The closed form has a backward pass by hand, few passes over memory, no allocation per step.  E models, N tokens, D
-width, M hidden width; weights (E, M, D).  With z = reading x, a = act(z), r = gamma * a and g the gradient of x_{t+1},
-one step backwards is
+E models, N tokens, D width, M hidden width; weights (E, M, D).  With z = reading x, a = act(z), r = gamma * a and g the
+gradient of x_{t+1}, one step backwards is
 
     q = writing g,      dgamma += step_size * q * a,      dz = q * gamma * act'(z),
     dwriting += step_size * r^T g,      dreading += step_size * dz^T x_t,      g <- g + step_size * reading^T dz
@@ -19,15 +18,13 @@ import torch
 from torch import Tensor
 
 from paper_repro.kernels.dispatch import Way, choose, closed_form_way
-from paper_repro.kernels.first_order import FirstOrder
+from paper_repro.kernels.first_order import FirstOrder, WithGradient
 from paper_repro.models.common import ACTIVATIONS, descend_mlp
 
 SMALL = 1 << 14
 """One thread takes models whose (N, M) arrays have at least so many entries one by one, all S steps in the cache.
 
-Below that the calls would take longer than the work; there, with more threads and on other devices, the stack is
-computed as one.  Measured with 10 models, N = 200, M = 170, S = 8: 2.5 against 2.8 ms a model on one thread, 2.0
-against 1.4 on two.
+Below that, with more threads and on other devices, the stack is computed as one: there that took less time.
 """
 
 
@@ -51,59 +48,12 @@ DERIVATIVES = {"silu": (_silu_response, _silu_slope), "gelu": (_gelu_response, _
 """For each activation: put a = act(z) into ``a`` (and what is needed later into ``s``); gamma * act'(z), in ``s``."""
 
 
-class Descent(FirstOrder):
-    """x_S (E, N, D), and what the backward pass needs: x_1 ... x_{S-1} and z, each with S in front.
-
-    ``writing`` is None when it is ``reading`` itself; the gradients of both uses then go to ``reading``.
-    """
-
-    @staticmethod
-    def forward(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
-        x, gamma, reading, writing, num_steps, step_size, activation = given
-        matmul, add_matmul, parts = _layout(gamma)
-        out, states = torch.empty_like(x), x.new_empty(num_steps - 1, *x.shape)  # (E, N, D), (S - 1, E, N, D)
-        z_all = x.new_empty(num_steps, *gamma.shape)  # (S, E, N, M)
-        act = getattr(torch.ops.aten, activation).out
-        models = zip(*map(parts, (x, gamma, reading.mT, reading if writing is None else writing)), strict=True)
-        steps = zip(_by_model(parts, (*states, out)), _by_model(parts, z_all), strict=True)
-        r = torch.empty_like(parts(gamma)[0])  # (N, M), or (E, N, M) of the stack
-        for (state, context, read_t, write), (next_states, zs) in zip(models, steps, strict=True):
-            for next_state, z in zip(next_states, zs, strict=True):
-                matmul(state, read_t, out=z)  # (N, M)
-                act(z, out=r)
-                add_matmul(state, r.mul_(context), write, alpha=step_size, out=next_state)  # (N, D)
-                state = next_state  # noqa: PLW2901
-        return out, states, z_all
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, gamma, reading, writing, _, ctx.step_size, ctx.activation = inputs
-        ctx.tied = writing is None
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, gamma, reading, writing, *output[1:])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        if gradients[0] is None:
-            return (None,) * 7
-        found = DescentGradient.apply(gradients[0], *ctx.saved_tensors, ctx.step_size, ctx.activation)
-        return (*found, *([None] * (7 - len(found))))
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        stacked = [_stack(info.batch_size, value, dim) for value, dim in zip(arguments, in_dims, strict=True)]
-        out, *kept = Descent.apply(*stacked)
-        models = (info.batch_size, out.shape[0] // info.batch_size)
-        return (out.unflatten(0, models), *(value.unflatten(1, models) for value in kept)), (0, 1, 1)
-
-
 class DescentGradient(FirstOrder):
     """The gradients of x (E, N, D), gamma (E, N, M), reading and (unless it is None) writing (E, M, D)."""
 
     @staticmethod
     def forward(*given: Any) -> tuple[Tensor, ...]:
-        gradient, x, gamma, reading, writing, states, z_all, step_size, activation = given
+        gradient, x, gamma, reading, writing, states, z_all, _, step_size, activation = given
         matmul, add_matmul, parts = _layout(gamma)
         response, slope = DERIVATIVES[activation]
         tied = writing is None
@@ -144,6 +94,40 @@ class DescentGradient(FirstOrder):
         return tuple(value.unflatten(0, (info.batch_size, -1)) for value in found), (0,) * len(found)
 
 
+class Descent(WithGradient):
+    """x_S (E, N, D), and what the backward pass needs: x_1 ... x_{S-1} and z, each with S in front.
+
+    ``writing`` is None when it is ``reading`` itself; the gradients of both uses then go to ``reading``.
+    """
+
+    gradient = DescentGradient
+
+    @staticmethod
+    def forward(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
+        x, gamma, reading, writing, num_steps, step_size, activation = given
+        matmul, add_matmul, parts = _layout(gamma)
+        out, states = torch.empty_like(x), x.new_empty(num_steps - 1, *x.shape)  # (E, N, D), (S - 1, E, N, D)
+        z_all = x.new_empty(num_steps, *gamma.shape)  # (S, E, N, M)
+        act = getattr(torch.ops.aten, activation).out
+        models = zip(*map(parts, (x, gamma, reading.mT, reading if writing is None else writing)), strict=True)
+        steps = zip(_by_model(parts, (*states, out)), _by_model(parts, z_all), strict=True)
+        r = torch.empty_like(parts(gamma)[0])  # (N, M), or (E, N, M) of the stack
+        for (state, context, read_t, write), (next_states, zs) in zip(models, steps, strict=True):
+            for next_state, z in zip(next_states, zs, strict=True):
+                matmul(state, read_t, out=z)  # (N, M)
+                act(z, out=r)
+                add_matmul(state, r.mul_(context), write, alpha=step_size, out=next_state)  # (N, D)
+                state = next_state  # noqa: PLW2901
+        return out, states, z_all
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        stacked = [_stack(info.batch_size, value, dim) for value, dim in zip(arguments, in_dims, strict=True)]
+        out, *kept = Descent.apply(*stacked)
+        models = (info.batch_size, out.shape[0] // info.batch_size)
+        return (out.unflatten(0, models), *(value.unflatten(1, models) for value in kept)), (0, 1, 1)
+
+
 def _stack(batch_size: int, value: Any, dim: int | None, at: int = 0) -> Any:
     """Join the dimension ``dim`` of vmap with the stack dimension, which lies at ``at``."""
     if not isinstance(value, Tensor):
@@ -182,10 +166,8 @@ def descend(
 ) -> Tensor:
     """Repeat ``num_steps`` times x <- x + step_size * writing^T (gamma * act(reading x)) (CEM, equations 15 and 17).
 
-    ``reading`` is V and ``writing`` is V P: the same tensor when P is the identity (their gradients are then summed
-    without further products).  "closed_form" has
-    first derivatives in reverse mode only, also under ``torch.func.vmap`` and ``grad``; "auto" takes it from two steps
-    on, because one does not repay its calls.
+    ``reading`` is V and ``writing`` is V P: the same tensor when P is the identity.  "closed_form" has first
+    derivatives in reverse mode only, also under ``torch.func.vmap`` and ``grad``; "auto" takes it from two steps on.
 
     Args:
         x: (*E, ..., D), where *E are the leading dimensions of the weights: a stack of models, or none.

@@ -1,9 +1,8 @@
 """Which way an op takes: by its tensors, by the derivatives that are asked for, and by what the process prefers.
 
-Every op lists its ways, the best first and the definition last.  ``choose`` takes the first that can compute on these
-tensors and that has derivatives of the order that may be asked for.  Every op raises ValueError for shapes and numbers
-that do not fit and for an implementation that is unknown or not possible, and NotImplementedError for a derivative that
-the way which was insisted on lacks; ``implementation`` is "auto" or the name of a way.
+Every op lists its ways, the best first and the definition last, and takes ``implementation``: "auto" or the name of a
+way.  Every op raises ValueError for shapes and numbers that do not fit and for an implementation that is unknown or not
+possible, and NotImplementedError for a derivative that the way which was insisted on lacks.
 """
 
 import contextlib
@@ -32,7 +31,6 @@ from paper_repro.kernels.preferences import speed
 Call = TypeVar("Call")
 ANY_ORDER = 1 << 30
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-"""What most Triton kernels take on a GPU; they compute in float32."""
 EXACT = (torch.float32, torch.float64)
 
 _log = logging.getLogger(__name__)
@@ -42,63 +40,34 @@ _log = logging.getLogger(__name__)
 class Way(Generic[Call]):
     """One way to compute an op, what it takes, and when "auto" takes it.  As it stands: the definition's."""
 
-    name: str
-    """One of ``preferences.IMPLEMENTATIONS`` but "auto"."""
-    call: Call
-    """What the op then calls; it imports Triton, if it needs it, when it is called."""
-    order: int = ANY_ORDER
-    """The highest order of derivatives that it has: 0 for none."""
-    devices: Collection[str] | None = None
-    """Device types on which it runs; None for all."""
-    triton: bool = False
-    """Whether it is a Triton kernel: these run anywhere under TRITON_INTERPRET=1, if asked for."""
-    dtypes: Collection[torch.dtype] | None = None
-    """Those of the tensors that it takes; None for all."""
-    one_dtype: bool = False
-    """Whether all tensors must have one dtype."""
-    widest: int | None = None
-    """The longest row that it takes."""
-    transforms: bool = True
-    """Whether it may be called within a transform of torch.func."""
-    vmap: bool = True
-    """Whether that may be torch.func.vmap."""
-    compiler: bool = True
-    """Whether torch.compile may trace it."""
-    autocast: bool = True
-    """Whether it may be called under autocast."""
-    empty: bool = True
-    """Whether it takes tensors without entries."""
-    auto_on: Collection[str] | None = None
-    """Device types on which "auto" takes it; None for all."""
-    auto_order: int = 0
-    """The order of derivatives from which on "auto" takes it: 1 where it saves nothing without a backward pass."""
-    auto_large: bool = False
-    """Whether "auto" takes it only where the op says that there is enough to save."""
+    name: str  # one of ``preferences.IMPLEMENTATIONS`` but "auto"
+    call: Call  # what the op then calls; it imports Triton, if it needs it, when it is called
+    order: int = ANY_ORDER  # the highest order of derivatives that it has: 0 for none
+    devices: Collection[str] | None = None  # device types on which it runs; None for all
+    triton: bool = False  # a Triton kernel: these run anywhere under TRITON_INTERPRET=1, if asked for
+    dtypes: Collection[torch.dtype] | None = None  # those of the tensors that it takes; None for all
+    one_dtype: bool = False  # whether all tensors must have one dtype
+    widest: int | None = None  # the longest row that it takes
+    transforms: bool = True  # whether it may be called within a transform of torch.func
+    vmap: bool = True  # whether that may be torch.func.vmap
+    compiler: bool = True  # whether torch.compile may trace it
+    autocast: bool = True  # whether it may be called under autocast
+    empty: bool = True  # whether it takes tensors without entries
+    auto_on: Collection[str] | None = None  # device types on which "auto" takes it; None for all
+    auto_order: int = 0  # "auto" takes it from this order on: 1 where it saves nothing without a backward pass
+    auto_large: bool = False  # "auto" takes it only where the op says that there is enough to save
 
 
 def triton_way(call: Call, **options: Any) -> Way[Call]:
-    """Return a way "fused" by a Triton kernel, which nothing of torch can look into; with first derivatives.
-
-    ``transforms=True``: it is within an autograd.Function that torch.func.grad can differentiate.
-    """
+    """Return a way "fused" by a Triton kernel, by default with first derivatives and outside of torch.func."""
     usual = {"order": 1, "devices": ("cuda",), "dtypes": FLOATS, "transforms": False, "vmap": False}
     return Way("fused", call, triton=True, compiler=False, empty=False, **{**usual, **options})
 
 
 def closed_form_way(call: Call, *, order: int, **options: Any) -> Way[Call]:
-    """Return a way "closed_form": an autograd.Function of derivatives by hand, in the dtype of its tensors."""
+    """Return a way "closed_form", by default an autograd.Function of derivatives by hand in the tensors' one dtype."""
     usual = {"dtypes": EXACT, "one_dtype": True, "vmap": False, "autocast": False, "compiler": False}
     return Way("closed_form", call, order=order, empty=False, **{**usual, **options})
-
-
-@dataclass(frozen=True)
-class _Given:
-    """What an op is called with."""
-
-    tensors: Sequence[Tensor]
-    order: int
-    width: int
-    large: bool
 
 
 class _Scope:
@@ -107,10 +76,10 @@ class _Scope:
 
 @contextlib.contextmanager
 def differentiable(order: int = 2) -> Iterator[None]:
-    """Within this scope derivatives up to ``order`` may be asked for: "auto" takes ways that have them.
+    """Within this scope of the process derivatives up to ``order`` may be asked for: "auto" takes ways that have them.
 
     Enter it around the forward pass of what is differentiated twice, for example of an energy whose gradient is made
-    with ``create_graph=True``.  It is a variable of the process, not of a thread.
+    with ``create_graph=True``.
 
     Raises:
         ValueError: an order below 1.
@@ -128,8 +97,8 @@ def derivative_order(*tensors: Tensor) -> int:
     """Return the order of derivatives that may be asked for of an op of these tensors.
 
     0 where no gradient is recorded; else 1, or the order of the scope ``differentiable``.  Within torch.func each
-    ``grad`` counts one, and one more where the outermost is itself called in grad mode on tensors that require
-    gradients.  In forward mode, for which the definitions alone have derivatives, it is ``ANY_ORDER``.
+    ``grad`` counts one, and one more where autograd may differentiate the outermost.  ``ANY_ORDER`` in forward mode,
+    for which the definitions alone have derivatives.
     """
     if torch.compiler.is_compiling():
         return _compiled_order(tensors)
@@ -155,10 +124,9 @@ def choose(
     """Return the ``call`` of the way that ``op`` takes.
 
     A way's name insists on it, also where a derivative may be asked for that it lacks: it then says so when that is
-    computed.  Of several ways of one name those come first that have the derivatives.  "auto" takes what the process
-    prefers (``preferences.prefer``) if the op has it and it is possible, else the first of ``ways`` that is; on CUDA it
-    says once in the log why a kernel is not.  Under Triton's interpreter (TRITON_INTERPRET=1) a kernel that is asked
-    for runs on a CPU too, also in float64, which is for tests.
+    computed.  "auto" takes what the process prefers (``preferences.prefer``) if the op has it and it is possible, else
+    the first of ``ways`` that is; on CUDA it says once in the log why a kernel is not.  Under Triton's interpreter
+    (TRITON_INTERPRET=1, for tests) a kernel that is asked for runs on a CPU, also in float64.
 
     Args:
         op: its name, for messages.
@@ -168,24 +136,27 @@ def choose(
         order: of the derivatives that may be asked for; None finds it by ``derivative_order``.
         width: the length of the rows that a kernel would hold.
         large: whether there is enough to save for ways with ``auto_large``.
-        preferable: whether the preference of the process counts; not where the kernel is an operation of torch itself,
-            which whoever prefers definitions to our kernels does not mean.
+        preferable: whether the preference of the process counts; not where the kernel is an operation of torch itself.
 
     Raises:
         ValueError: a word that the op does not have, or a way that is not possible; the message has the reason.
     """
-    given = _Given(tensors, derivative_order(*tensors) if order is None else order, width, large)
+    order = derivative_order(*tensors) if order is None else order
     if implementation != "auto":
-        return _insisted(op, ways, implementation, given)
+        return _insisted(op, ways, implementation, tensors, order, width)
     preferred = speed().implementation if preferable else "auto"
     if preferred != "auto":
         for way in ways:
-            if way.name == preferred and way.order >= given.order and _obstacle(way, given, True) is None:
+            if way.name == preferred and way.order >= order and _obstacle(way, tensors, width, True) is None:
                 return way.call
     for way in ways:
-        if not _suits(way, given):
+        if (
+            not way.auto_order <= order <= way.order
+            or (way.auto_large and not large)
+            or (way.auto_on is not None and tensors[0].device.type not in way.auto_on)
+        ):
             continue
-        obstacle = _obstacle(way, given, False)
+        obstacle = _obstacle(way, tensors, width, False)
         if obstacle is None:
             return way.call
         if way.triton and tensors[0].is_cuda and not torch.compiler.is_compiling():
@@ -230,15 +201,18 @@ def under_autocast(tensor: Tensor) -> bool:
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
-def _insisted(op: str, ways: Sequence[Way[Call]], implementation: str, given: _Given) -> Call:
-    named = sorted((way for way in ways if way.name == implementation), key=lambda way: way.order < given.order)
+def _insisted(
+    op: str, ways: Sequence[Way[Call]], implementation: str, tensors: Sequence[Tensor], order: int, width: int
+) -> Call:
+    """Return the way of this name, first one that has the derivatives."""
+    named = sorted((way for way in ways if way.name == implementation), key=lambda way: way.order < order)
     if not named:
         words = dict.fromkeys(["auto", *(way.name for way in ways)])
         raise ValueError(f"{op}: implementation must be one of {', '.join(words)}, got {implementation!r}")
     obstacles = []
     for way in named:
-        obstacle = _obstacle(way, given, True)
-        if way.order == 0 and given.order > 0:
+        obstacle = _obstacle(way, tensors, width, True)
+        if way.order == 0 and order > 0:
             obstacle = "it has no gradient, and one is asked for (torch.no_grad() asks for none)"
         if obstacle is None:
             return way.call
@@ -249,39 +223,22 @@ def _insisted(op: str, ways: Sequence[Way[Call]], implementation: str, given: _G
     )
 
 
-def _suits(way: Way[Call], given: _Given) -> bool:
-    """Return whether "auto" takes the way if it is possible."""
-    return (
-        way.auto_order <= given.order <= way.order
-        and (given.large or not way.auto_large)
-        and (way.auto_on is None or given.tensors[0].device.type in way.auto_on)
-    )
-
-
-def _obstacle(way: Way[Call], given: _Given, insisted: bool) -> str | None:
+def _obstacle(way: Way[Call], tensors: Sequence[Tensor], width: int, insisted: bool) -> str | None:
     """Return why the way cannot compute; None if it can."""
-    tensors, interpreted = given.tensors, False
-    if way.widest is not None and given.width > way.widest:
-        return f"it takes rows of at most {way.widest}, got {given.width}"
-    if way.name != "reference" and any(tensor.device != tensors[0].device for tensor in tensors[1:]):
-        places = sorted({str(tensor.device) for tensor in tensors})
-        return f"tensors on different devices ({', '.join(places)})"
-    if way.devices is not None and tensors[0].device.type not in way.devices:
-        interpreted = way.triton and insisted and os.environ.get("TRITON_INTERPRET") == "1"
-        if not interpreted:
-            return f"it runs on {' or '.join(way.devices)}, the tensors are on {tensors[0].device}"
-    return _odd_dtypes(way, tensors, interpreted) or _odd_place(way, tensors)
-
-
-def _odd_dtypes(way: Way[Call], tensors: Sequence[Tensor], interpreted: bool) -> str | None:
-    if way.one_dtype and any(tensor.dtype != tensors[0].dtype for tensor in tensors):
-        return f"it needs one dtype, got {', '.join(sorted({str(tensor.dtype) for tensor in tensors}))}"
-    taken = way.dtypes if not interpreted or way.dtypes is None else (*way.dtypes, torch.float64)
-    odd = {str(tensor.dtype) for tensor in tensors if taken is not None and tensor.dtype not in taken}
-    return f"it does not take {', '.join(sorted(odd))}" if odd else None
-
-
-def _odd_place(way: Way[Call], tensors: Sequence[Tensor]) -> str | None:
+    device, taken = tensors[0].device, way.dtypes
+    if way.widest is not None and width > way.widest:
+        return f"it takes rows of at most {way.widest}, got {width}"
+    if way.name != "reference" and any(tensor.device != device for tensor in tensors):
+        return f"tensors on different devices ({', '.join(sorted({str(tensor.device) for tensor in tensors}))})"
+    if way.devices is not None and device.type not in way.devices:
+        if not (way.triton and insisted and os.environ.get("TRITON_INTERPRET") == "1"):
+            return f"it runs on {' or '.join(way.devices)}, the tensors are on {device}"
+        taken = None if taken is None else (*taken, torch.float64)
+    dtypes = {tensor.dtype for tensor in tensors}
+    if way.one_dtype and len(dtypes) > 1:
+        return f"it needs one dtype, got {', '.join(sorted(map(str, dtypes)))}"
+    if odd := [] if taken is None else sorted(str(dtype) for dtype in dtypes if dtype not in taken):
+        return f"it does not take {', '.join(odd)}"
     if not way.empty and any(tensor.numel() == 0 for tensor in tensors):
         return "a tensor is empty"
     if not way.compiler and torch.compiler.is_compiling():
@@ -309,9 +266,7 @@ def _transformed_order(tensors: Sequence[Tensor]) -> int:
 
 
 def _compiled_order(tensors: Sequence[Tensor]) -> int:
-    """Return an upper bound that the compiler can trace: it sees neither what a transform wraps nor the grad mode
-    outside.
-    """
+    """Return an upper bound: the compiler sees neither what a transform wraps nor the grad mode outside."""
     transforms, levels = _transforms()
     if levels:
         return max(levels + 1, _Scope.order)
@@ -321,9 +276,7 @@ def _compiled_order(tensors: Sequence[Tensor]) -> int:
 
 @torch.compiler.assume_constant_result
 def _transforms() -> tuple[int, int]:
-    """Return how many transforms of torch.func are active, and how many of them differentiate; ANY_ORDER in forward
-    mode.
-    """
+    """Return how many transforms of torch.func are active, and how many differentiate: ANY_ORDER in forward mode."""
     kinds = [interpreter.key() for interpreter in get_interpreter_stack() or []]
     return len(kinds), ANY_ORDER if TransformType.Jvp in kinds else kinds.count(TransformType.Grad)
 

@@ -9,8 +9,8 @@ from torch.autograd import Function
 class FirstOrder(Function):
     """An op with first derivatives in reverse mode only.
 
-    A forward pass derives from it and its ``backward`` applies a second one, which leaves ``backward`` as it stands
-    here: a second derivative then raises, where a plain ``backward`` would give the derivative of something else.
+    A forward pass derives from it, and its ``backward`` applies a second one, which leaves ``backward`` as it is here:
+    a second derivative then raises, where a plain ``backward`` would give the derivative of something else.
 
     Raises:
         NotImplementedError: a second derivative of the second, a forward-mode derivative of either.
@@ -18,7 +18,7 @@ class FirstOrder(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Nothing is kept, for nothing is differentiated."""
+        """Keep nothing: nothing is differentiated."""
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
@@ -52,26 +52,30 @@ class WithGradient(FirstOrder):
     """A forward pass of tensors (or None), then options, to one result, or to (result, what is kept ...).
 
     A subclass names its ``gradient``: that is applied to the result's gradient, the tensors, what was kept and the
-    options, and returns the gradients of the tensors.
+    options, and returns the gradients of the tensors, or of the first of them.
     """
 
     gradient: ClassVar[type[FirstOrder]]
+
+    def __init_subclass__(cls) -> None:
+        def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+            count = len(ctx.needs_input_grad)
+            if gradients[0] is None:
+                return (None,) * count
+            found = cls.gradient.apply(gradients[0], *ctx.saved_tensors, *ctx.options)
+            return *found, *(None for _ in range(count - len(found)))
+
+        super().__init_subclass__()
+        cls.backward = staticmethod(backward)  # type: ignore[method-assign]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         kept = output[1:] if isinstance(output, tuple) else ()
         tensors = [value for value in inputs if value is None or isinstance(value, Tensor)]
         ctx.options = inputs[len(tensors) :]
-        ctx.mark_non_differentiable(*kept)
+        ctx.mark_non_differentiable(*(value for value in kept if value is not None))
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors, *kept)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        if gradients[0] is None:
-            return (None,) * len(ctx.needs_input_grad)
-        found = ctx._forward_cls.gradient.apply(gradients[0], *ctx.saved_tensors, *ctx.options)
-        return *found, *(None for _ in ctx.options)
 
 
 def _refuse(ctx: Any, order: int) -> NoReturn:

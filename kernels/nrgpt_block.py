@@ -1,8 +1,7 @@
 """The feed-forward part of NRGPT's update direction, dE/dg in closed form with a backward pass of its own.
 
-The attention part is ``kernels.causal_attention`` with the keys as values.  The closed form takes few passes over
-pieces in the cache.  With G the gradient of what ``forward`` returned, s = gelu'(z), w = gelu''(z) = (2 - z^2) pdf(z)
-and a = gelu(z), the backward passes are
+The attention part is ``kernels.causal_attention`` with the keys as values.  With G the gradient of what ``forward``
+returned, s = gelu'(z), w = gelu''(z) = (2 - z^2) pdf(z) and a = gelu(z), the backward passes are
 
     FF1   dz = -2 (W1 G) * (s^2 + a w),                  dW1 = dz^T g - 2 (a s)^T G,     dg = W1^T dz
     FF2W  dz = -(W2^T G) * s - (W1 G) * v * w,           dW1 = dz^T g - (v s)^T G,       v = W2^T g
@@ -22,14 +21,13 @@ import torch
 from torch import Tensor
 
 from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way
-from paper_repro.kernels.first_order import FirstOrder
+from paper_repro.kernels.first_order import FirstOrder, WithGradient
 from paper_repro.models import common
 
 SMALL = 1 << 14
 """Models whose (N, M) arrays have fewer entries are computed as one: the calls would take longer than the work."""
 PIECE, LEAST_TOKENS = 1 << 16, 256
-"""Entries of a (tokens, M) piece per thread on a CPU: half a dozen such float32 buffers fit in 2 MB of cache.  A piece
-has at least so many tokens, below which the matrix products slow down."""
+"""Entries of a (tokens, M) piece per thread on a CPU, and its tokens at least: half a dozen fit in 2 MB of cache."""
 
 _TWO_PDF = 2 / math.sqrt(2 * math.pi)
 
@@ -46,38 +44,15 @@ class _Stackable(FirstOrder):
             found = cls.apply(*(value.flatten(0, 1) for value in moved))
             return tuple(value.unflatten(0, (info.batch_size, -1)) for value in found), (0,) * len(found)
 
+        super().__init_subclass__()
         cls.vmap = staticmethod(stacked)  # type: ignore[method-assign]
 
 
-class OneLayer(_Stackable):
-    """FF1 of g (E, N, D), W1 (E, M, D), b1 (E, M): the gradient (E, N, D), and z (E, N, M) for the backward pass."""
-
-    @staticmethod
-    def forward(g: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        out, z = torch.empty_like(g), g.new_empty(*g.shape[:2], weight.shape[1])
-        for (piece, into, before), (w, b) in _models((g, out, z), (weight, bias.unsqueeze(1))):
-            _product(piece, w.mT, into=before, start=b)  # (N, M)
-            hidden = torch.ops.aten.gelu(before)
-            torch.ops.aten.gelu_backward.grad_input(hidden, before, grad_input=hidden)
-            _product(hidden, w, into=into, factor=-2)  # (N, D)
-        return out, z
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.mark_non_differentiable(output[1])
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(inputs[0], inputs[1], output[1])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        return (None,) * 3 if gradients[0] is None else OneLayerGradient.apply(gradients[0], *ctx.saved_tensors)
-
-
 class OneLayerGradient(_Stackable):
-    """The gradients of g, W1 and b1, given G (E, N, D), g, W1 and z."""
+    """The gradients of g, W1 and b1, given G (E, N, D), g, the weights and z."""
 
     @staticmethod
-    def forward(gradient: Tensor, g: Tensor, weight: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(gradient: Tensor, g: Tensor, weight: Tensor, bias: Tensor, z: Tensor) -> tuple[Tensor, ...]:
         dg, dweight, dbias = torch.empty_like(g), torch.zeros_like(weight), z.new_zeros(z.shape[0], 1, z.shape[2])
         for (G, piece, before, into), (w, dw, db) in _pieces((gradient, g, z, dg), (weight, dweight, dbias)):
             activation, slope, bend = _doubled(before)
@@ -90,41 +65,28 @@ class OneLayerGradient(_Stackable):
         return dg, dweight, dbias.squeeze(1)
 
 
-class TwoWeights(_Stackable):
-    """FF2W of g (E, N, D), W1 (E, M, D), b1 (E, M), W2 (E, D, M), b2 (E, D): the gradient (E, N, D), and z and v."""
+class OneLayer(_Stackable, WithGradient):
+    """FF1 of g (E, N, D), W1 (E, M, D), b1 (E, M): the gradient (E, N, D), and z (E, N, M) for the backward pass."""
+
+    gradient = OneLayerGradient
 
     @staticmethod
-    def forward(
-        g: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        out, z = torch.empty_like(g), g.new_empty(*g.shape[:2], up.shape[1])
-        v = torch.empty_like(z)
-        weights = (up, up_bias.unsqueeze(1), down, down_bias.unsqueeze(1))
-        for (piece, into, before, gate), (w1, b1, w2, b2) in _models((g, out, z, v), weights):
-            _product(piece, w1.mT, into=before, start=b1)  # (N, M)
-            _product(piece, w2, into=gate)  # (N, M)
+    def forward(g: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        out, z = torch.empty_like(g), g.new_empty(*g.shape[:2], weight.shape[1])
+        for (piece, into, before), (w, b) in _models((g, out, z), (weight, bias.unsqueeze(1))):
+            _product(piece, w.mT, into=before, start=b)  # (N, M)
             hidden = torch.ops.aten.gelu(before)
-            _product(hidden, w2.mT, into=into, factor=-1, start=b2, keep=-1)  # (N, D)
-            torch.ops.aten.gelu_backward.grad_input(gate, before, grad_input=hidden)
-            _product(hidden, w1, into=into, factor=-1, start=into)
-        return out, z, v
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(inputs[0], inputs[1], inputs[3], *output[1:])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        return (None,) * 5 if gradients[0] is None else TwoWeightsGradient.apply(gradients[0], *ctx.saved_tensors)
+            torch.ops.aten.gelu_backward.grad_input(hidden, before, grad_input=hidden)
+            _product(hidden, w, into=into, factor=-2)  # (N, D)
+        return out, z
 
 
 class TwoWeightsGradient(_Stackable):
-    """The gradients of g, W1, b1, W2 and b2, given G (E, N, D), g, W1, W2, z and v."""
+    """The gradients of g, W1, b1, W2 and b2, given G (E, N, D), g, the weights, z and v."""
 
     @staticmethod
-    def forward(gradient: Tensor, g: Tensor, up: Tensor, down: Tensor, z: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    def forward(*given: Tensor) -> tuple[Tensor, ...]:
+        gradient, g, up, _, down, _, z, v = given
         dg, dup, ddown = torch.empty_like(g), torch.zeros_like(up), torch.zeros_like(down)
         dup_bias = z.new_zeros(z.shape[0], 1, z.shape[2])
         weights = (up, down, dup, ddown, dup_bias)
@@ -141,6 +103,28 @@ class TwoWeightsGradient(_Stackable):
             db.sub_(dz.sum(-2, keepdim=True), alpha=0.5)
             _product(slope.mul_(gate).mT, G, into=dw1, factor=-0.5, start=dw1)
         return dg, dup, dup_bias.squeeze(1), ddown, -gradient.sum(1)
+
+
+class TwoWeights(_Stackable, WithGradient):
+    """FF2W of g (E, N, D), W1 (E, M, D), b1 (E, M), W2 (E, D, M), b2 (E, D): the gradient (E, N, D), and z and v."""
+
+    gradient = TwoWeightsGradient
+
+    @staticmethod
+    def forward(
+        g: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        out, z = torch.empty_like(g), g.new_empty(*g.shape[:2], up.shape[1])
+        v = torch.empty_like(z)
+        weights = (up, up_bias.unsqueeze(1), down, down_bias.unsqueeze(1))
+        for (piece, into, before, gate), (w1, b1, w2, b2) in _models((g, out, z, v), weights):
+            _product(piece, w1.mT, into=before, start=b1)  # (N, M)
+            _product(piece, w2, into=gate)  # (N, M)
+            hidden = torch.ops.aten.gelu(before)
+            _product(hidden, w2.mT, into=into, factor=-1, start=b2, keep=-1)  # (N, D)
+            torch.ops.aten.gelu_backward.grad_input(gate, before, grad_input=hidden)
+            _product(hidden, w1, into=into, factor=-1, start=into)
+        return out, z, v
 
 
 def _doubled(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -167,10 +151,7 @@ def _product(
 def _models(
     by_token: tuple[Tensor, ...], by_model: tuple[Tensor, ...]
 ) -> Iterator[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]:
-    """Yield one model after the other on a CPU; elsewhere, and where models are too small for that, the stack at once.
-
-    The third of ``by_token`` is z, whose size decides.
-    """
+    """Yield one model after the other on a CPU where z, the third of ``by_token``, is large; else the stack at once."""
     hidden = by_token[2]
     if hidden.device.type != "cpu" or hidden[0].numel() < SMALL:
         yield by_token, by_model
@@ -181,9 +162,7 @@ def _models(
 def _pieces(
     by_token: tuple[Tensor, ...], by_model: tuple[Tensor, ...]
 ) -> Iterator[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]:
-    """Yield as ``_models`` does, and on a CPU some tokens at a time: a pass then finds in the cache what the last one
-    left.
-    """
+    """Yield as ``_models`` does, one model some tokens at a time: a pass finds in the cache what the last one left."""
     for tensors, weights in _models(by_token, by_model):
         if tensors[0].ndim == by_token[0].ndim:
             yield tensors, weights
@@ -194,16 +173,10 @@ def _pieces(
 
 
 def one_layer_gradient(g: Tensor, weight: Tensor, bias: Tensor, implementation: str = "auto") -> Tensor:
-    """Compute FF1's dE/dg of E = -|gelu(W1 g + b1)|^2 (NRGPT, section 3, model variant 1).
+    """Compute FF1's dE/dg (..., D) of E = -|gelu(W1 g + b1)|^2 (NRGPT, section 3, model variant 1).
 
-    "closed_form" has first derivatives in reverse mode only, also under ``torch.func.vmap`` and ``grad``.
-
-    Args:
-        g: (..., D).
-        weight, bias: W1 (M, D), b1 (M,).
-
-    Returns:
-        (..., D).
+    g is (..., D), W1 (M, D), b1 (M,).  "closed_form" has first derivatives in reverse mode only, also under
+    ``torch.func.vmap`` and ``grad``.
     """
     SHAPES.check(g, weight, bias, None, None)
     return choose("one_layer_gradient", ONE_LAYER_WAYS, implementation, (g, weight, bias))(g, weight, bias)
@@ -217,16 +190,9 @@ def _one_layer(g: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def two_weight_gradient(
     g: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor, implementation: str = "auto"
 ) -> Tensor:
-    """Compute FF2W's dE/dg of E = -g . (W2 gelu(W1 g + b1) + b2) (NRGPT, section 3, model variant 2).
+    """Compute FF2W's dE/dg (..., D) of E = -g . (W2 gelu(W1 g + b1) + b2) (NRGPT, section 3, model variant 2).
 
-    Args:
-        g: (..., D).
-        up, up_bias: W1 (M, D), b1 (M,).
-        down, down_bias: W2 (D, M), b2 (D,).
-        implementation: see ``one_layer_gradient``.
-
-    Returns:
-        (..., D).
+    g is (..., D), W1 (M, D), b1 (M,), W2 (D, M), b2 (D,).  For "closed_form" see ``one_layer_gradient``.
     """
     SHAPES.check(g, up, up_bias, down, down_bias)
     given = (g, up, up_bias, down, down_bias)

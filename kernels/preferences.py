@@ -1,36 +1,28 @@
 """What a process prefers where only speed and memory differ: no model, config or checkpoint carries it.
 
-The preferences are plain variables of the process, not of a thread: what the backward pass computes again on a thread
-of autograd's has to be computed as it was in the forward pass.
+It is no thread's own: autograd's threads have to compute again as the forward pass did.
 """
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 IMPLEMENTATIONS = ("auto", "fused", "closed_form", "reference")
-"""All words for an implementation; each op has some of them, and "auto" and "reference" always.
+"""All words for an implementation; each op has "auto", "reference" and some of the others.
 
-"fused" is a kernel (Triton's, or one that torch has); "closed_form" is written by hand in PyTorch, with a backward pass
-of its own or none, in pieces; "reference" is the definition, which autograd differentiates to any order; "auto" takes
-the best of them that can compute what is asked for.
+"fused" is a kernel (Triton's, or one that torch has); "closed_form" is written by hand in PyTorch; "reference" is the
+definition, which autograd differentiates to any order; "auto" takes the best that can compute what is asked for.
 """
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What changes the time and the memory of a computation, and its results by rounding at most.
+    """What changes the time and the memory of a computation, and its results by rounding at most."""
 
-    Raises:
-        ValueError: an unknown implementation.
-    """
-
-    implementation: str = "auto"
-    """What ops take that are called with "auto", wherever they have it and can; elsewhere "auto" decides."""
-    recompute: bool = False
-    """Models that can keep only the states of their inner steps, and compute the rest again in the backward pass."""
-    cuda_graph: bool = False
-    """Models that can replay their inner steps as one CUDA graph."""
+    implementation: str = "auto"  # of ops that are called with "auto", wherever they have it and can
+    recompute: bool = False  # where models can keep the states of their inner steps alone, and compute the rest again
+    cuda_graph: bool = False  # where models can replay their inner steps as one CUDA graph
 
     def __post_init__(self) -> None:
         if self.implementation not in IMPLEMENTATIONS:
@@ -55,11 +47,8 @@ def prefer(
         ValueError: an unknown implementation.
     """
     outer = speed()
-    inner = Speed(
-        implementation=outer.implementation if implementation is None else implementation,
-        recompute=outer.recompute if recompute is None else recompute,
-        cuda_graph=outer.cuda_graph if cuda_graph is None else cuda_graph,
-    )
+    given: dict[str, Any] = {"implementation": implementation, "recompute": recompute, "cuda_graph": cuda_graph}
+    inner = replace(outer, **{name: value for name, value in given.items() if value is not None})
     _ENTERED.append(inner)
     try:
         yield inner

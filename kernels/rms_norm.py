@@ -109,16 +109,8 @@ def _sum(total: Tensor | None, term: Tensor) -> Tensor:
 def rms_norm(x: Tensor, weight: Tensor, eps: float, implementation: str = "auto") -> Tensor:
     """Compute x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich, arXiv 1910.07467).
 
-    "closed_form" has first and second derivatives in reverse mode; for them it keeps its inputs and one number for each
-    row, where autograd keeps several tensors of the size of x.
-
-    Args:
-        x: (..., D).
-        weight: (D,).
-        eps: above 0.
-
-    Returns:
-        (..., D).
+    x is (..., D), weight (D,).  "closed_form" has first and second derivatives in reverse mode; for them it keeps its
+    inputs and one number for each row.
     """
     SHAPES.check(x, weight)
     return choose("rms_norm", WAYS, implementation, (x, weight))(x, weight, eps)

@@ -88,15 +88,9 @@ class SwiGLUCurvature(SecondOrder):
 
 
 def swiglu(pre: Tensor, implementation: str = "auto") -> Tensor:
-    """Compute SiLU(g) * u of pre = [g, u] (Shazeer, arXiv 2002.05202).
+    """Compute SiLU(g) * u, (..., M), of pre = [g, u], (..., 2M) (Shazeer, arXiv 2002.05202).
 
     "closed_form" has first and second derivatives in reverse mode; for them it keeps its input alone.
-
-    Args:
-        pre: (..., 2M).
-
-    Returns:
-        (..., M).
     """
     if pre.ndim == 0 or pre.shape[-1] % 2:
         raise ValueError(f"the shape must be (..., 2M), got {tuple(pre.shape)}")

@@ -32,20 +32,16 @@ def adam_(
     p <- p - lr m' / (sqrt(v') + eps) with m' = m / (1 - b1^step), v' = v / (1 - b2^step);
     and, with ``unit_rows``, p <- p / |p| over the last dimension.
 
-    Computed in float32 (float64 where the parameter is), each result rounded once to the dtype it is kept in.
+    Computed in float32 (float64 where the parameter is), each result rounded once to the dtype it is kept in.  "fused"
+    is torch's own fused Adam, then the projection; "auto" takes the definition for tensors that this does not take.
 
     Args:
         parameters, gradients, first_moments, second_moments: p, g, m, v, one of each per parameter and of its shape.
         step: the number of this step, from 1.
-        implementation: "fused" (torch's own fused Adam, then the projection), "reference" (the definition, tensor by
-            tensor) or "auto": the first, and the definition for tensors that it does not take.
 
     Raises:
-        ValueError: shapes that differ, a vector with ``unit_rows``, a step below 1, an unknown implementation, or a
-            fused kernel that is not possible.
+        ValueError: shapes that differ, a vector with ``unit_rows``, or a fused kernel that is not possible.
     """
-    if step < 1:
-        raise ValueError(f"step must be 1 or more, got {step}")
     taken, others = list[tuple[Tensor, ...]](), list[tuple[Tensor, ...]]()
     four: tuple[Tensor, ...]
     for four in zip(parameters, gradients, first_moments, second_moments, strict=True):

@@ -39,8 +39,6 @@ class Comparison:
     goal: float | None = None
     teraflops: float | None = None
     """Matrix products per second of our side, where they were counted."""
-    gigabytes_per_second: float | None = None
-    """What our side has to move through memory, per second, where it was counted."""
 
     @property
     def ratio(self) -> float:
@@ -49,7 +47,6 @@ class Comparison:
     def line(self) -> str:
         goal = f", goal {self.goal:g}x" if self.goal else ""
         rate = f"; {self.teraflops:.3g} TFLOP/s" if self.teraflops else ""
-        rate += f"; {self.gigabytes_per_second:.3g} GB/s" if self.gigabytes_per_second else ""
         return (
             f"{self.case}: {self.ratio:.2f}x{goal}; {self.unit}: ours {_spread(self.ours)}, "
             f"{self.other} {_spread(self.theirs)}; relative error {self.relative_error:.1e}{rate}"
@@ -76,14 +73,13 @@ def timed(
     error: float = 0.0,
     goal: float | None = None,
     flops: float | None = None,
-    moved: float | None = None,
 ) -> Comparison:
     """Compare the milliseconds of two sides: one round of each in turn, after a round that is not counted.
 
     Args:
         calls: of a side in a round, between which nothing waits.
         units: of work in a call; times are per unit.
-        flops, moved: operations of matrix products, and bytes to move, of a unit of our side.
+        flops: operations of matrix products of a unit of our side.
     """
     times: tuple[list[float], list[float]] = ([], [])
     for round_index in range(ROUNDS + 1):
@@ -95,9 +91,8 @@ def timed(
             wait(device)
             if round_index:
                 side.append((time.perf_counter() - start) / (calls * units) * 1e3)
-    seconds = sorted(times[0])[ROUNDS // 2] * 1e-3
-    rates = [None if count is None else count / seconds / scale for count, scale in ((flops, 1e12), (moved, 1e9))]
-    return Comparison(case, unit, *times, other, error, goal, *rates)
+    teraflops = None if flops is None else flops / (sorted(times[0])[ROUNDS // 2] * 1e-3) / 1e12
+    return Comparison(case, unit, *times, other, error, goal, teraflops)
 
 
 def relative_error(found: Iterable[Tensor], expected: Iterable[Tensor]) -> float:

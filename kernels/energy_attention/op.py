@@ -19,10 +19,7 @@ PIECE = 1 << 17
 def _closed_form(
     query: Tensor, key: Tensor, gamma: float, out: tuple[Tensor, Tensor] | None, normaliser: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute P K, P^T Q and lse; as ``kernels.energy_attention``.
-
-    Without ``normaliser`` the third result has no numbers.
-    """
+    """Compute P K, P^T Q and lse, which has no numbers without ``normaliser``."""
     by_query, by_key = out if out is not None else (torch.empty_like(query), torch.empty_like(key))
     lse = torch.empty(query.shape[:3] if normaliser else 0, dtype=wide(query), device=query.device)
     images = max(1, PIECE // (query.shape[1] * query.shape[2] ** 2))
@@ -46,21 +43,15 @@ SHAPES = Shapes(query="B H T Y", key="B H T Y")
 
 
 def energy_attention(
-    query: Tensor,
-    key: Tensor,
-    gamma: float,
-    *,
-    out: tuple[Tensor, Tensor] | None = None,
-    implementation: str = "auto",
+    query: Tensor, key: Tensor, gamma: float, *, out: tuple[Tensor, Tensor] | None = None, implementation: str = "auto"
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute P K, P^T Q and lse_n = log sum_m exp(gamma q_n . k_m), with P = softmax(gamma Q K^T) over keys, one's own
-    too.
+    """Compute P K, P^T Q and lse_n = log sum_m exp(gamma q_n . k_m), with P = softmax(gamma Q K^T) over all keys.
 
     With E = -1/gamma sum_hn lse_hn these are -dE/dQ, -dE/dK and the energy (Training a Convergent Energy Transformer
     with Equilibrium Propagation, equations 11 to 14).
 
-    "fused" (Triton; P never leaves the chip; the closed form beyond what it ``takes``) and "closed_form" (the scores of
-    some images at a time) have no gradient.
+    "fused" (Triton; the closed form beyond what it ``takes``) and "closed_form" (the scores of some images at a time)
+    have no gradient.
 
     Args:
         query, key: (B, H, T, Y), of one dtype; rows of Y may lie apart.

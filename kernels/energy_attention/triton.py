@@ -1,7 +1,7 @@
 """Both ways to read a softmax in Triton, without writing it; every sum has a fixed order, nothing is added atomically.
 
-A program takes a head of an image: queries, keys and the T^2 weights are on the chip together, so that scores are
-computed once and inputs read once, before anything is written: results may overwrite them.
+A program takes a head of an image: queries, keys and the T^2 weights are on the chip together.  Inputs are read before
+anything is written: results may overwrite them.
 
 Legend: B images, H heads, T tokens, Y head width.
 """
@@ -37,7 +37,7 @@ def takes(query: Tensor) -> bool:
 def energy_attention(
     query: Tensor, key: Tensor, gamma: float, out: tuple[Tensor, Tensor] | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute P K, P^T Q and lse of what the kernel ``takes``; as ``kernels.energy_attention``."""
+    """Compute P K, P^T Q and lse of what the kernel ``takes``."""
     query, key = _rows(query), _rows(key)
     images, heads, tokens, width = query.shape
     direct = out is not None and all(_addressable(part) for part in out)
@@ -67,10 +67,7 @@ def _addressable(x: Tensor) -> bool:
 
 @triton.jit
 def _at(token, tokens, by_image, by_head, by_token, Y: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Find where tokens of this program's head of this program's image lie, and which are there.
-
-    Only where the head begins takes 64 bits: offsets of 64 bits would take registers for each number of a tile.
-    """
+    """Find where tokens of this program's head and image lie, from its 64-bit start on in 32 bits, and which exist."""
     column = tl.arange(0, BLOCK)[None, :]
     start = tl.program_id(2).to(tl.int64) * by_image + tl.program_id(1).to(tl.int64) * by_head
     return start + (token[:, None] * by_token + column), (token < tokens)[:, None] & (column < Y)

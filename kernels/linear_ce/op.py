@@ -8,17 +8,18 @@ Legend: N tokens, n tokens of a chunk, D width, V vocabulary.
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack
 
 from paper_repro.kernels.dispatch import Shapes, Way, choose, triton_way, under_autocast
-from paper_repro.kernels.first_order import FirstOrder
+from paper_repro.kernels.first_order import FirstOrder, WithGradient
 from paper_repro.models import common
 
-REDUCTIONS = ("mean", "sum")
+IGNORED = -100
+"""A target that does not count."""
 SMALL, LEAST_WORDS = 1 << 20, 256
 """With fewer logits (4 MiB in float32) or words "auto" takes the definition on a CPU: the calls would take longer."""
 PIECE, LEAST_ROWS = 1 << 18, 4
@@ -27,86 +28,58 @@ ALIGNMENT = 64
 """Rows of the buffer of logits start at multiples of so many entries, which matrix products and loads want."""
 SHAPES = Shapes(h="... D", weight="V D", targets="...", scale="V|1")
 
-Softmax = Callable[[Tensor, Tensor, int, bool], Tensor]
+Softmax = Callable[[Tensor, Tensor, bool], Tensor]
 """Computes the losses (n,) of logits (n, V), see ``softmax``: by PyTorch there, by Triton in ``triton``."""
 
 
 def linear_cross_entropy(
-    h: Tensor,
-    weight: Tensor,
-    targets: Tensor,
-    scale: Tensor | None = None,
-    ignore_index: int = -100,
-    reduction: str = "mean",
-    token_chunk: int | None = None,
-    implementation: str = "auto",
+    h: Tensor, weight: Tensor, targets: Tensor, scale: Tensor | None = None, implementation: str = "auto"
 ) -> Tensor:
-    """Compute the mean or sum of logsumexp(z) - z_target with z_v = scale_v (weight_v . h) (nGPT, equation 3).
+    """Compute the mean of logsumexp(z) - z_target with z_v = scale_v (weight_v . h) (nGPT, equation 3), over all
+    targets but ``IGNORED``; nan where there is none.
 
     "closed_form" and "fused" (its softmax by Triton) hold some tokens' logits at a time and have first derivatives in
     reverse mode only, computed in the forward pass.  "auto" is fused on CUDA and the closed form on a CPU from
     ``SMALL`` logits on.
 
-    The logits have the dtype of ``h`` and ``weight``, or autocast's as ``functional.linear`` would; the softmax and the
-    gradients' sums over chunks are float32 at least.  Scale and weight are multiplied before the product, so in half
-    precision their product is rounded, not that of scale and logit.  As in PyTorch, the mean is nan and the gradients
-    are 0 where no target counts.
+    The logits have the dtype of ``h`` and ``weight``, or autocast's; the softmax and the gradients' sums over chunks
+    are float32 at least.  Scale and weight are multiplied first: in half precision their product is rounded.
 
     Args:
         h: (..., D).
         weight: (V, D).
-        targets: (...) int64.  On CUDA their range is not checked, which would wait for the device: that is the data
-            module's part.  A target beyond it makes the loss nan; the definition fails as PyTorch does.
+        targets: (...) int64.  On CUDA their range is not checked, which would wait for the device: one beyond it makes
+            the loss nan.
         scale: (V,) or (1,); None is 1.
-        reduction: "mean" over the targets that count, or "sum".
-        token_chunk: most tokens of a chunk; ``chunk_size`` by default.
 
     Returns:
         (), float32 or float64.
-
-    Raises:
-        ValueError: shapes, dtypes or a target that do not fit, an unknown name, or an implementation that is not
-            possible here.
-        NotImplementedError: a second or forward-mode derivative through chunks.
     """
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, got {reduction!r}")
-    softmax = _softmax(implementation, h, weight, targets, scale, ignore_index)
+    softmax = _softmax(implementation, h, weight, targets, scale)
     if softmax is None:
-        return common.linear_cross_entropy(h, weight, targets, scale, ignore_index, reduction)
+        return common.linear_cross_entropy(h, weight, targets, scale)
     graded = torch.is_grad_enabled()
     wanted = tuple(graded and value is not None and value.requires_grad for value in (h, weight, scale))
-    arguments, options = _prepared(h, weight, targets, scale, Options(ignore_index, token_chunk, None, softmax, wanted))
-    divisor = (arguments[2] != ignore_index).sum() if reduction == "mean" else None
+    arguments = _prepared(h, weight, targets, scale)
     with torch.autocast(h.device.type, enabled=False):
-        loss, *_ = LinearCrossEntropy.apply(*arguments, divisor, options)
+        loss, *_ = LinearCrossEntropy.apply(*arguments, softmax, wanted)
     return loss
 
 
 @torch.no_grad()
 def negative_log_likelihoods(
-    h: Tensor,
-    weight: Tensor,
-    targets: Tensor,
-    scale: Tensor | None = None,
-    ignore_index: int = -100,
-    token_chunk: int | None = None,
-    implementation: str = "auto",
+    h: Tensor, weight: Tensor, targets: Tensor, scale: Tensor | None = None, implementation: str = "auto"
 ) -> Tensor:
-    """Compute logsumexp(z) - z_target of each token, 0 where the target is ``ignore_index``; without gradients.
-
-    Arguments and errors are those of ``linear_cross_entropy``.
-
-    Returns:
-        (...), float32 or float64.
+    """Compute logsumexp(z) - z_target of each token, (...), as ``linear_cross_entropy``; without gradients, 0 where the
+    target is ``IGNORED``.
     """
-    softmax = _softmax(implementation, h, weight, targets, scale, ignore_index)
+    softmax = _softmax(implementation, h, weight, targets, scale)
     if softmax is None:
-        return common.linear_cross_entropy(h, weight, targets, scale, ignore_index, "none")
-    options = Options(ignore_index, token_chunk, None, softmax, (False,) * 3)
-    arguments, options = _prepared(h, weight, targets, scale, options)
+        return common.negative_log_likelihoods(h, weight, targets, scale)
+    arguments = _prepared(h, weight, targets, scale)
     with torch.autocast(h.device.type, enabled=False):
-        return _compute(*arguments, options)[0].reshape(targets.shape)  # (N,) -> (...,)
+        losses, *_ = _compute(*arguments, softmax, (False,) * 3)
+    return losses.reshape(targets.shape)  # (N,) -> (...,)
 
 
 def chunk_size(tokens: int, vocabulary: int, on_cpu: bool) -> int:
@@ -118,78 +91,62 @@ def chunk_size(tokens: int, vocabulary: int, on_cpu: bool) -> int:
     return min(tokens, max(least, min(most, tokens // 8, logits // vocabulary)))
 
 
-class Options(NamedTuple):
-    """How ``LinearCrossEntropy`` computes; ``wanted`` says whether h, weight and scale need gradients."""
+class LinearCrossEntropyGradient(FirstOrder):
+    """The gradients of h, weight, targets (None) and scale: those of the losses' sum times the mean's gradient."""
 
-    ignore_index: int
-    token_chunk: int | None
-    dtype: torch.dtype | None
-    softmax: Softmax
-    wanted: tuple[bool, ...]
+    @staticmethod
+    def forward(*given: Any) -> tuple[Tensor | None, ...]:
+        gradient, h, weight, _, scale, dh, dweight, dscale, count, *_ = given
+        factor = gradient / count.clamp(min=1)
+
+        def scaled(summed: Tensor | None, like: Tensor | None) -> Tensor | None:
+            if summed is None or like is None:
+                return None
+            return torch.mul(summed, factor, out=torch.empty_like(summed, dtype=like.dtype))
+
+        return scaled(dh, h), scaled(dweight, weight), None, scaled(dscale, scale)
 
 
-class LinearCrossEntropy(FirstOrder):
-    """h (N, D), weight (V, D), targets (N), scale (V) or None: the losses' sum over ``divisor``, None for 1.
+class LinearCrossEntropy(WithGradient):
+    """h (N, D), weight (V, D), targets (N), scale (V) or None, then options of ``_compute``: the mean loss.
 
-    Also the gradients of the sum: of h (N, D), weight (V, D) and scale (V), float32 at least, None if not wanted.
+    Also the gradients of the sum: of h (N, D), weight (V, D) and scale (V), float32 at least, None if not wanted; and
+    how many targets count.
     """
+
+    gradient = LinearCrossEntropyGradient
 
     @staticmethod
     def forward(*given: Any) -> Any:
-        h, weight, targets, scale, divisor, options = given
-        losses, *gradients = _compute(h, weight, targets, scale, options)
-        total = losses.sum()
-        return (total if divisor is None else total / divisor), *gradients
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
-        h, weight, _, scale, divisor, _ = inputs
-        ctx.mark_non_differentiable(*(gradient for gradient in output[1:] if gradient is not None))
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(h, weight, scale, divisor, *output[1:])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        if gradients[0] is None:
-            return (None,) * 6
-        dh, dweight, dscale = LinearCrossEntropyGradient.apply(gradients[0], *ctx.saved_tensors)
-        return dh, dweight, None, dscale, None, None
+        losses, *gradients = _compute(*given)
+        count = (given[2] != IGNORED).sum()
+        return losses.sum() / count, *gradients, count
 
 
-class LinearCrossEntropyGradient(FirstOrder):
-    """The gradients of h, weight and scale times that of the loss, over the divisor.
-
-    h, weight and scale are arguments so that the results depend on them: a second derivative is refused, not lost.
-    """
-
-    @staticmethod
-    def forward(gradient: Tensor, *saved: Tensor | None) -> tuple[Tensor | None, ...]:
-        factor = gradient if saved[3] is None else gradient / saved[3].clamp(min=1)
-        return tuple(
-            None
-            if value is None or at is None
-            else torch.mul(value, factor, out=torch.empty_like(value, dtype=at.dtype))
-            for value, at in zip(saved[4:], saved[:3], strict=True)
-        )
-
-
-def _compute(h: Tensor, weight: Tensor, targets: Tensor, scale: Tensor | None, options: Options) -> tuple[Any, ...]:
-    """Return the losses (N), and the gradients of h, weight and scale: of the folded matrix scale * weight first."""
-    dtype = options.dtype or h.dtype
+def _compute(
+    h: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    scale: Tensor | None,
+    dtype: torch.dtype,
+    softmax: Softmax,
+    wanted: tuple[bool, ...],
+) -> tuple[Any, ...]:
+    """Return the losses (N), and the gradients of h, weight and scale that are ``wanted``; products in ``dtype``."""
     folded = (weight if scale is None else weight * scale.unsqueeze(1)).to(dtype)  # (V, D)
     inputs = h.to(dtype)
     exact = torch.promote_types(dtype, torch.float32)
-    wants_h, wants_weight, wants_scale = options.wanted
+    wants_h, wants_weight, wants_scale = wanted
     dh = torch.zeros_like(h, dtype=exact) if wants_h else None  # (N, D)
     dfolded = torch.zeros_like(weight, dtype=exact) if wants_weight or wants_scale else None  # (V, D)
-    tokens, words = options.token_chunk or chunk_size(len(h), len(weight), h.device.type == "cpu"), len(weight)
+    tokens, words = chunk_size(len(h), len(weight), h.device.type == "cpu"), len(weight)
     buffer = inputs.new_empty(min(tokens, len(h)), -(-words // ALIGNMENT) * ALIGNMENT)
     losses = h.new_empty(len(h), dtype=exact)  # (N,)
     for start in range(0, len(h), tokens):
         chunk = slice(start, start + tokens)
         rows = inputs[chunk]  # (n, D)
         z = torch.mm(rows, folded.mT, out=buffer[: len(rows), :words])  # (n, V)
-        losses[chunk] = options.softmax(z, targets[chunk], options.ignore_index, any(options.wanted))
+        losses[chunk] = softmax(z, targets[chunk], any(wanted))
         if dh is not None:
             add_product(dh[chunk], z, folded)
         if dfolded is not None:
@@ -200,12 +157,12 @@ def _compute(h: Tensor, weight: Tensor, targets: Tensor, scale: Tensor | None, o
     return losses, dh, dfolded.mul_(scale.unsqueeze(1)) if wants_weight else None, dscale
 
 
-def softmax(z: Tensor, targets: Tensor, ignore_index: int, gradient: bool) -> Tensor:
+def softmax(z: Tensor, targets: Tensor, gradient: bool) -> Tensor:
     """Return the losses (n,) of logits z (n, V), 0 where the target does not count, nan where no word is the target.
 
     z is overwritten: with ``gradient`` by p - onehot(target), 0 in rows that do not count.
     """
-    counted = (targets != ignore_index).unsqueeze(1)  # (n, 1)
+    counted = (targets != IGNORED).unsqueeze(1)  # (n, 1)
     column = targets.unsqueeze(1).clamp(0, z.shape[1] - 1)  # (n, 1)
     here = counted & (column == targets.unsqueeze(1))
     exact = torch.promote_types(z.dtype, torch.float32)
@@ -267,9 +224,7 @@ WAYS: tuple[Way[Callable[[], Softmax | None]], ...] = (
 )
 
 
-def _softmax(
-    implementation: str, h: Tensor, weight: Tensor, targets: Tensor, scale: Tensor | None, ignore_index: int
-) -> Softmax | None:
+def _softmax(implementation: str, h: Tensor, weight: Tensor, targets: Tensor, scale: Tensor | None) -> Softmax | None:
     """Check the arguments and return the softmax of a chunk of logits; None for the definition."""
     SHAPES.check(h, weight, targets, scale)
     if h.dtype != weight.dtype and (torch.float64 in (h.dtype, weight.dtype) or _autocast_dtype(h) is None):
@@ -277,11 +232,11 @@ def _softmax(
     if targets.dtype != torch.int64:
         raise ValueError(f"targets must be int64, got {targets.dtype}")
     if targets.device.type == "cpu" and peek_interpreter_stack() is None and not torch.compiler.is_compiling():
-        wrong = targets[(targets != ignore_index) & ((targets < 0) | (targets >= weight.shape[0]))]
+        wrong = targets[(targets != IGNORED) & ((targets < 0) | (targets >= weight.shape[0]))]
         if wrong.numel():
             raise ValueError(
                 f"{wrong.numel()} of {targets.numel()} targets are neither in [0, {weight.shape[0]}) nor "
-                f"ignore_index={ignore_index}, one of them {int(wrong[0])}"
+                f"{IGNORED}, one of them {int(wrong[0])}"
             )
     given = [h, weight] if scale is None else [h, weight, scale]
     words, device = weight.shape[0], h.device.type
@@ -291,15 +246,11 @@ def _softmax(
 
 
 def _prepared(
-    h: Tensor, weight: Tensor, targets: Tensor, scale: Tensor | None, options: Options
-) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor | None], Options]:
-    """Return h (N, D), weight, targets (N), scale (V) or None; and how they are computed."""
-    size = options.token_chunk
-    if size is not None and (not isinstance(size, int) or size < 1):
-        raise ValueError(f"token_chunk must be a whole number from 1 on, or None, got {size!r}")
+    h: Tensor, weight: Tensor, targets: Tensor, scale: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, torch.dtype]:
+    """Return h (N, D), weight, targets (N), scale (V) or None, and the dtype of the products."""
     full = None if scale is None else scale.expand(weight.shape[0])  # (V,)
-    arguments = h.reshape(-1, h.shape[-1]), weight, targets.reshape(-1).contiguous(), full
-    return arguments, options._replace(dtype=_autocast_dtype(h))
+    return h.reshape(-1, h.shape[-1]), weight, targets.reshape(-1).contiguous(), full, _autocast_dtype(h) or h.dtype
 
 
 def _autocast_dtype(h: Tensor) -> torch.dtype | None:

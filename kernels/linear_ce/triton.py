@@ -8,15 +8,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from paper_repro.kernels.linear_ce.op import IGNORED
 
-def softmax(z: Tensor, targets: Tensor, ignore_index: int, gradient: bool) -> Tensor:
+
+def softmax(z: Tensor, targets: Tensor, gradient: bool) -> Tensor:
     """Do as ``op.softmax``; each row of ``z`` may be written up to its stride, which is at least V."""
     # 16 entries a thread: two 16-byte loads of bfloat16 are in flight from each.
     block = min(triton.next_power_of_2(z.shape[1]), 8192)
     losses = torch.empty(len(z), dtype=torch.promote_types(z.dtype, torch.float32), device=z.device)
     with torch.cuda.device_of(z):
         _softmax[(len(z),)](
-            z, targets, losses, z.shape[1], z.stride(0), ignore_index,
+            z, targets, losses, z.shape[1], z.stride(0), IGNORED,
             GRADIENT=gradient, BLOCK=block, num_warps=max(1, min(16, block // 512)),
         )
     return losses

@@ -16,7 +16,6 @@ from paper_repro.models.common import PROJECTION_EPS, changed, reach_and_side
 
 
 def _fast_step(z: Tensor, target: Tensor, step_size: float) -> Tensor:
-    """Compute z'; shapes as in ``kernels.projected_step``."""
     target = target.to(z.dtype)
     reached = target if step_size == 1 else torch.lerp(z, target, step_size)  # (..., D)
     return functional.layer_norm(reached, z.shape[-1:], eps=PROJECTION_EPS)
@@ -25,7 +24,6 @@ def _fast_step(z: Tensor, target: Tensor, step_size: float) -> Tensor:
 def _fast_image_step(
     y: Tensor, patches: Tensor, bias: Tensor, step_size: float, wanted: Tensor | None, beta: Tensor | None
 ) -> Tensor:
-    """Compute y'; shapes as in ``kernels.projected_step``."""
     (reach, side), own = reach_and_side(patches, y), y.shape[3]
     target = torch.empty_like(y, memory_format=torch.contiguous_format).copy_(bias)  # (B, S, S, C)
     for index, part in enumerate(patches.unflatten(1, (side, side)).split(own, -1)):
@@ -53,18 +51,16 @@ def projected_step(
     changes: bool = True,
     implementation: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """Compute z' = Proj(z + eps (t - z)), each row of mean 0 and population standard deviation 1, and max |z' - z| of
-    each row.
+    """Compute z' = Proj(z + eps (t - z)), rows of mean 0 and population standard deviation 1, and max |z' - z| of each.
 
     With t = z - dE/dz that is a projected step down E (equation 1), and the second result over eps its residual.
-
-    "fused" (Triton, one pass over rows) and "closed_form" (fewer passes) have no gradient.
+    "fused" (Triton) and "closed_form" have no gradient.
 
     Args:
         z, target: (..., D); z's dtype is that of the result and of the computation.
         step_size: eps.
         out: where to write z', which may be z itself.  Not where a gradient is asked for.
-        changes: False: the second result is not asked for, and has no numbers where it takes passes of its own.
+        changes: whether the second result is asked for; else it may have no numbers.
 
     Returns:
         (..., D) and (...).

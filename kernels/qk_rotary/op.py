@@ -1,13 +1,13 @@
 """Queries and keys as attention reads them: turned by their position, on the unit sphere, scaled.
 
-The closed form takes some tokens at a time: the next pass finds them in the cache.  With J (a, b) = (-b, a) on pairs
+With J (a, b) = (-b, a) on pairs
 (a + ib times i), C = (cos, cos), S = (sin_first, sin_second) and G the gradient of y,
 
     r = C x + S J x,   n = r / |r|,   y = s n,
     ds = sum n G,   dn = s G,   dr = (dn - n (n . dn)) / |r|,   dx = C dr - J S dr
 
-where the sum goes over tokens, queries and keys.  The forward pass keeps the inputs and 1 / |r|.  Where both sines are
-the same, C + S J is the complex number cos + i sin: one pass instead of three.
+where the sum goes over tokens, queries and keys.  Where both sines are the same, C + S J is the complex number
+cos + i sin: one pass instead of three.
 
 Legend: B sequences, T tokens, H heads, Y head width, P positions of the tables.
 """
@@ -32,14 +32,13 @@ Factors = tuple[Tensor, ...]
 def _closed_form(
     inputs: tuple[Tensor, ...], tables: RotaryTables, scale: Tensor | None, normalize: bool
 ) -> tuple[Tensor, ...]:
-    """See ``kernels.qk_rotary.rotate``; one or two inputs (B, T, H, Y), all of one dtype."""
     found = Rotation.apply(*tables, scale, normalize, *inputs)
     return tuple(out.transpose(1, 2) for out in found[: len(inputs)])
 
 
 class Rotation(FirstOrder):
-    """Maps the tables, scale, ``normalize`` and inputs (B, T, H, Y) to as many results, then 1 / |r| of each (B, T, H,
-    1), if ``normalize``.
+    """Maps tables, scale, ``normalize`` and inputs (B, T, H, Y) to as many results, then, if ``normalize``, 1 / |r| of
+    each (B, T, H, 1).
     """
 
     @staticmethod
@@ -130,9 +129,7 @@ def _turn_back(g: Tensor, factors: Factors, out: Tensor) -> None:
 
 
 def _factors(cos: Tensor, first: Tensor, second: Tensor, x: Tensor) -> Factors:
-    """Return C and S, (T, 1, Y), or the complex number that stands for both, (T, 1, Y/2); of each head if they are
-    small.
-    """
+    """Return C and S, (T, 1, Y), or C + S J as a complex number, (T, 1, Y/2); of each head if they are small."""
     tokens, heads = x.shape[1:3]
     cos, first, second = (table[:tokens, None] for table in (cos, first, second))  # (T, 1, Y/2) each
     factors: Factors = (torch.complex(cos, second),)
@@ -164,9 +161,7 @@ def _tokens_of_a_piece(x: Tensor) -> int:
 
 
 def _pieces(factors: Factors, *by_row: Tensor) -> Iterator[tuple[Factors, tuple[Tensor, ...]]]:
-    """Yield pieces of tensors (B, T, H, ...), with the factors that belong to it: tokens of one sequence, or whole
-    sequences.
-    """
+    """Yield pieces of tensors (B, T, H, ...), tokens of one sequence or whole sequences, with their factors."""
     tokens, many = by_row[0].shape[1], _tokens_of_a_piece(by_row[0])
     if many >= tokens:
         yield from ((factors, some) for some in zip(*(tensor.split(many // tokens) for tensor in by_row), strict=True))
@@ -198,7 +193,6 @@ def rotate(
         x: (B, T, H, Y), of any strides: a view of a packed projection is not copied.
         tables: of at least T positions; the first T are read.
         scale: s_qk, (H, Y).
-        implementation: see above.
 
     Returns:
         (B, H, T, Y) in x's dtype: a view of contiguous (B, T, H, Y), the layout of flash attention.
@@ -214,14 +208,7 @@ def rotate_queries_and_keys(
     normalize: bool = False,
     implementation: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """Apply ``rotate`` to both with one ``scale``.
-
-    Args:
-        query, key: (B, T, H, Y); the rest as for ``rotate``.
-
-    Returns:
-        Two (B, H, T, Y).
-    """
+    """Apply ``rotate`` to both, (B, T, H, Y), with one ``scale``; each becomes (B, H, T, Y)."""
     turned_query, turned_key = _rotate((query, key), tables, scale, normalize, implementation)
     return turned_query, turned_key
 

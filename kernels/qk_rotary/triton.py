@@ -1,8 +1,7 @@
 """Rotated rows in one launch of Triton, and their gradients in another: every element read once and written once.
 
-A program takes some heads of a token, then of every so many-th token: it reads the scales once and each token's tables
-once for all of them.  The backward pass turns again instead of keeping anything.  With r the turned row, n = r / |r|,
-y = s n and G the gradient of y,
+A program takes some heads of a token, then of every so many-th token.  The backward pass turns again instead of keeping
+anything.  With r the turned row, n = r / |r|, y = s n and G the gradient of y,
 
     ds = sum n G,   dn = s G,   dr = (dn - n (n . dn)) / |r|,   da = cos dr_a + sin_second dr_b,
                                                                 db = cos dr_b - sin_first dr_a
@@ -32,13 +31,10 @@ LEAST_HEADS = 4
 class Configuration(NamedTuple):
     """How the rows of one token are laid on programs."""
 
-    heads: int
-    """In a tile."""
-    block: int
-    """Columns of a tile: the next power of two of the head width."""
+    heads: int  # in a tile
+    block: int  # columns of a tile: the next power of two of the head width
     warps: int
-    grid: tuple[int, int]
-    """Programs that share the tokens, and tiles of a token."""
+    grid: tuple[int, int]  # programs that share the tokens, and tiles of a token
 
 
 class RotationGradient(FirstOrder):

@@ -1,7 +1,7 @@
 """nGPT's scaled SwiGLU in Triton: one pass forward, one backward, which saves nothing but the pre-activations.
 
-A program takes some columns of some tokens: the scales stay in registers, and so do the sums of their gradients, which
-are written once per program and added by PyTorch, in the same order each time.
+A program takes some columns of some tokens; sums of the scales' gradients stay in registers, are written once per
+program and added by PyTorch, in the same order each time.
 """
 
 import torch
@@ -14,7 +14,7 @@ from paper_repro.kernels.triton import TYPES
 from paper_repro.models.common import wide
 
 PROGRAMS = 4096
-"""Programs at most: several for each place on a GPU's multiprocessors (8 of 4 warps on each of 132, say)."""
+"""Programs at most: several for each place on a GPU's multiprocessors."""
 
 
 class ScaledSwiGLUGradient(FirstOrder):
@@ -65,7 +65,7 @@ class ScaledSwiGLU(WithGradient):
 
 
 def _configuration(tokens: int, half: int) -> tuple[int, int, int]:
-    """Choose the columns of a program, groups of tokens, warps: 8 columns a thread, 16 bytes of bfloat16 each load."""
+    """Choose the columns of a program, groups of tokens, and warps."""
     block = min(triton.next_power_of_2(half), 1024)
     groups = min(tokens, max(1, PROGRAMS // triton.cdiv(half, block)))
     return block, groups, max(1, block // 256)
@@ -81,18 +81,22 @@ def _or(scale: Tensor | None, other: Tensor) -> Tensor:
 
 
 @triton.jit
+def _load_scale(scale, columns, mask, SCALED: tl.constexpr, EXACT: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Load the scales of some columns, (BLOCK,); ones without them."""
+    if SCALED:
+        return tl.load(scale + columns, mask=mask, other=0.0).to(EXACT)
+    return tl.full([BLOCK], 1.0, EXACT)
+
+
+@triton.jit
 def _forward(  # type: ignore[no-untyped-def]
     pre, scale_u, scale_nu, out, tokens, half, stride, groups,
     SCALED_U: tl.constexpr, SCALED_NU: tl.constexpr, EXACT: tl.constexpr, BLOCK: tl.constexpr,
 ):
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < half
-    s_u = tl.full([BLOCK], 1.0, EXACT)  # (BLOCK,)
-    s_nu = tl.full([BLOCK], 1.0, EXACT)
-    if SCALED_U:
-        s_u = tl.load(scale_u + columns, mask=mask, other=0.0).to(EXACT)
-    if SCALED_NU:
-        s_nu = tl.load(scale_nu + columns, mask=mask, other=0.0).to(EXACT)
+    s_u = _load_scale(scale_u, columns, mask, SCALED_U, EXACT, BLOCK)  # (BLOCK,)
+    s_nu = _load_scale(scale_nu, columns, mask, SCALED_NU, EXACT, BLOCK)
     for token in range(tl.program_id(0), tokens, groups):
         row = pre + tl.cast(token, tl.int64) * stride
         u = tl.load(row + columns, mask=mask, other=0.0).to(EXACT)  # (BLOCK,)
@@ -108,12 +112,8 @@ def _backward(  # type: ignore[no-untyped-def]
 ):
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < half
-    s_u = tl.full([BLOCK], 1.0, EXACT)  # (BLOCK,)
-    s_nu = tl.full([BLOCK], 1.0, EXACT)
-    if SCALED_U:
-        s_u = tl.load(scale_u + columns, mask=mask, other=0.0).to(EXACT)
-    if SCALED_NU:
-        s_nu = tl.load(scale_nu + columns, mask=mask, other=0.0).to(EXACT)
+    s_u = _load_scale(scale_u, columns, mask, SCALED_U, EXACT, BLOCK)  # (BLOCK,)
+    s_nu = _load_scale(scale_nu, columns, mask, SCALED_NU, EXACT, BLOCK)
     sum_u = tl.zeros([BLOCK], EXACT)  # (BLOCK,)
     sum_nu = tl.zeros([BLOCK], EXACT)
     for token in range(tl.program_id(0), tokens, groups):

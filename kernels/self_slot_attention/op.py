@@ -72,12 +72,9 @@ class Curvature(NamedTuple):
     R: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True)  # a tuple would be taken apart by torch.func in every call
 class Passes:
-    """One way to go over the observed columns; results are in the inputs' dtype or wider.
-
-    No tuple, as ``Setting``: torch.func takes those apart in every call.
-    """
+    """One way to go over the observed columns; results are in the inputs' dtype or wider."""
 
     forward: Callable[[Observed], tuple[Tensor, Tensor]]
     """o (B, H, R, Z) and lse (B, H, R, 1) of the observed columns alone."""
@@ -87,21 +84,12 @@ class Passes:
     """The derivatives by G, q, k and v, those that are needed, given the same, and what the own column adds."""
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What is no tensor."""
-
-    lead: int
-    scale: float
-    passes: Passes
-
-
 def attend(passes: Passes, tensors: tuple[Tensor | None, ...], lead: int, scale: float) -> Tensor:
     """Compute o (N B, H, T, Z) of the query, own keys and values, or None and None, keys and values."""
     query, keys = tensors[0], tensors[3]
     assert query is not None and keys is not None
     rows = (None if tensor is None else samples_to_rows(tensor, keys) for tensor in tensors[:3])
-    out, _ = Attention.apply(*rows, *tensors[3:], Setting(lead, scale, passes))  # (B, H, N T, Z)
+    out, _ = Attention.apply(*rows, *tensors[3:], lead, scale, passes)  # (B, H, N T, Z)
     return rows_to_samples(out, query)
 
 
@@ -110,17 +98,17 @@ class Attention(SecondOrder):
 
     @staticmethod
     def forward(*given: Any) -> tuple[Tensor, Tensor]:
-        query, own_key, own_value, keys, values, setting = given
-        out, lse = setting.passes.forward(Observed(query, keys, values, setting.lead, setting.scale))
+        query, own_key, own_value, keys, values, lead, scale, passes = given
+        out, lse = passes.forward(Observed(query, keys, values, lead, scale))
         if own_key is not None:
-            own = _dot(query, own_key) * setting.scale  # (B, H, R, 1)
+            own = _dot(query, own_key) * scale  # (B, H, R, 1)
             out = torch.lerp(out, own_value.to(out.dtype), torch.sigmoid(own - lse).to(out.dtype))  # (B, H, R, Z)
             lse = torch.logaddexp(lse, own)
         return out.to(values.dtype), lse
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.setting = inputs[5]
+        ctx.options = inputs[5:]
         ctx.mark_non_differentiable(output[1])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*inputs[:5], *output)
@@ -128,9 +116,9 @@ class Attention(SecondOrder):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         if gradients[0] is None:
-            return (None,) * 6
-        found = AttentionGradient.apply(gradients[0], *ctx.saved_tensors, ctx.setting, ctx.needs_input_grad[:5])
-        return *found, None
+            return (None,) * 8
+        found = AttentionGradient.apply(gradients[0], *ctx.saved_tensors, *ctx.options, ctx.needs_input_grad[:5])
+        return *found, None, None, None
 
 
 class AttentionGradient(SecondOrder):
@@ -138,31 +126,30 @@ class AttentionGradient(SecondOrder):
 
     @staticmethod
     def forward(*given: Any) -> tuple[Tensor | None, ...]:
-        G, query, own_key, own_value, keys, values, out, lse, setting, needs = given
-        D, scale = _dot(G, out), setting.scale
-        observed, wanted = Observed(query, keys, values, setting.lead, scale), (needs[0], needs[3], needs[4])
-        dquery, dkeys, dvalues = setting.passes.gradient(observed, G, lse, D, wanted)  # (B, H, R or T + lead, Y or Z)
+        G, query, own_key, own_value, keys, values, out, lse, lead, scale, passes, needs = given
+        D, wanted = _dot(G, out), (needs[0], needs[3], needs[4])
+        observed = Observed(query, keys, values, lead, scale)
+        dquery, dkeys, dvalues = passes.gradient(observed, G, lse, D, wanted)  # (B, H, R or T + lead, Y or Z)
         dkey = dvalue = None
         if own_key is not None:
-            own = _own(query, own_key, own_value, G, lse, D, scale)
-            dquery = _added(dquery, (own.ds * scale, own_key))  # (B, H, R, Y)
-            dkey = (own.ds * scale) * query if needs[1] else None  # (B, H, R, Y)
-            dvalue = own.p * G if needs[2] else None  # (B, H, R, Z)
+            p, ds = _own(query, own_key, own_value, G, lse, D, scale)
+            dquery = _added(dquery, (ds * scale, own_key))  # (B, H, R, Y)
+            dkey = (ds * scale) * query if needs[1] else None  # (B, H, R, Y)
+            dvalue = p * G if needs[2] else None  # (B, H, R, Z)
         return _as_given((dquery, dkey, dvalue, dkeys, dvalues), given[1:6])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
-        ctx.setting = inputs[8]
+        ctx.options = inputs[8:11]
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*inputs[:8])
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         if all(cotangent is None for cotangent in cotangents):
-            return (None,) * 10
-        found = AttentionCurvature.apply(*cotangents, *ctx.saved_tensors, ctx.setting, ctx.needs_input_grad[:6])
-        # What o and lse, which were kept, depend on is in the other derivatives.
-        return *found, *(None for _ in range(4))
+            return (None,) * 12
+        found = AttentionCurvature.apply(*cotangents, *ctx.saved_tensors, *ctx.options, ctx.needs_input_grad[:6])
+        return *found, *(None for _ in range(6))  # what o and lse depend on is in the other derivatives
 
 
 class AttentionCurvature(SecondOrder):
@@ -170,41 +157,37 @@ class AttentionCurvature(SecondOrder):
 
     @staticmethod
     def forward(*given: Any) -> tuple[Tensor | None, ...]:
-        a, own_b, own_d, b, d, G, query, own_key, own_value, keys, values, out, lse, setting, needs = given
+        a, own_b, own_d, b, d, G, query, own_key, own_value, keys, values, out, lse, *options, needs = given
+        lead, scale, passes = options
         a = torch.zeros_like(query) if a is None else a  # (B, H, R, Y)
-        D, scale, curvature = _dot(G, out), setting.scale, setting.passes.curvature
-        observed, along = Observed(query, keys, values, setting.lead, scale), Cotangents(a, b, d)
-        wanted = needs[0], needs[1], needs[4], needs[5]
+        D, wanted = _dot(G, out), (needs[0], needs[1], needs[4], needs[5])
+        observed, along = Observed(query, keys, values, lead, scale), Cotangents(a, b, d)
         if own_key is None:
-            found = curvature(observed, G, lse, D, along, None, wanted)
+            found = passes.curvature(observed, G, lse, D, along, None, wanted)
             by_key = by_value = None
             by_direction, by_query = found.direction, found.query  # (B, H, R, Z), (B, H, R, Y)
         else:
-            own = _own(query, own_key, own_value, G, lse, D, scale)
+            p, ds = _own(query, own_key, own_value, G, lse, D, scale)
             t = _dot(a, own_key) * scale  # (B, H, R, 1)
             t = t if own_b is None else t + _dot(query, own_b) * scale
             w = torch.zeros_like(t) if own_d is None else _dot(G, own_d)  # (B, H, R, 1)
-            found = curvature(observed, G, lse, D, along, OwnRows(own.ds, t, own.p * t, own.p * w), wanted)
-            pu = own.p * (t - found.T)  # (B, H, R, 1)
-            r = (own.ds * (t - found.T) + own.p * (w - found.R)) * scale  # (B, H, R, 1)
-            ds = own.ds * scale
-            by_direction = _added(found.direction, (pu, own_value), (own.p, own_d))  # (B, H, R, Z)
+            found = passes.curvature(observed, G, lse, D, along, OwnRows(ds, t, p * t, p * w), wanted)
+            pu = p * (t - found.T)  # (B, H, R, 1)
+            r = (ds * (t - found.T) + p * (w - found.R)) * scale  # (B, H, R, 1)
+            ds = ds * scale
+            by_direction = _added(found.direction, (pu, own_value), (p, own_d))  # (B, H, R, Z)
             by_query = _added(found.query, (r, own_key), (ds, own_b))  # (B, H, R, Y)
             by_key = (r * query).addcmul_(ds, a) if needs[2] else None  # (B, H, R, Y)
             by_value = pu * G if needs[3] else None  # (B, H, R, Z)
         return _as_given((by_direction, by_query, by_key, by_value, found.keys, found.values), (G, *given[6:11]))
 
 
-class _Own(NamedTuple):
-    """The numbers of one's own column, (B, H, R, 1)."""
-
-    p: Tensor
-    ds: Tensor
-
-
-def _own(q: Tensor, key: Tensor, value: Tensor, G: Tensor, lse: Tensor, D: Tensor, scale: float) -> _Own:
+def _own(
+    q: Tensor, key: Tensor, value: Tensor, G: Tensor, lse: Tensor, D: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Return p and ds of one's own column, (B, H, R, 1)."""
     p = torch.exp(_dot(q, key) * scale - lse)
-    return _Own(p, p * (_dot(G, value) - D))
+    return p, p * (_dot(G, value) - D)
 
 
 def _dot(one: Tensor, two: Tensor) -> Tensor:
@@ -270,7 +253,7 @@ def gradient(given: Observed, G: Tensor, lse: Tensor, D: Tensor, needs: tuple[bo
         if dvalues is not None:
             piece.add(dvalues, p, G_rows)
     dquery = None if dquery is None else pieces.as_given(dquery)  # (B, H, N T, Y)
-    return dquery, *(None if found is None else found.unflatten(0, given.keys.shape[:2]) for found in (dkeys, dvalues))
+    return dquery, pieces.by_column(dkeys), pieces.by_column(dvalues)
 
 
 def curvature(
@@ -283,7 +266,52 @@ def curvature(
     needs: tuple[bool, ...],
 ) -> Curvature:
     """Compute the derivatives by G, q, k and v, those that are needed, and T and R."""
-    return _Curvature(given, G, lse, D, along, own, needs).computed()
+    pieces, scale = _Pieces(given), given.scale
+    G, D, lse2 = pieces.by_row(G), pieces.by_row(D), pieces.by_row(lse * LOG2_E)  # (B H, N, T, Z or 1)
+    along_query = pieces.by_row(along.query)  # (B H, N, T, Y)
+    along_keys, along_values = (None if found is None else found.flatten(0, 1) for found in along[1:])
+    own = None if own is None else OwnRows(*(pieces.by_row(rows) for rows in own))
+    by_G, by_query = pieces.empty(given.values.shape[3]), pieces.empty(given.query.shape[3])
+    by_keys = torch.empty_like(pieces.keys) if needs[2] else None  # (B H, T + lead, Y)
+    by_values = torch.empty_like(pieces.values) if needs[3] else None  # (B H, T + lead, Z)
+    all_T, all_R = pieces.empty(1), pieces.empty(1)  # (B H, N, T, 1)
+    for piece in pieces:
+        q, k, v = piece.rows(pieces.query), piece.seen(pieces.keys), piece.seen(pieces.values)
+        G_rows, a = piece.rows(G), piece.rows(along_query)  # (h, m, Z), (h, m, Y)
+        p, ds, u, product = piece.space(4)
+        piece.probabilities(lse2, p)
+        torch.bmm(G_rows, v.mT, out=ds)
+        ds.sub_(piece.rows(D)).mul_(p)
+        torch.baddbmm(u, a, k.mT, beta=0, alpha=scale, out=u)
+        if along_keys is not None:
+            u.baddbmm_(q, piece.seen(along_keys).mT, alpha=scale)
+        T = torch.mul(p, u, out=product).sum(-1, keepdim=True)  # (h, m, 1)
+        if own is not None:
+            T += piece.rows(own.pt)
+        piece.write(all_T, T)
+        pu = torch.mul(p, u.sub_(T), out=product)
+        piece.multiply(pu, v, 1.0, by_G)
+        if by_values is not None:
+            piece.add(by_values, pu, G_rows)
+        r = u.mul_(ds)
+        if along_values is not None:
+            d = piece.seen(along_values)  # (h, n, Z)
+            piece.write(by_G, torch.baddbmm(piece.rows(by_G), p, d))
+            r.addcmul_(p, torch.bmm(G_rows, d.mT, out=product))
+        R = r.sum(-1, keepdim=True)  # (h, m, 1)
+        if own is not None:
+            R += piece.rows(own.ds) * (piece.rows(own.t) - T) + piece.rows(own.pw)
+        piece.write(all_R, R)
+        r.addcmul_(p, R, value=-1)
+        piece.multiply(r, k, scale, by_query)
+        if along_keys is not None:
+            b = piece.seen(along_keys)  # (h, n, Y)
+            piece.write(by_query, torch.baddbmm(piece.rows(by_query), ds, b, alpha=scale))
+        if by_keys is not None:
+            piece.add(by_keys, r, q, scale)
+            piece.seen(by_keys).baddbmm_(ds.mT, a, alpha=scale)
+    by_G, by_query, all_T, all_R = (pieces.as_given(found) for found in (by_G, by_query, all_T, all_R))
+    return Curvature(by_G, by_query, pieces.by_column(by_keys), pieces.by_column(by_values), all_T, all_R)
 
 
 PASSES = Passes(forward, gradient, curvature)
@@ -381,6 +409,10 @@ class _Pieces:
         """Return (B H, N, T, ...) as (B, H, N T, ...)."""
         return by_row.view(*self.given.query.shape[:3], -1)
 
+    def by_column(self, found: Tensor | None) -> Tensor | None:
+        """Return (B H, T + lead, ...) as (B, H, T + lead, ...)."""
+        return None if found is None else found.unflatten(0, self.given.keys.shape[:2])
+
     def empty(self, width: int) -> Tensor:
         return self.query.new_empty((self.heads, self.samples, self.tokens, width))
 
@@ -391,84 +423,9 @@ class _Pieces:
         return self._buffers[:count]
 
 
-class _Curvature:
-    def __init__(
-        self,
-        given: Observed,
-        G: Tensor,
-        lse: Tensor,
-        D: Tensor,
-        along: Cotangents,
-        own: OwnRows | None,
-        needs: tuple[bool, ...],
-    ) -> None:
-        self.pieces = pieces = _Pieces(given)
-        self.scale = given.scale
-        self.G, self.D, self.lse2 = pieces.by_row(G), pieces.by_row(D), pieces.by_row(lse * LOG2_E)
-        self.a = pieces.by_row(along.query)  # (B H, N, T, Y)
-        self.b, self.d = (None if tensor is None else tensor.flatten(0, 1) for tensor in (along.keys, along.values))
-        self.own = None if own is None else OwnRows(*(pieces.by_row(rows) for rows in own))
-        self.by_G, self.by_query = pieces.empty(given.values.shape[3]), pieces.empty(given.query.shape[3])
-        self.by_keys = torch.empty_like(pieces.keys) if needs[2] else None
-        self.by_values = torch.empty_like(pieces.values) if needs[3] else None
-        self.T, self.R = pieces.empty(1), pieces.empty(1)  # (B H, N, T, 1)
-
-    def computed(self) -> Curvature:
-        for piece in self.pieces:
-            self._add(piece)
-        rows = (self.pieces.as_given(found) for found in (self.by_G, self.by_query, self.T, self.R))
-        by_G, by_query, T, R = rows  # (B, H, N T, Z, Y, 1 or 1)
-        heads = self.pieces.given.keys.shape[:2]
-        by_keys, by_values = (
-            None if found is None else found.unflatten(0, heads) for found in (self.by_keys, self.by_values)
-        )
-        return Curvature(by_G, by_query, by_keys, by_values, T, R)
-
-    def _add(self, piece: _Piece) -> None:
-        """Compute what belongs to the rows of a piece, and add what belongs to the columns that they see."""
-        q, k, v = piece.rows(self.pieces.query), piece.seen(self.pieces.keys), piece.seen(self.pieces.values)
-        G, a = piece.rows(self.G), piece.rows(self.a)  # (h, m, Z), (h, m, Y)
-        p, ds, u, product = piece.space(4)
-        piece.probabilities(self.lse2, p)
-        torch.bmm(G, v.mT, out=ds)
-        ds.sub_(piece.rows(self.D)).mul_(p)
-        torch.baddbmm(u, a, k.mT, beta=0, alpha=self.scale, out=u)
-        if self.b is not None:
-            u.baddbmm_(q, piece.seen(self.b).mT, alpha=self.scale)
-        T = torch.mul(p, u, out=product).sum(-1, keepdim=True)  # (h, m, 1)
-        if self.own is not None:
-            T += piece.rows(self.own.pt)
-        piece.write(self.T, T)
-        pu = torch.mul(p, u.sub_(T), out=product)
-        piece.multiply(pu, v, 1.0, self.by_G)
-        if self.by_values is not None:
-            piece.add(self.by_values, pu, G)
-        r = u.mul_(ds)
-        if self.d is not None:
-            d = piece.seen(self.d)  # (h, n, Z)
-            piece.write(self.by_G, torch.baddbmm(piece.rows(self.by_G), p, d))
-            r.addcmul_(p, torch.bmm(G, d.mT, out=product))
-        R = r.sum(-1, keepdim=True)  # (h, m, 1)
-        if self.own is not None:
-            R += piece.rows(self.own.ds) * (piece.rows(self.own.t) - T) + piece.rows(self.own.pw)
-        piece.write(self.R, R)
-        r.addcmul_(p, R, value=-1)
-        piece.multiply(r, k, self.scale, self.by_query)
-        if self.b is not None:
-            piece.write(
-                self.by_query, torch.baddbmm(piece.rows(self.by_query), ds, piece.seen(self.b), alpha=self.scale)
-            )
-        if self.by_keys is not None:
-            piece.add(self.by_keys, r, q, self.scale)
-            piece.seen(self.by_keys).baddbmm_(ds.mT, a, alpha=self.scale)
-
-
-OP = "self_slot_attention"
 LEAST_SCORES = (1 << 16, 1 << 18, 1 << 20)
 """N B H T (T + lead), from which on "auto" takes the closed form on a CPU, without derivatives, with first and with
-second ones.  Measured on one thread with Y = 64: there it takes as long as the definition, give or take a fifth, and
-less beyond (T = 256 and longer).  With second derivatives it takes half the definition's memory at T = 128, less than
-a third at T = 256."""
+second ones: there it takes as long as the definition on one thread with Y = 64."""
 WIDEST = 128
 """The fused kernels hold whole rows of heads in registers."""
 
@@ -487,21 +444,18 @@ def self_slot_attention(
 
         s_ij = scale q_i . k_j,   s_i,own = scale q_i . k_own,i
 
-    (Energy-Based Transformers, appendix C.6.)  The official code makes the same numbers: it appends a column to the
-    scores, and writes the own ones over the superdiagonal.
+    (Energy-Based Transformers, appendix C.6.)  N samples may share the observed keys and values of B sequences: row
+    n B + b of ``query``, ``own_key`` and ``own_value`` is sample n of sequence b.
 
-    Queries of N samples may share the observed keys and values of B sequences, which are then not copied: row n B + b
-    of ``query``, ``own_key`` and ``own_value`` is sample n of sequence b.
-
-    "reference" holds all scores.  "fused" (Triton) and "closed_form" (some rows at a time, where scores are many:
-    ``LEAST_SCORES``) have first and second derivatives in reverse mode; they keep o and lse alone.
+    "fused" (Triton) and "closed_form" (some rows at a time) have first and second derivatives in reverse mode; they
+    keep o and lse alone.
 
     Args:
         query, own_key: (N B, H, T, Y).
         own_value: (N B, H, T, Z).
         keys: (B, H, T + lead, Y), of the observed columns.
         values: (B, H, T + lead, Z).
-        lead: observed columns before the first token, which every row reads: 1 for the step token of "time_embed".
+        lead: observed columns before the first token, which every row reads.
         scale: 1/sqrt(Y) if None.
 
     Returns:
@@ -515,17 +469,16 @@ def self_slot_attention(
         raise ValueError(f"queries {tuple(query.shape)} do not fit keys {tuple(keys.shape)} and lead {lead}")
     order, width = derivative_order(*tensors), max(query.shape[3], values.shape[3])
     large = many_scores(query, keys, order)
-    way = choose(OP, WAYS, implementation, tensors, order=order, width=width, large=large)
+    way = choose("self_slot_attention", WAYS, implementation, tensors, order=order, width=width, large=large)
     return way(*tensors, lead, 1 / math.sqrt(query.shape[3]) if scale is None else float(scale))  # (N B, H, T, Z)
 
 
 def many_scores(query: Tensor, keys: Tensor, order: int) -> bool:
-    """Return whether the closed form pays for derivatives up to the order."""
+    """Return whether there are enough scores for the closed form, with derivatives up to the order."""
     return math.prod(query.shape[:3]) * keys.shape[2] >= LEAST_SCORES[min(order, 2)]
 
 
 def fused_passes() -> Passes:
-    """Return how Triton's kernels go over the observed columns."""
     from paper_repro.kernels.self_slot_attention import triton
 
     return Passes(triton.forward, triton.gradient, triton.curvature)

@@ -1,11 +1,11 @@
 """The residual step of nGPT (arXiv 2410.01131): from a state towards a branch's output on the unit sphere.
 
-The closed form takes some rows at a time: a pass then finds in the cache what the last left.  With u = f / |f|,
+With u = f / |f|,
 z = h + a (u - h), y = z / |z| and G the gradient of y,
 
     dz = (G - y (y . G)) / |z|,   dh = (1 - a) dz,   du = a dz,   df = (du - u (u . du)) / |f|,   da = sum dz (u - h)
 
-where the sum goes over rows.  The forward pass keeps h, f and the norms.
+where the sum goes over rows.
 """
 
 from collections.abc import Callable, Iterator
@@ -82,12 +82,9 @@ SHAPES = Shapes(h="... D", f="... D", alpha="D|1")
 
 
 def sphere_step(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool = True, implementation: str = "auto") -> Tensor:
-    """Compute unit(h + a (unit(f) - h)) with a = |alpha|, or alpha if not ``absolute`` (nGPT, equations 10 and 11;
-    A.2).
+    """Compute unit(h + a (unit(f) - h)), a = |alpha|, or alpha if not ``absolute`` (nGPT, equations 10 and 11; A.2).
 
-    unit(x) = x / |x| over the last dimension without an epsilon: a row of zeros gives NaN.  Computed in float32
-    (float64 where an input is).
-
+    unit(x) = x / |x| without an epsilon: a row of zeros gives NaN.  Computed in float32 (float64 where an input is).
     "fused" (Triton) and "closed_form" have first derivatives in reverse mode only.
 
     Args:

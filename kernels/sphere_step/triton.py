@@ -1,7 +1,7 @@
 """One pass forward and one backward in Triton: whole rows in registers, every element read once and written once.
 
 Programs stay and take every so many-th tile of rows: alpha is read once by each, and its gradient is summed in
-registers, then over programs in a fixed order.  Formulas: see ``closed_form``.
+registers, then over programs in a fixed order.  Formulas: see ``op``.
 """
 
 from typing import NamedTuple
@@ -24,10 +24,8 @@ WARPS_FORWARD, WARPS_BACKWARD = 64, 32
 class Configuration(NamedTuple):
     """How rows are laid on programs."""
 
-    rows: int
-    """In a tile."""
-    block: int
-    """Columns of a tile: the next power of two of the row's length."""
+    rows: int  # in a tile
+    block: int  # columns of a tile: the next power of two of the row's length
     warps: int
     programs: int
 

@@ -1,13 +1,11 @@
 """CEM's attention ("Recasting Transformer layers as energy models"): its values are its keys, its context stays.
 
-The closed form takes some rows of queries at a time.  With p = exp(s - lse), G the gradient of o, dp = G k^T and
-ds = p (dp - sum_j p dp), sums over queries i,
+With p = exp(s - lse), G the gradient of o, dp = G k^T and ds = p (dp - sum_j p dp), sums over queries i,
 
     o = p k,   dq = ds k / tau,   dk = p^T G + ds^T q / tau,   du = dS (h d) / tau,   d(h d) = dS^T u / tau
 
-where dS is ds summed over heads.  Large scores need that sum_j p, 1 but for rounding, divides the sum in ds.  Since
-values are keys, q and G meet the keys in one product, p and ds in another.  The rows of ds sum to 0, so what bias_cross
-gets is minus what bias_self gets: the sum of the diagonals.
+where dS is ds summed over heads.  Large scores need that sum_j p, 1 but for rounding, divides the sum in ds.  The rows
+of ds sum to 0: the gradient of bias_cross is minus that of bias_self, the sum of the diagonals.
 
 S inner steps are one op, whose backward pass computes again all but x_t and lse_t.  With G the gradient of x_{t+1},
 eta the step size, W the matrix that reads and O the one that writes, one step backwards is
@@ -56,10 +54,7 @@ class Piece(NamedTuple):
 
 
 class ClosedForm:
-    """For keys (B, T, H, Y) and h d (B, T, D) that stay; gradients of both are added up over ``backward`` calls.
-
-    All tensors of one dtype, float32 or float64.
-    """
+    """For keys (B, T, H, Y) and h d (B, T, D) that stay; gradients of both are added up over ``backward`` calls."""
 
     def __init__(self, keys: Tensor, context: Tensor | None, positions: Positions, tau: float) -> None:
         self.shape, self.tau = keys.shape, tau
@@ -91,7 +86,7 @@ class ClosedForm:
     def backward(
         self, direction: Tensor, query: Tensor, state: Tensor | None, lse: Tensor, out: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Compute o again, dq and du, given G (B, T, H, Y); ``out`` is not needed."""
+        """Compute o again, dq and du, given G (B, T, H, Y)."""
         if self.dkeys is None:
             self.dkeys = torch.zeros_like(self.keys)
             self.dcontext = None if self.context is None else torch.zeros_like(self.context)
@@ -123,7 +118,7 @@ class ClosedForm:
         return self.dkeys.transpose(1, 2), dcontext, self.diagonal, -self.diagonal
 
     def _bias(self, positions: Positions) -> Tensor:
-        """Return (H, q, columns): the last of them for the keys that a piece's queries see, whichever piece it is."""
+        """Return (H, q, columns), whose last columns are those of the keys that a piece's queries see."""
         tokens = self.shape[1]
         rows = min(tokens, ROWS)
         before = (tokens - 1) // rows * rows
@@ -286,7 +281,7 @@ def _each(gradients: list[Tensor], *tensors: Tensor) -> list[Tensor]:
 
 
 LEAST_SCORES = 1 << 19
-"""B H T^2 S, from which on "auto" takes the closed form on a CPU: below, its calls take longer than what they save."""
+"""B H T^2 S, from which on "auto" takes the closed form on a CPU."""
 SHAPES = Shapes(query="B T H Y", keys="B T H Y", state="B T D", context="B T D")
 POSITION_SHAPES = Shapes(slopes="H", bias_self="", bias_cross="")
 DESCENT_SHAPES = Shapes(x="B T D", keys="B T H Y", reading="N D", writing="N D", context="B T D", norm_weight="D")
@@ -313,8 +308,8 @@ def tied_attention(
     (CEM, equations 1 and 12, appendix B and Algorithm 1; the diagonal d is in the scores alone).  The energy of a token
     is -tau sum_k lse_ik.  Deviation: the paper adds + m_k |i - j|; a penalty is meant.
 
-    "reference" holds all H T^2 scores; "fused" (Triton) and "closed_form" (some rows of scores at a time, where these
-    are many: ``LEAST_SCORES``) have first derivatives of o in reverse mode only, and none of lse.
+    "fused" (Triton) and "closed_form" (some rows of scores at a time) have first derivatives of o in reverse mode only,
+    and none of lse.
 
     Args:
         query, keys: q and k, (B, T, H, Y).
@@ -362,9 +357,8 @@ def descend(
     and keys and context stay.  ``writing`` holds W^Q_k P_k of all heads, ``reading`` W^Q_k: the same tensor where
     P is the identity.  Gradients reach everything but ``slopes``.
 
-    "fused" and "closed_form" are one op, which keeps x_t and lse_t of each inner step and computes the rest again on
-    the way back; see ``tied_attention`` for what they can and for "auto".  Under CUDA's autocast the fused op attends
-    in autocast's dtype; x keeps its own.
+    "fused" and "closed_form" keep x_t and lse_t of each inner step and compute the rest again on the way back, see
+    ``tied_attention``.  Under CUDA's autocast the fused op attends in autocast's dtype; x keeps its own.
 
     Args:
         x: x_0, (B, T, D).
@@ -379,8 +373,6 @@ def descend(
     DESCENT_SHAPES.check(x, keys, reading, writing, context, norm_weight)
     if not isinstance(num_steps, int) or num_steps < 1:
         raise ValueError(f"num_steps must be a whole number of at least 1, got {num_steps!r}")
-    if not (math.isfinite(step_size) and math.isfinite(norm_eps) and norm_eps >= 0):
-        raise ValueError(f"step_size and norm_eps must be finite numbers, got {step_size!r} and {norm_eps!r}")
     if reading.shape[0] != keys.shape[2] * keys.shape[3]:
         raise ValueError(f"reading and writing must be (H Y, D), got {tuple(reading.shape)}")
     positions = _positions(keys, tau, slopes, bias_self, bias_cross)
@@ -404,9 +396,8 @@ def descend(
     keys, reading, writing = (value.to(dtype) for value in (keys, reading, writing))
     context = None if context is None else context.to(dtype)  # (B, T, D)
     numbers = num_steps, float(step_size), float(tau), float(norm_eps)
-    out, _, _ = Descent.apply(x, keys, reading, writing, context, norm_weight, *positions, *numbers, attention)
-    found: Tensor = out  # (B, T, D)
-    return found
+    out: Tensor = Descent.apply(x, keys, reading, writing, context, norm_weight, *positions, *numbers, attention)[0]
+    return out
 
 
 def _attention(

@@ -1,17 +1,14 @@
 """Attention whose values are its keys, in Triton.
 
-What the diagonal adds to a score is the same for all heads: one product of matrices makes it, C = u (h d)^T,
-(B, T, T) in float32, and the programs of the heads read its tiles.  It takes 128 MiB at B = 8 and T = 2,048 and is gone
-after the inner step.  To compute it in each program took 17 to 25 times as long as flash attention on an H100: with
-the numbers of twelve heads beside it no product filled the tensor cores.  The softmax is taken on the way; every sum
+What the diagonal adds to a score is the same for all heads: C = u (h d)^T, (B, T, T) in float32, whose tiles the
+programs of the heads read; to compute it in each took 17 to 25 times as long as flash attention on an H100.  Every sum
 has a fixed order, nothing is added atomically.
 
 The backward pass (formulas: see ``op``) goes over keys for dq, over queries for both terms of dk, and, if there is a
 diagonal, over heads for dS, ds summed over them, (B, T, T) in the keys' dtype; du and d(h d) are products of it.
 
 A program takes some queries (or keys) of one head of a sequence and goes over the others; that of ``over_heads`` takes
-some pairs of both and goes over heads.  Heads of a width like 72 are read as two powers of two, 64 and 16 columns, the
-second called the tail.
+some pairs of both and goes over heads.  Heads of a width like 72 are read as 64 and 16 columns, the second the tail.
 
 Legend: B sequences, T tokens, D width, H heads, Y head width.
 """
@@ -37,23 +34,19 @@ MOST = 64
 class Tiles(NamedTuple):
     """A program keeps ``own`` queries (or keys) of one head and goes over the others, ``other`` at a time."""
 
-    block: int
-    """The first columns of a head, a power of two."""
-    tail: int
-    """Columns beside them, a power of two or 0: a head of 72 takes 64 + 16 where one power of two would be 128."""
+    block: int  # the first columns of a head, a power of two
+    tail: int  # columns beside them, a power of two or 0
     own: int
     other: int
     warps: int
-    stages: int
-    """How many tiles are fetched ahead."""
+    stages: int  # how many tiles are fetched ahead
 
 
 def tiles(width: int, element_size: int, own_keys: bool = False) -> Tiles:
-    """Choose tiles for heads of Y = ``width`` columns, at least 1, of ``element_size`` bytes.
+    """Choose tiles for heads of Y = ``width`` columns of ``element_size`` bytes.
 
-    In bfloat16 they are the fastest of six to ten that were tried on an H100, at Y = 64, 72 and 84: square, but where a
-    program keeps keys (``own_keys``) it holds two sums of heads' columns and meets half as many queries if these have a
-    tail.
+    In bfloat16 they are the fastest of six to ten that were tried on an H100, at Y = 64, 72 and 84: square, but a
+    program that keeps keys (``own_keys``) meets half as many queries if these have a tail.
     """
     block, tail = _columns(width)
     columns = block + tail
@@ -81,14 +74,8 @@ def _power_below(count: int) -> int:
     return 1 << (count.bit_length() - 1)
 
 
-
-
 class Attention:
-    """As ``closed_form.Attention``; computed in float32 (float64 where an input is).
-
-    Query, keys, state and context may have different dtypes; products of matrices are computed in the keys' dtype, in
-    float32 with TF32 only where torch.set_float32_matmul_precision allows it.
-    """
+    """As ``op.ClosedForm``; computed in float32 (float64 where an input is), matrix products in the keys' dtype."""
 
     def __init__(self, keys: Tensor, context: Tensor | None, positions: Positions, tau: float) -> None:
         self.keys, self.tau = keys.contiguous(), tau
@@ -195,15 +182,24 @@ def _load_positions(slopes, bias_self, bias_cross, head, WIDE: tl.constexpr):  #
 
 @triton.jit
 def _load(x, token, tokens, row, FIRST: tl.constexpr, COUNT: tl.constexpr, Y: tl.constexpr, DOT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Load COUNT columns, from FIRST on, of the tokens of one head, (tokens of the tile, COUNT); 0 beside its Y.
-
-    ``row``: numbers between two tokens.  Tokens beyond the last are read as the last.
-    """
+    """Load COUNT columns from FIRST on, 0 beside Y, of a head's tokens, ``row`` numbers apart."""
     column = FIRST + tl.arange(0, COUNT)
     at = x + tl.minimum(token, tokens - 1)[:, None] * row + column[None, :]
     if FIRST + COUNT <= Y:
         return tl.load(at).to(DOT)
     return tl.load(at, mask=(column < Y)[None, :], other=0.0).to(DOT)
+
+
+@triton.jit
+def _load_both(  # type: ignore[no-untyped-def]
+    x, token, tokens, row, Y: tl.constexpr, BLOCK: tl.constexpr, TAIL: tl.constexpr, DOT: tl.constexpr
+):
+    """Load the first columns of a head and its tail; without one the first twice.  Beyond the last token the last."""
+    first = _load(x, token, tokens, row, 0, BLOCK, Y, DOT)  # (tokens of the tile, BLOCK)
+    tail = first
+    if TAIL > 0:
+        tail = _load(x, token, tokens, row, BLOCK, TAIL, Y, DOT)  # (tokens of the tile, TAIL)
+    return first, tail
 
 
 @triton.jit
@@ -224,10 +220,7 @@ def _products(a, a_tail, b, b_tail, TAIL: tl.constexpr, PRECISION: tl.constexpr)
 
 @triton.jit
 def _load_shared(at, present, MASKED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Load a tile of C; keys beyond the last, which a tile below the diagonal does not have, get 0.
-
-    The compiler must see that neighbours lie side by side: to read the last key in their place took four times as long.
-    """
+    """Load a tile of C; keys beyond the last get 0: to read the last in their place took four times as long."""
     if MASKED:
         return tl.load(at, mask=present, other=0.0)
     return tl.load(at)
@@ -254,10 +247,7 @@ def _attend(  # type: ignore[no-untyped-def]
     """Go over the keys from ``first`` to ``last``."""
     for start in range(first, last, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
-        k = _load(keys, column, tokens, between, 0, BLOCK, Y, DOT)  # (COLUMNS, BLOCK)
-        k_tail = k
-        if TAIL > 0:
-            k_tail = _load(keys, column, tokens, between, BLOCK, TAIL, Y, DOT)
+        k, k_tail = _load_both(keys, column, tokens, between, Y, BLOCK, TAIL, DOT)  # (COLUMNS, BLOCK or TAIL)
         products = _products(q, q_tail, k, k_tail, TAIL, PRECISION)  # (ROWS, COLUMNS)
         if SHARED:
             products += _load_shared(shared + column[None, :], (column < tokens)[None, :], DIAGONAL)
@@ -285,12 +275,9 @@ def forward(  # type: ignore[no-untyped-def]
     between, at = heads * Y, (sequence * tokens * heads + head) * Y
     row = tile * ROWS + tl.arange(0, ROWS)
     slope, own, cross = _load_positions(slopes, bias_self, bias_cross, head, WIDE)
-    q = _load(query + at, row, tokens, between, 0, BLOCK, Y, DOT)  # (ROWS, BLOCK)
-    q_tail = q
+    q, q_tail = _load_both(query + at, row, tokens, between, Y, BLOCK, TAIL, DOT)  # (ROWS, BLOCK or TAIL)
     read = tl.zeros((ROWS, BLOCK), WIDE)
     read_tail = tl.zeros((ROWS, TAIL if TAIL > 0 else 16), WIDE)
-    if TAIL > 0:
-        q_tail = _load(query + at, row, tokens, between, BLOCK, TAIL, Y, DOT)
     total = tl.zeros((ROWS,), WIDE)
     largest = tl.full((ROWS,), float("-inf"), WIDE)
     shared += (sequence * tokens + tl.minimum(row, tokens - 1))[:, None] * tokens
@@ -329,17 +316,13 @@ def to_queries(  # type: ignore[no-untyped-def]
     between, at = heads * Y, (sequence * tokens * heads + head) * Y
     row = tile * ROWS + tl.arange(0, ROWS)
     slope, own, cross = _load_positions(slopes, bias_self, bias_cross, head, WIDE)
-    q = _load(query + at, row, tokens, between, 0, BLOCK, Y, DOT)  # (ROWS, BLOCK)
-    G = _load(direction + at, row, tokens, between, 0, BLOCK, Y, DOT)
-    o = _load(out + at, row, tokens, between, 0, BLOCK, Y, DOT)
+    q, q_tail = _load_both(query + at, row, tokens, between, Y, BLOCK, TAIL, DOT)  # (ROWS, BLOCK or TAIL)
+    G, G_tail = _load_both(direction + at, row, tokens, between, Y, BLOCK, TAIL, DOT)
+    o, o_tail = _load_both(out + at, row, tokens, between, Y, BLOCK, TAIL, DOT)
     mean = tl.sum(G.to(WIDE) * o.to(WIDE), axis=1)
-    q_tail, G_tail = q, G
     found = tl.zeros((ROWS, BLOCK), WIDE)
     found_tail = tl.zeros((ROWS, TAIL if TAIL > 0 else 16), WIDE)
     if TAIL > 0:
-        q_tail = _load(query + at, row, tokens, between, BLOCK, TAIL, Y, DOT)
-        G_tail = _load(direction + at, row, tokens, between, BLOCK, TAIL, Y, DOT)
-        o_tail = _load(out + at, row, tokens, between, BLOCK, TAIL, Y, DOT)
         mean += tl.sum(G_tail.to(WIDE) * o_tail.to(WIDE), axis=1)
     tl.store(delta + (sequence * tokens + row) * heads + head, mean, mask=row < tokens)
     normaliser, _ = _load_rows(lse, lse, sequence, row, tokens, heads, head)
@@ -348,10 +331,7 @@ def to_queries(  # type: ignore[no-untyped-def]
     for start in range(0, tl.minimum((tile + 1) * ROWS, tokens), COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         distance = row[:, None] - column[None, :]
-        k = _load(keys + at, column, tokens, between, 0, BLOCK, Y, DOT)  # (COLUMNS, BLOCK)
-        k_tail = k
-        if TAIL > 0:
-            k_tail = _load(keys + at, column, tokens, between, BLOCK, TAIL, Y, DOT)
+        k, k_tail = _load_both(keys + at, column, tokens, between, Y, BLOCK, TAIL, DOT)  # (COLUMNS, BLOCK or TAIL)
         products = _products(q, q_tail, k, k_tail, TAIL, PRECISION)  # (ROWS, COLUMNS)
         if SHARED:
             products += _load_shared(shared + column[None, :], (column < tokens)[None, :], True)
@@ -382,21 +362,14 @@ def to_keys(  # type: ignore[no-untyped-def]
     between, at = heads * Y, (sequence * tokens * heads + head) * Y
     column = tile * COLUMNS + tl.arange(0, COLUMNS)
     slope, own, cross = _load_positions(slopes, bias_self, bias_cross, head, WIDE)
-    k = _load(keys + at, column, tokens, between, 0, BLOCK, Y, DOT)  # (COLUMNS, BLOCK)
-    k_tail = k
+    k, k_tail = _load_both(keys + at, column, tokens, between, Y, BLOCK, TAIL, DOT)  # (COLUMNS, BLOCK or TAIL)
     found = tl.zeros((COLUMNS, BLOCK), WIDE)
     found_tail = tl.zeros((COLUMNS, TAIL if TAIL > 0 else 16), WIDE)
-    if TAIL > 0:
-        k_tail = _load(keys + at, column, tokens, between, BLOCK, TAIL, Y, DOT)
     shared += sequence * tokens * tokens + column[:, None]
     for start in range(tile * COLUMNS, tokens, ROWS):
         row = start + tl.arange(0, ROWS)
-        q = _load(query + at, row, tokens, between, 0, BLOCK, Y, DOT)  # (ROWS, BLOCK)
-        G = _load(direction + at, row, tokens, between, 0, BLOCK, Y, DOT)
-        q_tail, G_tail = q, G
-        if TAIL > 0:
-            q_tail = _load(query + at, row, tokens, between, BLOCK, TAIL, Y, DOT)
-            G_tail = _load(direction + at, row, tokens, between, BLOCK, TAIL, Y, DOT)
+        q, q_tail = _load_both(query + at, row, tokens, between, Y, BLOCK, TAIL, DOT)  # (ROWS, BLOCK or TAIL)
+        G, G_tail = _load_both(direction + at, row, tokens, between, Y, BLOCK, TAIL, DOT)
         normaliser, mean = _load_rows(lse, delta, sequence, row, tokens, heads, head)
         products = _products(k, k_tail, q, q_tail, TAIL, PRECISION)  # (COLUMNS, ROWS)
         if SHARED:
@@ -442,14 +415,9 @@ def over_heads(  # type: ignore[no-untyped-def]
     found = tl.zeros((ROWS, COLUMNS), WIDE)
     for head in range(heads):
         slope, own, cross = _load_positions(slopes, bias_self, bias_cross, head, WIDE)
-        q = _load(query + at, row, tokens, between, 0, BLOCK, Y, DOT)  # (ROWS, BLOCK)
-        G = _load(direction + at, row, tokens, between, 0, BLOCK, Y, DOT)
-        k = _load(keys + at, column, tokens, between, 0, BLOCK, Y, DOT)  # (COLUMNS, BLOCK)
-        q_tail, G_tail, k_tail = q, G, k
-        if TAIL > 0:
-            q_tail = _load(query + at, row, tokens, between, BLOCK, TAIL, Y, DOT)
-            G_tail = _load(direction + at, row, tokens, between, BLOCK, TAIL, Y, DOT)
-            k_tail = _load(keys + at, column, tokens, between, BLOCK, TAIL, Y, DOT)
+        q, q_tail = _load_both(query + at, row, tokens, between, Y, BLOCK, TAIL, DOT)  # (ROWS, BLOCK or TAIL)
+        G, G_tail = _load_both(direction + at, row, tokens, between, Y, BLOCK, TAIL, DOT)
+        k, k_tail = _load_both(keys + at, column, tokens, between, Y, BLOCK, TAIL, DOT)  # (COLUMNS, BLOCK or TAIL)
         normaliser, mean = _load_rows(lse, delta, sequence, row, tokens, heads, head)
         products = _products(q, q_tail, k, k_tail, TAIL, PRECISION) + of_all
         scores = _scores(products, distance, slope, own, cross, INVERSE_TAU, True)

@@ -1,8 +1,7 @@
 """A training step of EBT on noised images against one of DiT of its sizes: time, memory, and matrix products.
 
 The products say how much longer a step has to take at the least.  The two models have no result in common: the relative
-error is that of EBT's gradients by the ops for this device, against those by the definitions.  A last line holds the
-loading of a batch against EBT's step.
+error is that of EBT's gradients by the ops for this device, against those by the definitions.
 """
 
 from collections.abc import Iterator
@@ -10,12 +9,9 @@ from itertools import cycle
 from typing import Any, NamedTuple
 
 import torch
-from side_by_side import Comparison, Pair, relative_error, timed
+from side_by_side import Comparison, Pair, relative_error
 
 from paper_repro.base.configs import compose
-from paper_repro.datamodules.image_sources import Photographs
-from paper_repro.datamodules.images import ImageData
-from paper_repro.kernels.preferences import prefer
 from paper_repro.training.step_time import BATCHES, Stepper, StepSettings, build_stepper
 
 STEP: dict[str, Any] = {"accumulate": 1, "clip_norm": 1.0, "precision": "32-true", "rounds": 1, "unmeasured_rounds": 1}
@@ -40,12 +36,11 @@ INNER_STEPS = (1, 2)
 
 
 def compare(device: torch.device) -> Iterator[Comparison]:
-    """Compare EBT of one and two steps with DiT, then the loading of images with EBT's step."""
+    """Compare EBT of one and two steps with DiT."""
     size = ON_CPU if device.type == "cpu" else ON_GPU
     for count in INNER_STEPS:
         for compiled in (False, True):
             yield from _comparisons(size, count, compiled, device)
-    yield _loading(size, device)
 
 
 def _comparisons(size: Size, count: int, compiled: bool, device: torch.device) -> Iterator[Comparison]:
@@ -70,13 +65,3 @@ def _pair(size: Size, count: int, compiled: bool, device: torch.device) -> Pair:
         return build_stepper(config["model"], config, step, on, cycle(images))
 
     return Pair(lambda on: (stepper("ebt/image_ebt", thinking, on), stepper("ebt/dit", [], on)), "DiT", device)
-
-
-def _loading(size: Size, device: torch.device) -> Comparison:
-    """Compare the time in which one process loads a batch with that of EBT's step."""
-    data, pair = ImageData(Photographs(size.side, 2), batch_size=size.batch), _pair(size, 1, False, device)
-    drawn = iter(range(2**20))
-    case = f"loading squares of photographs, {size.batch} images of {size.side}"
-    with prefer("auto"):
-        load = lambda: data.train_batch(next(drawn))  # noqa: E731
-        return timed(case, "ms per batch", load, pair.ours.step, "a step of EBT", device)

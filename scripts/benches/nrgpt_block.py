@@ -1,6 +1,4 @@
-"""One step of NRGPT, forward and backward: the closed form against torch.func.grad of the same energy; and the memory
-that one training step of a Shakespeare model of width 512 adds to a process.
-"""
+"""One step of NRGPT, forward and backward: the closed form against torch.func.grad of the same energy."""
 
 import copy
 import math
@@ -9,11 +7,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from side_by_side import Comparison, added_memory, in_child, largest_error, timed
+from side_by_side import Comparison, largest_error, timed
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.kernels.preferences import prefer
 from paper_repro.models import nrgpt
 from paper_repro.training.counting import count_flops
 
@@ -23,15 +20,11 @@ WINDOW, STEPS_PER_ROUND = 256, 5
 
 
 def compare(device: torch.device) -> Iterator[Comparison]:
-    """Compare steps of width 128 on a CPU, of three widths elsewhere; the memory of a training step on a CPU."""
-    cpu = device.type == "cpu"
-    sizes = [(128, 8, 1.1)] if cpu else [(64, 64, 3.0), (128, 64, 3.0), (768, 16, None)]
+    """Compare steps of width 128 on a CPU, of three widths elsewhere."""
+    sizes = [(128, 8, 1.1)] if device.type == "cpu" else [(64, 64, 3.0), (128, 64, 3.0), (768, 16, None)]
     for width, batch_size, goal in sizes:
         for make in MODELS:
             yield _step(make, width, batch_size, goal, device)
-    if cpu:
-        for make in MODELS[:2]:
-            yield _memory(make)
 
 
 def _step(make: type[nrgpt.NRGPT], width: int, batch_size: int, goal: float | None, device: torch.device) -> Comparison:
@@ -87,23 +80,3 @@ def _pass(
         return [update.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
 
     return work
-
-
-def _memory(make: type[nrgpt.NRGPT]) -> Comparison:
-    ours, theirs = ([in_child(_added, make, recompute)] for recompute in (True, False))
-    case = f"{make.__name__}, D=512, 6 recurrences, batch 64, window {WINDOW}: memory of a training step (at most 4 GB)"
-    return Comparison(case, "MiB at the peak", ours, theirs, "all steps' activations kept")
-
-
-def _added(make: type[nrgpt.NRGPT], recompute: bool) -> float:
-    """Measure the MiB that building a model and one optimiser step of it add to the process's peak."""
-
-    def work() -> None:
-        model = make(65, WINDOW, 512, num_heads=2, num_steps=6, dropout=0.1)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        ids = torch.randint(65, (64, WINDOW))
-        with prefer(recompute=recompute):
-            functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten()).backward()
-        optimizer.step()
-
-    return added_memory(work, torch.device("cpu"))

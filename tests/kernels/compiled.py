@@ -75,7 +75,7 @@ def with_a_tail() -> None:
 
 
 def piece(gradient: bool) -> None:
-    softmax(meta(1024, 32000, dtype=BF16), meta(1024, dtype=torch.int64), -100, gradient)
+    softmax(meta(1024, 32000, dtype=BF16), meta(1024, dtype=torch.int64), gradient)
 
 
 def activated(scaled: bool) -> None:

@@ -2,7 +2,6 @@
 float64 1e-12, float32 1e-5."""
 
 import math
-from contextlib import nullcontext
 
 import pytest
 import torch
@@ -106,14 +105,3 @@ def test_dropout_acts_on_probabilities_and_is_not_shared_among_stacked_models(im
     assert 0 < int(kept.sum()) < 21
     with pytest.raises(RuntimeError, match="random"):
         torch.func.vmap(lambda *t: causal_attention(*t, 1.0, 0.5, implementation))(*_inputs(2, 1, 1, 6, 4))
-
-
-def test_where_second_derivatives_may_be_asked_for_fused_is_the_kernel_that_has_them() -> None:
-    leaves = [value.requires_grad_() for value in _inputs(1, 2, 3, 2)]
-    with differentiable(order=2):
-        ours = causal_attention(*leaves, implementation="fused")
-    torchs = causal_attention(*leaves, implementation="fused")
-    for out, refused in ((torchs, True), (ours, False)):
-        (first,) = torch.autograd.grad(out.square().sum(), leaves[0], create_graph=True)
-        with pytest.raises(RuntimeError, match="is not implemented") if refused else nullcontext():
-            torch.autograd.grad(first.sum(), leaves[1])

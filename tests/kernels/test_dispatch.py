@@ -1,6 +1,5 @@
 """What ``choose`` takes of made-up ways, and what it says."""
 
-import logging
 from collections.abc import Callable
 
 import pytest
@@ -80,19 +79,6 @@ def test_the_order_within_transforms_of_torch_func() -> None:
         assert _inside(lambda f: lambda x: func.jvp(f, (x,), (x,)), constant) == ANY_ORDER
     with torch.autograd.forward_ad.dual_level():
         assert derivative_order(constant) == ANY_ORDER
-
-
-def test_auto_takes_the_first_way_that_has_the_derivatives() -> None:
-    ways = (BARE, CLOSED, DEFINITION)
-    leaf = torch.ones(2, requires_grad=True)
-    assert _taken(*ways) == "by hand"
-    assert _taken(*ways, tensors=(leaf.detach(),)) == "without gradients"
-    assert _taken(CLOSED, DEFINITION, tensors=(leaf.detach(),)) == "definition", "it saves nothing without a gradient"
-    with differentiable():
-        assert _taken(*ways) == "definition"
-        assert _taken(*ways, order=1) == "by hand", "an order that is given wins over the scope"
-        assert _taken(*ways, tensors=(leaf.detach(),)) == "without gradients"
-    assert _taken(*ways, order=2) == "definition"
 
 
 @pytest.mark.parametrize(
@@ -209,15 +195,3 @@ def test_the_compiler_traces_the_choice() -> None:
         assert torch.equal(compiled(leaf), leaf.cos())
     inner = torch.compile(torch.func.grad(lambda x: op(x).sum()), backend="eager", fullgraph=True)
     assert torch.equal(inner(leaf), -leaf.sin())
-
-
-def test_a_kernel_that_is_passed_over_on_a_gpu_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("needs a GPU")
-    with caplog.at_level(logging.WARNING):
-        for _ in range(2):
-            odd = torch.ones(2, dtype=torch.complex64, device="cuda")
-            assert choose("said once", (KERNEL, DEFINITION), "auto", (odd,)) == "definition"
-    assert [record.message for record in caplog.records] == [
-        "said once: not computed by its kernel: it does not take torch.complex64"
-    ]

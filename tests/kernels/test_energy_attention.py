@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import choose
 from paper_repro.kernels.energy_attention import energy_attention, op
 from paper_repro.tests.support.ops import assert_same
 
@@ -97,12 +96,7 @@ def test_large_scores_do_not_overflow(implementation: str) -> None:
     assert all(bool(value.isfinite().all()) for value in found)
 
 
-def test_auto_takes_the_definition_where_gradients_are_asked_for() -> None:
+def test_results_that_are_written_elsewhere_have_no_gradient() -> None:
     query, key = _inputs(1, 2, 4, 3)
-    assert energy_attention(query.requires_grad_(), key, 1.0)[2].requires_grad
-    with torch.no_grad():
-        taken = choose("energy_attention", op.WAYS, "auto", (query, key))
-    assert taken is op._closed_form
-    for options in ({"implementation": "fused"}, {"implementation": "closed_form"}, {"out": (query, key)}):
-        with pytest.raises(ValueError, match="has no gradient, and one is asked for"):
-            energy_attention(query, key, 1.0, **options)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="has no gradient, and one is asked for"):
+        energy_attention(query.requires_grad_(), key, 1.0, out=(query, key))

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from paper_repro.kernels.scaled_swiglu import scaled_swiglu, scaled_swiglu_of_product, triton
-from paper_repro.models import common
 from paper_repro.tests.support.ops import ON_A_GPU, apart, assert_same, outcome
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 5e-6}
@@ -70,16 +69,14 @@ def test_behind_a_product_values_and_gradients_are_those_of_the_definition(imple
     assert_same(found(implementation), found("reference"), 1e-12)
 
 
-@pytest.mark.parametrize(("dtype", "is_folded"), [(torch.float32, True), (torch.bfloat16, False)], ids=str)
-def test_weights_of_half_precision_are_not_folded(
-    dtype: torch.dtype, is_folded: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[Tensor | None] = []
-    define = common.scaled_swiglu
-    monkeypatch.setattr(common, "scaled_swiglu", lambda *given: (seen.extend(given[1:]), define(*given))[1])
-    x, weight = (torch.ones(shape, dtype=dtype) for shape in ((2, 3), (8, 3)))
-    scaled_swiglu_of_product(x, weight, torch.ones(4), torch.ones(1))
-    assert [scale is None for scale in seen] == [is_folded] * 2
+def test_weights_of_half_precision_are_not_folded() -> None:
+    generator = torch.Generator().manual_seed(2)
+    x, weight = (torch.randn(*shape, generator=generator).bfloat16() for shape in ((20, 3), (8, 3)))
+    given = (x, weight, torch.full((4,), 1.001), torch.full((1,), 0.999))
+    definition = scaled_swiglu_of_product(*given, implementation="reference")
+    assert torch.equal(scaled_swiglu_of_product(*given), definition)
+    with pytest.raises(ValueError, match=r"it does not take torch\.bfloat16"):
+        scaled_swiglu_of_product(*given, implementation="closed_form")
 
 
 @ON_A_GPU

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from paper_repro.kernels.sphere_step import op, sphere_step, triton
-from paper_repro.tests.support.ops import ON_A_GPU, apart, assert_same, outcome
+from paper_repro.tests.support.ops import ON_A_GPU, apart, assert_same, kept_bytes, outcome
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
 FAST = ("fused", "closed_form")
@@ -52,16 +52,7 @@ def test_values_and_gradients_are_those_of_the_definition(
 @pytest.mark.parametrize("implementation", FAST)
 def test_what_is_kept_is_the_inputs_and_two_numbers_a_row(implementation: str) -> None:
     leaves = [value.requires_grad_() for value in _inputs(50, 8)]
-    known = {leaf.data_ptr() for leaf in leaves}
-    kept: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        kept[tensor.data_ptr()] = tensor.numel()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        sphere_step(*leaves, True, implementation)
-    assert sum(size for place, size in kept.items() if place not in known) == 2 * 50
+    assert kept_bytes(lambda: sphere_step(*leaves, True, implementation), *leaves) == 2 * 50 * 8
 
 
 @ON_A_GPU

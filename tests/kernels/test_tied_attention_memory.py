@@ -1,10 +1,13 @@
 """What T inner steps keep for the way back: x_t and lse_t of each, and nothing else; and what is alive at once."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from paper_repro.kernels.tied_attention import descend, op
+from paper_repro.tests.support.ops import kept_bytes
 
 B, J, D, K = 2, 48, 32, 4
 
@@ -17,38 +20,13 @@ def _given(shared: bool = True) -> list[Tensor | None]:
     return [value if shared or index != 4 else None for index, value in enumerate(drawn)]
 
 
-def _kept(num_steps: int, implementation: str, shared: bool = True) -> int:
-    """Bytes of all storages that autograd keeps, those of the inputs left out."""
-    x, keys, reading, writing, context, weight = _given(shared)
-    assert x is not None and keys is not None and reading is not None and writing is not None
-    slopes = torch.full((K,), 0.5)
-    kept: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        out = descend(
-            *(x, keys, reading, writing, context, weight),
-            num_steps=num_steps,
-            tau=2.0,
-            slopes=slopes,
-            implementation=implementation,
-        )
-    assert out.requires_grad
-    given = {
-        value.untyped_storage().data_ptr()
-        for value in (x, keys, reading, writing, context, weight, slopes)
-        if value is not None
-    }
-    return sum(size for place, size in kept.items() if place not in given)
-
-
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("implementation", ["fused", "closed_form"])
 def test_each_further_step_keeps_a_state_and_its_normalisers(implementation: str, shared: bool) -> None:
-    kept = [_kept(num_steps, implementation, shared) for num_steps in (1, 2, 3)]
+    given, slopes = _given(shared), torch.full((K,), 0.5)
+    options: dict[str, Any] = {"tau": 2.0, "slopes": slopes, "implementation": implementation}
+    known = [value for value in (*given, slopes) if value is not None]
+    kept = [kept_bytes(lambda: descend(*given, num_steps=count, **options), *known) for count in (1, 2, 3)]  # noqa: B023
     state, normalisers, scalars = B * J * D * 4, B * J * K * 4, 2 * 4  # of the two biases that were not given
     assert kept[0] <= normalisers + scalars
     assert kept[1] - kept[0] == kept[2] - kept[1] == state + normalisers
@@ -67,8 +45,5 @@ def test_no_tensor_holds_the_scores_of_all_queries(monkeypatch: pytest.MonkeyPat
         return out
 
     monkeypatch.setattr(Tensor, "new_empty", recorded)
-    x, keys, reading, writing, context, weight = _given()
-    assert x is not None and keys is not None and reading is not None and writing is not None
-    out = descend(x, keys, reading, writing, context, weight, num_steps=1, tau=2.0, implementation="closed_form")
-    out.sum().backward()
+    descend(*_given(), num_steps=1, tau=2.0, implementation="closed_form").sum().backward()  # type: ignore[arg-type]
     assert made and max(made) <= 2 * 8 * J * K < B * K * J * J / 4

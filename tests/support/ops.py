@@ -33,3 +33,18 @@ def assert_same(found: Iterable[Tensor], expected: Iterable[Tensor], tolerance: 
 def apart(found: Tensor, expected: Tensor) -> float:
     """The norm of the difference over that of the expected numbers."""
     return float((found.double() - expected).norm() / expected.norm())
+
+
+def kept_bytes(forward: Callable[[], object], *given: Tensor) -> int:
+    """Bytes of all storages that autograd keeps of a forward pass, but for those of the tensors that are given."""
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = forward()  # held: what is kept must not be freed before it is counted
+    known = {tensor.untyped_storage().data_ptr() for tensor in given}
+    assert out is not None
+    return sum(size for place, size in kept.items() if place not in known)
