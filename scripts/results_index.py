@@ -133,7 +133,6 @@ def _totals(tables: Sequence[dict[str, Any]]) -> str:
 
 
 def _claims(tables: Sequence[dict[str, Any]]) -> str:
-    """Write the page of all claims."""
     found = [(table, claim) for table in counted(tables) for claim in table["claims"]]
     corrected, rows = adjusted([claim for _, claim in found]), []
     for (table, claim), p in zip(found, corrected, strict=True):
@@ -148,9 +147,7 @@ def _claims(tables: Sequence[dict[str, Any]]) -> str:
 
 
 def within_one_deviation() -> list[float]:
-    """Return the share of means of ten seeds that lie within one standard deviation of another mean of the same
-    distribution: of five repeats, and of infinitely many.
-    """
+    """Return the shares of means of ten seeds within one deviation of a mean of five and of infinitely many repeats."""
     return [2 * statistics.NormalDist().cdf(1 / math.sqrt(error)) - 1 for error in (1 / 10 + 1 / 5, 1 / 10)]
 
 
@@ -161,7 +158,6 @@ def _table(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> str:
 
 
 def _benches(folder: Path) -> str:
-    """Write the page that lists the ratios of every published bench beside their goals."""
     found: dict[str, list[list[str]]] = {"comparisons": [], "cells": [], "commands": []}
     missed, known = list[str](), spec.find()
     for path in sorted(folder.glob("*.json")):
@@ -210,10 +206,7 @@ def _command(one: Mapping[str, Any], where: str, code: str) -> list[str]:
 
 
 def _experiments(results: Path) -> Iterator[tuple[Path, str]]:
-    """Yield each experiment's file with a head that says what one published artifact that it feeds came to.
-
-    Where the head's own command trains a model at the paper's settings, the artifact is named as another command.
-    """
+    """Yield each experiment's file with a head that says what one published artifact that it feeds came to."""
     for path in sorted((CONF / "experiment").rglob("*.yaml")):
         bare = re.sub(rf"^{FIELD}.*\n(?:{NEXT}.*\n)*", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
         feeds = re.search(r"^# Feeds: .*\n", bare, re.MULTILINE)
@@ -229,7 +222,7 @@ def _experiments(results: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _expected(names: Iterable[str], results: Path, experiment: str) -> str:
-    """Name a measured value of the first of these artifacts that has a table, and its cost."""
+    """Return a measured value of the first of these artifacts that has a table, and its cost."""
     known = [spec.load(name) for name in names if name in spec.find()]
     for artifact in sorted(known, key=lambda artifact: artifact.experiment != experiment):
         for path in sorted((results / artifact.id).glob("*/table.json")):

@@ -1,7 +1,6 @@
-"""Reads a folder of results and writes the folder of a site, in which only files of an earlier build are replaced; and
-the rows of the headline table.
+"""Reads a folder of results, writes the folder of a site, and makes the rows of the headline table.
 
-``report.json`` lists the files of a site.  The same results give the same bytes.
+``report.json`` lists the files of a site; only these are replaced.  The same results give the same bytes.
 """
 
 import contextlib
@@ -57,7 +56,7 @@ class Result(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """A record on the disk, with the files beside it that have the hash that it names."""
+    """A record with the whole files beside it."""
 
     record: Record
     seal: str
@@ -65,7 +64,7 @@ class Kept(NamedTuple):
 
 
 class Use(NamedTuple):
-    """A place of a cell in a table: the values of the axes and the seed, or baseline and seed."""
+    """A place of a cell in a table: the values of the axes, or the baseline, and the seed."""
 
     result: Result
     place: Mapping[str, Any]
@@ -82,11 +81,7 @@ class Source(NamedTuple):
 
 
 def read(root: Path) -> Source:
-    """Read a folder of results.
-
-    Raises:
-        UsageError: there is no table, or a table or bench is damaged; the message names it.
-    """
+    """Read a folder of results; raises UsageError where there is no table, or one is damaged."""
     paths = [path for path in sorted(root.glob("*/*/*/table.json")) if path.parents[2].name not in ("cells", "bench")]
     if not paths:
         advice = "make some with reproduce.py, or give a folder that has them with from=DIR"
@@ -105,9 +100,8 @@ def _result(path: Path) -> Result:
     word = scale.partition("+")[0]
     try:
         document = json.loads(read_regular(path, MOST_BYTES))
-        for key, kind in KINDS.items():
-            if not isinstance(document[key], kind):
-                raise ValueError(f"'{key}' is no {kind.__name__}")
+        if wrong := next((key for key, kind in KINDS.items() if not isinstance(document[key], kind)), ""):
+            raise ValueError(f"'{wrong}' is no {KINDS[wrong].__name__}")
         if (document["artifact"], document["scale"]) != (name, word):
             raise ValueError(f"it is the table of {document['artifact']} at scale {document['scale']}")
         if wrong := next((cell for cell in document["cells"] if CELL.fullmatch(cell) is None), ""):
@@ -135,7 +129,6 @@ def damaged(path: Path, error: Exception) -> UsageError:
 
 
 def _records(root: Path) -> tuple[dict[str, Kept], dict[str, str]]:
-    """Return the records of a folder, and the reasons why others cannot be read."""
     found, broken = {}, {}
     for folder in sorted(one for one in (root / "cells").glob("*") if CELL.fullmatch(one.name)):
         path = folder / "record.json"
@@ -158,11 +151,7 @@ def _records(root: Path) -> tuple[dict[str, Kept], dict[str, str]]:
 
 
 def read_bench(path: Path) -> dict[str, Any]:
-    """Return the content of a bench's file.
-
-    Raises:
-        UsageError: it is damaged: not JSON, or it names a commit and has no seal, or its seal does not fit.
-    """
+    """Return the content of a bench's file; raises UsageError where it is no JSON, or its seal does not fit."""
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         given = content.pop(SEAL, None)
@@ -175,7 +164,6 @@ def read_bench(path: Path) -> dict[str, Any]:
 
 
 def bench_commit(bench: Mapping[str, Any]) -> str:
-    """Return the commit that a bench was measured at, in words."""
     if not bench.get("commit"):
         return "commit unknown"
     return str(bench["commit"])[:10] + (" with uncommitted changes" if bench["dirty"] else "")
@@ -184,8 +172,7 @@ def bench_commit(bench: Mapping[str, Any]) -> str:
 def write(folder: Path, files: Mapping[str, bytes]) -> None:
     """Make ``files`` the site in a folder: new, empty, or one that holds a site already.
 
-    The list names old and new files while they are written, so a build that was stopped can be repeated.  Raises
-    UsageError where the folder belongs to someone else, is in use or cannot be written, or a path leaves it.
+    The list names old and new files while they are written, so a build that was stopped can be repeated.
     """
     try:
         listed(folder)
@@ -215,7 +202,7 @@ def _list(folder: Path, names: Iterable[str]) -> None:
 
 
 def listed(folder: Path) -> list[str]:
-    """Return the files of the site in a folder, none of an empty one; raises UsageError where it is someone else's."""
+    """Return the files of the site in a folder; raises UsageError where it is someone else's."""
     if (folder.is_symlink() or folder.exists()) and not folder.is_dir():
         raise UsageError(f"{folder}: something else than a folder lies there; give a folder with to=DIR")
     inside = sorted(path.name for path in folder.iterdir() if path.name != LOCK) if folder.is_dir() else []
@@ -238,7 +225,7 @@ Table = Mapping[str, Any]
 
 
 class Headline(NamedTuple):
-    """One row of the headline table; ``claim`` is that of a table.json, None where no table has it."""
+    """One row of the headline table; no ``claim`` where no table has it."""
 
     name: str
     paper: str
@@ -265,7 +252,7 @@ def headlines(tables: Iterable[Table], record_of: Callable[[str], Record | None]
 
 
 def regime(table: Table, record_of: Callable[[str], Record | None]) -> str:
-    """Return data, parameters and training tokens (or examples) for each parameter of a table's models."""
+    """Return data, parameters and training tokens (or examples) a parameter of a table's models."""
     records = [record_of(cell) for cell, place in table["cells"].items() if "baseline" not in place]
     ratios, unit = list[float](), "examples"
     for record in records:

@@ -42,8 +42,7 @@ from paper_repro.tables.table import FITTED, NOT_BEATEN, OFF, REDUCED, REPRODUCE
 from paper_repro.tables.view import NOT_RUN, with_derived
 
 HERE = Path(__file__).parent
-EXAMPLES = RESULTS / "models"
-"""The folders of scripts/model_examples.py, by model."""
+EXAMPLES = RESULTS / "models"  # the folders of scripts/model_examples.py
 PAPERS = {"nrgpt": "NRGPT", "ngpt": "nGPT", "cet": "CET", "ebt": "EBT", "cem": "CEM"}
 MENU = {
     **{"index.html": "Results", "claims.html": "Claims", "figures.html": "Figures"},
@@ -54,15 +53,12 @@ TONES = {
     **dict.fromkeys((words.FAILS, words.OPPOSITE, OFF), "bad"),
     **{words.NO_DIFFERENCE: "little", words.CANNOT_TELL: "open", FITTED: "fitted"},
 }
-"""The colour of a word, as a class of the style sheet; of others it is ``mute``."""
 ORDER = (*words.VERDICTS, REPRODUCED, FITTED, OFF, REDUCED)
 DAMAGES = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What is raised where a file lacks something that its page shows."""
-PLACED = ("quantity", "verdict", "baseline", "beaten", "as_reference")
-"""The keys of a row that say no place; nor do those of means, spreads and seeds."""
+"""Errors of a file that lacks something which its page shows."""
+PLACED = ("quantity", "verdict", "baseline", "beaten", "as_reference")  # keys of a row that say no place
 SHAPES = ("path", "rect", "circle", "line", "polyline", "polygon", "ellipse")
 KEPT = frozenset(("svg", "g", "use", "defs", "clipPath", "text", "tspan", "image", *SHAPES))
-"""The elements of an SVG that a page shows."""
 DARK = {"ground": "#1f1f1c", "ink": "#e9e6df", "rule": "#8f8b82", "grid": "#6d6a62", "soft": "#b5b0a5"}
 DARK |= {"blue": "#5ba9e6", "vermilion": "#ff8a3d", "green": "#35c69a", "purple": "#e07bb4", "violet": "#b18cff"}
 COLOURS = {"#000000": "ink", "#b0b0b0": "grid", "#cccccc": "grid", plots.BASELINE.lower(): "soft"}
@@ -83,11 +79,7 @@ class Built(NamedTuple):
 
 
 def build(results: Path, to: Path) -> Built:
-    """Write the site of a folder of results, which is only read.
-
-    Raises:
-        UsageError: a table or bench is damaged, or ``to`` is not ours, is in use or cannot be written.
-    """
+    """Write the site of a folder of results."""
     listed(to)
     files = Site(source := read(results)).files()
     write(to, files)
@@ -266,7 +258,7 @@ def _clean(node: ElementTree.Element) -> None:
 
 
 def grid(result: Result, source: Source) -> dict[str, Any]:
-    """Return the lines of a table: for each place and baseline the numbers of each quantity, and their records."""
+    """Return the lines of a table: the numbers of each quantity at each place, and their records."""
     artifact, rows = result.artifact, result.document["rows"]
     specs, metrics = (artifact.quantities, artifact.metrics) if artifact else ({}, {})
     there = dict.fromkeys(key for row in rows for key in row if key not in PLACED)
@@ -292,15 +284,11 @@ def grid(result: Result, source: Source) -> dict[str, Any]:
         cells.setdefault(at, []).append((place["seed"], cell))
     found = []
     for (*values, baseline, _), numbers in lines.items():
-        entries = [
-            (one, kind, entry(one["spec"], kind, numbers.get(one["name"])))
-            for one in quantities
-            for kind in one["kinds"]
-        ]
-        behind = [
-            (seed, cell, with_derived(kept.record, metrics) if (kept := source.records.get(cell)) else None)
-            for seed, cell in sorted(cells.get(("", baseline) if baseline else (*values, ""), []))
-        ]
+        columns = [(one, kind) for one in quantities for kind in one["kinds"]]
+        entries = [(one, kind, entry(one["spec"], kind, numbers.get(one["name"]))) for one, kind in columns]
+        own = sorted(cells.get(("", baseline) if baseline else (*values, ""), []))
+        kept = {cell: with_derived(source.records[cell].record, metrics) for _, cell in own if cell in source.records}
+        behind = [(seed, cell, kept.get(cell)) for seed, cell in own]
         named = labels(result, dict(zip(axes, values, strict=True)), baseline)
         found.append({"labels": named, "baseline": baseline, "entries": entries, "records": behind})
     titles = [artifact.axes[axis].title if artifact and axis in artifact.axes else axis for axis in axes]
@@ -308,7 +296,7 @@ def grid(result: Result, source: Source) -> dict[str, Any]:
 
 
 def labels(result: Result, place: Mapping[str, str], baseline: str) -> list[str]:
-    """Return the labels of a place; the first axis that a baseline leaves open carries its name."""
+    """Return the labels of a place; a baseline's name stands in the first one that it leaves open."""
     known = {axis: spec.values for axis, spec in result.artifact.axes.items()} if result.artifact else {}
     found = [known[axis][at].label if at in known.get(axis, {}) else at for axis, at in place.items()]
     if baseline and found:
@@ -346,7 +334,6 @@ def papers_of(found: Iterable[Result]) -> list[tuple[str, str]]:
 
 
 def counted(found: Iterable[str]) -> list[tuple[str, int]]:
-    """Count words, in the order in which pages name them."""
     return sorted(Counter(found).items(), key=lambda one: (ORDER.index(one[0]) if one[0] in ORDER else len(ORDER), one))
 
 
@@ -370,8 +357,7 @@ def place(use: Use) -> str:
 def curve(points: Mapping[str, Any]) -> dict[str, Any]:
     """Return the finite values of a curve and their marks in a drawing of 320 by 130; nothing for none."""
     pairs = zip(points.get("step", ()), points.get("value", ()), strict=False)
-    kept = [(step, value) for step, value in pairs if math.isfinite(step) and math.isfinite(value)]
-    if not kept:
+    if not (kept := [(step, value) for step, value in pairs if math.isfinite(step) and math.isfinite(value)]):
         return {}
     steps, values = zip(*kept, strict=True)
     across, up = (max(steps) - min(steps)) or 1, (max(values) - min(values)) or 1

@@ -7,7 +7,6 @@ values the factors (``{times: 2}``), wherever they are written.  Of axis values 
 
 import contextlib
 import itertools
-import math
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,18 +14,14 @@ from typing import Any
 
 from paper_repro.base import configs
 from paper_repro.base.configs import LARGEST, Node, Override
-from paper_repro.base.errors import UsageError, nearest
+from paper_repro.base.errors import nearest
 from paper_repro.cells.planned import Key
 
 SCALES = SMOKE, *_ = ("smoke", "cpu", "gpu", "paper")
 ABOUT_SMOKE = "a few steps of tiny models, to see that everything runs."
-EXACT = "exact"
-"""The scale of arithmetic and counting: nothing is trained, so every scale word means the same."""
+EXACT = "exact"  # the scale of arithmetic and counting
 COMPARABLE = ("paper", EXACT)
-"""The scales whose numbers may be held against the paper's, where the YAML does not say otherwise."""
 MOST_SEEDS = 1000
-MOST_POINTS = 100_000
-"""How many points the product of an artifact's axes may have; the largest here has 2,268."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +45,6 @@ class AxisValue:
     """Further overrides by scale, for example a smaller width; they win over the scale's own."""
     beside: dict[str, dict[str, Overrides]] = field(default_factory=dict)
     """Further overrides by axis and value of another axis, for what follows from both."""
-    experiment: str | None = None
-    """The experiment of its cells; None: the artifact's."""
 
     @property
     def number(self) -> int | float | None:
@@ -83,26 +76,18 @@ class Axis:
                 raise listed.error("'values' lists a value twice")
         else:
             children = listed.items()
-        if not children:
-            raise node.error("an axis needs at least one value")
         values = {name: _axis_value(name, child, entries.get("sets")) for name, child in children.items()}
         return cls(configs.convert(str, entries["title"]) if "title" in entries else title, values)
 
 
-CHANGED = "setting"
-"""The axis of an artifact that gives ``overrides``: without them, and with them."""
+CHANGED = "setting"  # the axis of an artifact that gives ``overrides``: without them, and with them
 
 
 def with_change(axes: Mapping[str, Axis], change: Node, scales: Sequence[str]) -> dict[str, Axis]:
-    """Return the axes and one more, which compares what they give with the same under some overrides.
-
-    Raises:
-        UsageError: with file and line, an axis has that name, or there is no override.
-    """
+    """Return the axes and one more, which compares what they give with the same under some overrides."""
     own = Overrides.from_yaml(change)
     if CHANGED in axes or not own.items:
-        wrong = "it is empty" if not own.items else f"they make an axis '{CHANGED}', and there is one"
-        raise change.error(f"'overrides': {wrong}; give the values of an axis")
+        raise change.error(f"'overrides' make an axis '{CHANGED}': it is empty, or there is one of that name")
     label = ", ".join(f"{item.key}={item.value}" for item in own.items)
     values = {"default": AxisValue("unchanged"), "changed": AxisValue(label, at_scale=dict.fromkeys(scales, own))}
     return {**axes, CHANGED: Axis("Setting", values)}
@@ -158,10 +143,6 @@ class MoreSeeds:
     at: dict[str, list[str]]
     seeds: int
 
-    def __post_init__(self) -> None:
-        if self.seeds < 1:
-            raise ValueError(f"seeds is a number above 0, not {self.seeds}")
-
 
 @dataclass(frozen=True)
 class Scale(Restriction):
@@ -211,7 +192,6 @@ class Scale(Restriction):
 
 
 def seed_problems(seeds: Sequence[int]) -> Iterator[str]:
-    """Yield what is wrong with a list of seeds."""
     if not seeds:
         yield "seeds: at least one is needed"
     for seed in seeds:
@@ -224,16 +204,7 @@ def seed_problems(seeds: Sequence[int]) -> Iterator[str]:
 
 
 def points(axes: Mapping[str, Axis]) -> list[Key]:
-    """Return every point of the axes' product, the last axis running fastest.
-
-    Raises:
-        UsageError: there are more than ``MOST_POINTS``.
-    """
-    sizes = {name: len(axis.values) for name, axis in axes.items()}
-    count = math.prod(sizes.values())
-    if count > MOST_POINTS:
-        product = " x ".join(f"{name} ({size})" for name, size in sizes.items())
-        raise UsageError(f"the axes {product} have {count:,} points together; at most {MOST_POINTS:,} are planned")
+    """Return every point of the axes' product, the last axis running fastest."""
     choices = [[(name, value) for value in axis.values] for name, axis in axes.items()]
     return [tuple(key) for key in itertools.product(*choices)]
 
@@ -266,13 +237,11 @@ def _with_number(axes: Mapping[str, Axis], place: Mapping[str, str], item: Overr
 
 
 def unknown(kind: str, names: Iterable[str], known: Iterable[str]) -> Iterator[str]:
-    """Yield what is wrong with names that are not among the known ones."""
     known = list(known)
     return (f"unknown {kind} '{name}'{nearest(name, known)}" for name in names if name not in known)
 
 
 def place_problems(axes: Mapping[str, Axis], place: Mapping[str, str]) -> Iterator[str]:
-    """Yield what is wrong with a partial place."""
     for axis, value in place.items():
         if axis not in axes:
             yield from unknown("axis", [axis], axes)

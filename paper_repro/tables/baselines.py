@@ -1,14 +1,8 @@
 """Trivial baselines: what is reached without learning on the data of a model.
 
-A baseline is a cell with a record of its own: the config of the artifact's scale with the models' data, and a task that
-trains nothing.  Its id follows from task, seed and data, so artifacts on the same data share it.  What follows without
-data (chance among four answers) is written in the YAML with its reason.  ``papers/baselines.yaml`` defines baselines;
-an artifact names the metrics that each bounds:
-
-    baselines:
-      bigram: {metrics: [val_loss]}
-
-A model that is not better than its baseline is marked in the table, and claims that read it say so.
+A baseline is a cell with the config of the artifact's scale, the models' data, and a task that trains nothing, which
+artifacts on the same data share.  ``papers/baselines.yaml`` defines baselines, and an artifact names what they bound:
+``baselines: {bigram: {metrics: [val_loss]}}``.  A model that does not beat its baseline is marked in the table.
 """
 
 import functools
@@ -52,10 +46,9 @@ class Baseline:
     values: dict[str, float] = field(default_factory=dict)
     """Values that need no data, by metric; ``about`` gives the reason."""
     at: dict[str, str] = field(default_factory=dict)
-    """Axis values at which it is measured, where models differ in data that it does not depend on."""
+    """Axis values at which it is measured, where models differ in other data."""
     judges: str = MODEL
-    """What a model that does not beat it cannot support: any claim (model), claims that read one of the metrics
-    (metrics), or none (nothing)."""
+    """The claims that a model which does not beat it cannot support: all, those that read ``metrics``, or none."""
 
     @classmethod
     def from_yaml(cls, node: Node) -> "Baseline":
@@ -82,9 +75,10 @@ class Baseline:
             if values.get(key, words[0]) not in words:
                 raise entries[key].error(f"{key} is {', '.join(words)}, not {values[key]!r}")
         values["metrics"] = {name: name for name in values.get("values", {})}
-        if (named := entries.get("metrics")) is not None:
-            listed = [child.text() for child in named.elements()] if named.is_sequence else []
-            values["metrics"] = {n: n for n in listed} if named.is_sequence else configs.convert(dict[str, str], named)
+        if (named := entries.get("metrics")) is not None and named.is_sequence:
+            values["metrics"] = {child.text(): child.text() for child in named.elements()}
+        elif named is not None:
+            values["metrics"] = configs.convert(dict[str, str], named)
         if not values["metrics"] and values.get("judges") != NOTHING:
             raise node.error(f"baseline '{node.name}' bounds no metric: give it 'metrics', or judges: nothing")
         if "task" in entries:
@@ -94,11 +88,9 @@ class Baseline:
         return cls(**values)
 
     def overrides(self, scale: str) -> list[Override]:
-        """Return the overrides that make the baseline's config at a scale out of the models'."""
         return [*self.task, *self.at_scale.get(scale, Overrides()).items]
 
     def problems(self, axes: Mapping[str, Axis], metrics: Mapping[str, Any], scales: Sequence[str]) -> Iterator[str]:
-        """Yield what is wrong with it in its artifact."""
         yield from (f"at: {problem}" for problem in place_problems(axes, self.at))
         for metric in dict.fromkeys([*self.metrics, *self.values]):
             if metric not in metrics or not metrics[metric].measured:
@@ -109,9 +101,9 @@ class Baseline:
 
 
 @functools.cache
-def registry(path: Path = LIST) -> dict[str, Node]:
+def registry() -> dict[str, Node]:
     """Return the definitions of ``papers/baselines.yaml`` by name."""
-    return configs.read(path).items()
+    return configs.read(LIST).items()
 
 
 @dataclass(frozen=True)
@@ -122,10 +114,8 @@ class PlannedBaseline:
     spec: Baseline
     keys: frozenset[Key]
     cells: dict[int, PlannedCell]
-    """By seed; none where the values are given."""
 
     def common(self) -> dict[str, str]:
-        """Return the axis values that all its models have."""
         first, *others = map(dict, sorted(self.keys))
         return {axis: value for axis, value in first.items() if all(other[axis] == value for other in others)}
 
@@ -155,7 +145,6 @@ class MeasuredBaseline:
         return values(self.found if found is None else found, self.spec.metrics.get(metric, metric))
 
     def lack(self, metric: str) -> str:
-        """Return why there is no number for a metric."""
         if not self.found:
             return next((cell.missing for cell in self.plan.cells.values() if cell.missing), "not run")
         seed, record = min(self.found.items())
@@ -181,10 +170,9 @@ def values(found: Mapping[int, Record], name: str) -> dict[int, float]:
 
 
 def difference(model: Samples, baseline: Samples) -> Interval:
-    """Return the interval of a model's mean less its baseline's.
+    """Return the interval of a model's mean less its baseline's: paired where the baseline has all seeds of the model.
 
-    It is paired where the baseline has all seeds of the model.  A baseline that is the same in all of its seeds is a
-    number; of one that varies with the seed the interval is Welch's.
+    Else a baseline that is the same in all of its seeds is a number, and with one that varies the interval is Welch's.
     """
     first, *others = {*baseline.values()}
     if not others and not model.keys() <= baseline.keys():
@@ -213,11 +201,7 @@ class Shortfall:
 
 
 def shortfall(view: Any, key: Key, metric: str | None) -> Shortfall | None:
-    """Return why the model at a place supports no claim; None if it beats its baselines, or has no result.
-
-    Args:
-        metric: the metric that was read; None for its files or records.
-    """
+    """Return why the model at a place supports no claim on a metric (None: on its files); None if it beats them."""
     found, absent = view.results(view.point(dict(key))), None
     for one in view.baselines:
         for name in one.bounded(metric) if key in one.plan.keys else ():
@@ -233,12 +217,11 @@ def shortfall(view: Any, key: Key, metric: str | None) -> Shortfall | None:
 
 
 def label(artifact: Any, key: Key) -> str:
-    """Return the labels of a place, with commas."""
     return ", ".join(artifact.axes[axis].values[value].label for axis, value in key)
 
 
 def title(one: MeasuredBaseline, several: bool, artifact: Any) -> str:
-    """Return the name of a baseline in a table; with the place of its models where there are several of the name."""
+    """Return the name of a baseline in a table, with its models' place where there are several of the name."""
     if not several or not (common := one.plan.common()):
         return one.spec.label
     varied = {axis for axis in common if len(artifact.axes[axis].values) > 1}

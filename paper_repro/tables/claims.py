@@ -1,9 +1,8 @@
 """Claims: one estimate with both sides named, a threshold, an interval of 95 % and a word.
 
 An estimate pools over places (sizes, kernels) by the geometric mean of ratios or the mean of differences, paired by
-seed.  Its parts are shown beside it and judge nothing.  At scale ``paper`` and for exact counts a claim ``holds`` or
-``fails``; at reduced scales the same is ``seen here`` or ``opposite here``, because it says little of the paper's
-models.
+seed; its parts judge nothing.  At scale ``paper`` and for exact counts a claim ``holds`` or ``fails``; at reduced
+scales the same is ``seen here`` or ``opposite here``.
 """
 
 import dataclasses
@@ -31,10 +30,8 @@ COMPUTED = "computed"
 FORMS = (RATIO, DIFFERENCE, COUNT, COMPUTED)
 LIMITS = ("above", "below", "at_least", "at_most", "between", "equals")
 LARGEST_EXPONENT = 700.0
-"""A logarithm above it is that of no number."""
 Place = dict[str, str]
-Records = Any
-"""A ``view.View``, whose module imports this one."""
+Records = Any  # a ``view.View``, whose module imports this one
 
 
 @dataclass(frozen=True)
@@ -116,9 +113,7 @@ class Contrast:
     def from_yaml(cls, kind: str, node: Node) -> "Contrast":
         named, sides = ("column", ("of",)) if kind == COUNT else ("metric", ("of", "to"))
         hints = {"over": list[str], "only": dict[str, list[str]], "best": dict[str, str]}
-        found = configs.entries(
-            node, sides, (named, "to", *(name for name in hints if kind != COUNT or name != "best"))
-        )
+        found = configs.entries(node, sides, (named, *hints))
         metric = configs.convert(str, found[named]) if named in found else None
         of, to = (Side.read(found[name], metric) if name in found else None for name in ("of", "to"))
         over, only, best = (configs.convert(hint, found[name]) if name in found else () for name, hint in hints.items())
@@ -160,7 +155,8 @@ class Contrast:
             return nothing("the scale runs no such cells")
         of, to = self._names(view)
         if self.kind == COUNT:
-            return count(of, {label: self._counted(view, place) for label, place in places}, to)
+            counted = {name: view.counted(self.of.metric, {**place, **self.of.place}) for name, place in places}
+            return count(of, counted)
         assert self.to is not None
         parts: dict[str, tuple[Samples, Samples]] = {}
         items: dict[str, dict[int, list[float]]] = {}
@@ -181,27 +177,17 @@ class Contrast:
         return dataclasses.replace(difference(of, to, parts, unit), factor=factor)
 
     def _best(self, view: "Records", place: Place) -> Place:
-        """Complete a place by the best value of each axis of ``best``."""
         for axis, metric in self.best.items():
             place = {**place, axis: view.best(place, axis, metric)}
         return place
 
     def _items(self, view: "Records", of: tuple[str, Place], to: tuple[str, Place]) -> dict[int, list[float]]:
-        """Return by seed the differences of the losses of single test batches; nothing where records lack them.
-
-        A ratio has them where its metric is exp of a test loss.
-        """
+        """Return by seed the differences of the losses of single test batches; nothing where records lack them."""
         files = [_item_file(view.artifact, self.kind, metric) for metric, _ in (of, to)]
         if files[0] is None or files[0] != files[1]:
             return {}
         left, right = (item_losses(view, files[0], place) for _, place in (of, to))
         return {seed: [a - b for a, b in zip(left[seed], right[seed], strict=True)] for seed in left.keys() & right}
-
-    def _counted(self, view: "Records", place: Place) -> float | None:
-        values = [view.counted(side.metric, {**place, **side.place}) for side in (self.of, self.to) if side is not None]
-        if None in values:
-            return None
-        return values[0] if len(values) == 1 else values[0] / values[1]
 
     def _names(self, view: "Records") -> tuple[str, str]:
         """Return the names of both sides: the metric, and the labels that tell their places apart from others."""
@@ -224,7 +210,7 @@ class Contrast:
 
 
 def item_losses(view: Records, file: str, place: Place) -> dict[int, list[float]]:
-    """Return by seed the losses of single batches that ``probes.item_losses`` kept in a file at a place."""
+    """Return by seed the losses of single batches that ``probes.item_losses`` kept in a file."""
     return {seed: json.loads(content)["losses"] for seed, content in view.attachments(file, place).items()}
 
 
@@ -264,16 +250,13 @@ class Estimate:
     """Why there is no estimate."""
 
     def shown(self, value: float) -> float:
-        """Return a value of an interval in the unit that is printed."""
         return math.exp(value) if self.logs and value < LARGEST_EXPONENT else value / self.factor
 
     @property
     def no_effect(self) -> float | None:
-        """The value that stands for no effect; None where there is none."""
         return {RATIO: 1.0, DIFFERENCE: 0.0, NUMBER: 1.0 if self.logs else 0.0}.get(self.kind)
 
     def numbers(self, interval: Interval) -> str:
-        """Write an estimate with its interval."""
         mean, low, high = (_number(self.shown(end), self.kind) for end in (interval.mean, interval.low, interval.high))
         unit = f" {self.unit}" if self.unit else ""
         if self.kind == COUNT:
@@ -282,16 +265,13 @@ class Estimate:
 
     @property
     def named(self) -> str:
-        """What is estimated: "loss of A / loss of B, geometric mean of 6"."""
-        joined = {RATIO: " / ", COUNT: " / ", DIFFERENCE: " - "}.get(self.kind, " - ").join(
-            filter(None, (self.of, self.to))
-        )
+        """Its words, for example "loss of A / loss of B, geometric mean of 6"."""
+        joined = (" / " if self.kind == RATIO else " - ").join(filter(None, (self.of, self.to)))
         pooled = ("geometric mean" if self.logs else "mean") + f" of {len(self.parts)}"
         return f"{joined}, {pooled}" if len(self.parts) > 1 and self.kind != COUNT else joined
 
     @property
     def text(self) -> str:
-        """The sentence of a table: names, number, interval and seeds."""
         if self.interval is None:
             return self.because
         found = f"{self.named} = {self.numbers(self.interval)}"
@@ -311,17 +291,12 @@ def _number(value: float, kind: str) -> str:
 
 
 def ratio(of: str, to: str, parts: Mapping[str, tuple[Samples, Samples]]) -> Estimate:
-    """Return the geometric mean over parts of ``of`` / ``to``, by seed.
-
-    Args:
-        of, to: the names of both sides.
-        parts: the values of both sides by seed, by the label of the part.
-    """
+    """Return the geometric mean over parts of ``of`` / ``to``; ``parts`` has both sides by seed, by label."""
     return _contrast(RATIO, of, to, parts, logs=True)
 
 
 def difference(of: str, to: str, parts: Mapping[str, tuple[Samples, Samples]], unit: str = "") -> Estimate:
-    """Return the mean over parts of ``of`` - ``to``, by seed; see ``ratio``."""
+    """Return the mean over parts of ``of`` - ``to``; see ``ratio``."""
     return _contrast(DIFFERENCE, of, to, parts, unit)
 
 
@@ -349,7 +324,6 @@ def _contrast(
     logs: bool = False,
     bound: Bound = "=",
 ) -> Estimate:
-    """Return the mean over parts of the differences of both sides, or of their logarithms."""
     if not parts or not all(left and right for left, right in parts.values()):
         return nothing("not run")
     if logs:
@@ -370,12 +344,7 @@ def share(of: str, counts: Mapping[int, tuple[int, int]]) -> Estimate:
 
 
 def items(of: str, to: str, values: Mapping[int, Sequence[float]], unit: str = "") -> Estimate:
-    """Return the mean over seeds and test items of a quantity, or of a difference ``of`` - ``to``.
-
-    Args:
-        of, to: the names of both sides; ``to`` may be empty.
-        values: by seed, one value for each item, the same items in the same order.
-    """
+    """Return the mean over seeds and test items of ``of``, or of ``of`` - ``to``; ``values`` has the items by seed."""
     return _over_items(DIFFERENCE if to else NUMBER, of, to, {"": values}, unit)
 
 
@@ -392,19 +361,18 @@ def _over_items(kind: str, of: str, to: str, parts: Mapping[str, Mapping[int, Se
     return Estimate(kind, of, to, stats.over_items(whole), kind == RATIO, unit, each, SEEDS_AND_ITEMS)
 
 
-def count(of: str, values: Mapping[str, float | None], to: str = "", unit: str = "") -> Estimate:
-    """Return exact values, by the label of the part; the claim holds if all of them lie in its range."""
+def count(of: str, values: Mapping[str, float | None], unit: str = "") -> Estimate:
+    """Return exact values, by the label of the part; a claim holds if all of them lie in its range."""
     known = {label: float(value) for label, value in values.items() if value is not None}
     if len(known) < len(values) or not known:
         return nothing("not run")
     low, high = min(known.values()), max(known.values())
     each = tuple((label, Interval(value, value, value, 1)) for label, value in known.items())
     found = Interval((low + high) / 2, low, high, 1)
-    return Estimate(COUNT, of, to, found, False, unit, each if len(each) > 1 else (), EXACT)
+    return Estimate(COUNT, of, "", found, False, unit, each if len(each) > 1 else (), EXACT)
 
 
 def nothing(because: str) -> Estimate:
-    """Return that there is no estimate, and why."""
     return Estimate("", "", because=because)
 
 
@@ -460,9 +428,6 @@ class Claim:
             if no_effect in self.threshold.limits and self.smallest is None:
                 yield f"claim '{self.id}' asks for an effect: {NO_SMALLEST}"
 
-    def is_of(self, scale: str) -> bool:
-        return not self.scales or scale in self.scales
-
 
 NO_SMALLEST = (
     "give 'smallest', the smallest effect that matters: {ratio: 0.02, reason: ...} or {absolute: 0.1, reason: ...}"
@@ -498,11 +463,7 @@ class Judgement:
 
 
 def judge(claim: Claim, view: Records) -> Judgement:
-    """Judge a claim, which may be judged at the view's scale, from records.
-
-    Raises:
-        UsageError: with file and line, it reads a metric that no record has, or lacks its smallest effect or function.
-    """
+    """Judge a claim from records; raises UsageError where it reads a metric that no record has."""
     noted, read = view.noting()
     function = (
         claim.form.estimate if isinstance(claim.form, Contrast) else view.artifact.function(claim.form, claim.line)

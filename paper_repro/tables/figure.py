@@ -33,17 +33,14 @@ else:  # matplotlib takes most of a second to import
     Axes = Canvas = Any
 
 Row = dict[str, Any]
-RATE_KEY, SPAN = "optimizer.lr", 2.0
-"""The key of a learning rate; losses further apart than this ratio stand on a logarithmic axis."""
+RATE_KEY = "optimizer.lr"
+SPAN = 2.0  # losses further apart than this ratio stand on a logarithmic axis
 DOTS_PER_INCH = 160
-LINE, CHARACTER = 0.12, 0.055
-"""Inches: the height of a line above or below a figure, and the width of one of its characters, at most on average."""
+LINE, CHARACTER, LEGEND_LINE = 0.12, 0.055, 0.19  # inches: heights of lines of text and legend, width of a character
 EVERYWHERE = ("%", "share", "parameters", "ratio", "pure number")
 """Beginnings of units that do not depend on the data or on the size of the models."""
 FLATTENS = 1.0
 """A baseline further from the data than so many times their span gets no line but a number at the edge."""
-LEGEND_LINE = 0.19
-"""Inches: the height of a line of the legend."""
 MOST_MARKS = 2000
 PAPER_LINE: Any = {"linestyle": "-.", "linewidth": 1.0}
 PAPER_MARK: Any = {"marker": "D", "markersize": 4.5, "markerfacecolor": plots.GROUND, "markeredgewidth": 1.1}
@@ -91,23 +88,17 @@ class PrintedNumber:
 class Figure(ABC):
     """One figure; the Python file beside the artifact's YAML holds a subclass."""
 
-    stem = "figure"
-    """The name of its files without their ending."""
+    stem = "figure"  # of its files' names
     is_appendix = False
-    """Whether it is the appendix of another figure."""
     marks = ""
-    """What dots, lines and bars are, in a sentence or two."""
+    """Describes dots, lines and bars in a sentence or two."""
     legend = True
-    """Whether labelled artists get a legend above the panels."""
     legend_title: str | None = None
-    baselines_drawn: tuple[str, ...] = ()
-    """The baselines that ``draw`` itself shows, by name."""
-    size: tuple[float, float] = (7.0, 4.0)
-    """Width and height in inches."""
+    size: tuple[float, float] = (7.0, 4.0)  # inches
     metric: str | None = None
-    """The metric on the vertical axis, whose baselines are drawn as lines; None where no panel shows one."""
+    """The metric on the vertical axis, whose baselines are drawn as lines."""
     printed_words = ""
-    """The sentence about the paper's numbers that are drawn; empty: that they are the paper's."""
+    """The sentence about the paper's numbers that are drawn, if not the usual one."""
     panels: slice = slice(None)
     """The panels that show the metric."""
 
@@ -125,7 +116,7 @@ class Figure(ABC):
         """Draw ``rows``, and nothing that is not in them."""
 
     def appendix(self) -> "Figure | None":
-        """Return the figure of what the main one leaves out, with a ``stem`` of its own; None for most."""
+        """Return the figure of what the main one leaves out, with a ``stem`` of its own."""
         return None
 
     def printed(self, rows: Sequence[Row]) -> list[PrintedNumber]:
@@ -188,10 +179,7 @@ class Figure(ABC):
 
 
 class SweepFigure(Figure):
-    """Loss over the settings of an artifact's sweeps: every run as a dot, a line through the means of each model.
-
-    There is a panel for each sweep and each place on its ``over`` axes besides the model's.
-    """
+    """Loss over the settings of each sweep: every run as a dot, a line through the means of each model."""
 
     marks = "Faint dots: seeds; marks and lines: means over seeds."
 
@@ -254,7 +242,6 @@ class SweepFigure(Figure):
 
 
 def figure_of(view: View, headline: str = "") -> Figure | None:
-    """Return the figure of the kind that the YAML names, or a Python file beside it or a base defines; else None."""
     kind = view.artifact.kind(view.artifact.figure, Figure)
     if kind is None:
         return None
@@ -266,10 +253,7 @@ def figure_of(view: View, headline: str = "") -> Figure | None:
 def baseline_lines(
     view: View, metric: str, place: Mapping[str, str] | None = None, panel: int | None = None
 ) -> list[BaselineLine]:
-    """Return the baselines of a metric, one for each baseline and each data of the models at a (partial) place.
-
-    Their height is the mean over seeds.
-    """
+    """Return the means of a metric's baselines, one for each data of the models at a (partial) place."""
     found = []
     for one in view.baselines:
         here = [key for key in one.plan.keys if (place or {}).items() <= dict(key).items()]
@@ -285,7 +269,6 @@ def drawable(view: View, numbers: Sequence[PrintedNumber]) -> list[PrintedNumber
 
 
 def _origin(view: View, rows: Sequence[Row]) -> str:
-    """Return scale, data, size, and how many seeds the rows have."""
     drawn = {row["seed"] for row in rows if isinstance(row.get("seed"), int)}
     by_setting = [set(found) for point in view.points.values() if (found := view.judged(point))]
     ran = set().union(*by_setting)
@@ -318,7 +301,7 @@ def _draw_printed(panels: Sequence[Axes], numbers: Sequence[PrintedNumber]) -> N
 
 
 def _draw_baselines(panels: Sequence[Axes], lines: Sequence[BaselineLine]) -> None:
-    """Draw baselines as dotted lines with their names; those far from the data as numbers at the edge."""
+    """Draw baselines as dotted lines; those far from the data as numbers at the edge."""
     for index, axes in enumerate(panels):
         own = [line for line in lines if line.panel in (None, index) and axes.axison]
         low, high = _reach(axes)
@@ -355,14 +338,13 @@ def _reach(axes: Axes) -> tuple[float, float]:
 
 
 def _label(axes: Axes, text: str, value: float, side: str, color: str) -> None:
-    """Write a name above a level line."""
     place: Any = {"xy": (float(side == "right"), value), "xycoords": axes.get_yaxis_transform(), "ha": side}
     shift = (-2, 2) if side == "right" else (2, 2)
     axes.annotate(text, xytext=shift, textcoords="offset points", fontsize=6, color=color, **place).set_in_layout(False)
 
 
 def _with_marks(rows: Sequence[Row], lines: Sequence[BaselineLine], printed: Sequence[PrintedNumber]) -> list[Row]:
-    """Return the rows of the CSV; those of the baselines and of the paper's numbers last, in columns of their own."""
+    """Return the rows of the CSV, those of baselines and of the paper's numbers last."""
     if not rows:
         return []
     further = [("baseline", "baseline_value")] * bool(lines) + [("paper", "paper_value")] * bool(printed)
@@ -375,7 +357,6 @@ def _with_marks(rows: Sequence[Row], lines: Sequence[BaselineLine], printed: Seq
 
 
 def _legend_entries(canvas: Canvas, printed: bool) -> dict[str, Any]:
-    """Return the labelled artists of all panels, each label once, the paper's numbers last."""
     from matplotlib.lines import Line2D
 
     found: dict[str, Any] = {}

@@ -18,7 +18,6 @@ from paper_repro.tables.spec import Agreement, Artifact
 
 TOKENS = "tokens"
 TOKEN_FACTORS = ("training.steps", "training.accumulate", "data.batch_size", "data.window")
-"""Their product is the number of tokens that a cell trains on."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +41,7 @@ class Plan:
 
     @property
     def altering(self) -> list[str]:
-        """The overrides that change results.
-
-        Those of the machine do not, but where cells measure time: there the keys that count in their ids do.
-        """
+        """The overrides that change results: of the machine's only those that count in the ids of timed cells."""
         timed = {key for cell in self.cells for key in identity.timed_keys(cell.config)}
         return [text for text in self.overrides if _alters(parse(text).key, timed)]
 
@@ -63,14 +59,9 @@ class Plan:
 def make(
     artifact: Artifact, scale: str = "cpu", seeds: Sequence[int] | None = None, overrides: Sequence[str] = ()
 ) -> Plan:
-    """Return the plan of an artifact.
-
-    Raises:
-        UsageError: a scale that the artifact lacks, bad seeds, overrides that do not fit the config, cells that are
-            compared and differ in what they must have in common, or too few values of an axis.
-    """
+    """Return the plan of an artifact; raises UsageError where cells that are compared are the same or disagree."""
     name, scale_spec = artifact.scale(scale)
-    as_written, artifact = artifact, artifact.at_scale(name)
+    artifact = artifact.at_scale(name)
     chosen = list(scale_spec.seeds if seeds is None else seeds)
     for problem in seed_problems(chosen):
         raise UsageError(f"seeds: {problem}")
@@ -80,16 +71,11 @@ def make(
         layers = configs.parse_all([*artifact.overrides(key, scale_spec), *overrides])
         own = scale_spec.seeds_at(key) if as_planned else chosen
         try:
-            composed = configs.compose_seeds(artifact.experiment_at(key), layers, own)
+            composed = configs.compose_seeds(artifact.experiment, layers, own)
             cells += (plan_cell(key, seed, config) for seed, config in zip(own, composed, strict=True))
         except UsageError as error:
             raise error if overrides else spec.named_first(artifact.path, error) from error
-    try:
-        _refuse_twins(artifact, cells, overrides)
-    except UsageError:
-        if overrides:
-            make(as_written, scale, seeds)  # says so where the overrides are not the reason
-        raise
+    _refuse_twins(artifact, cells, overrides)
     for rule in artifact.agree:
         _refuse_disagreement(artifact, rule, cells)
     trivial = tuple(_baselines(artifact, name, scale_spec, [cell for cell in cells if cell.seed in chosen], overrides))
@@ -97,7 +83,6 @@ def make(
 
 
 def _alters(key: str, timed: Set[str]) -> bool:
-    """Return whether an override of a key changes results, where those of the machine's keys ``timed`` do."""
     section, _, rest = key.partition(".")
     return section != MACHINE or (rest in timed if rest else bool(timed))
 
@@ -130,7 +115,7 @@ def _baselines(
         for key, own in measured.items():
             by_data.setdefault(identity.canonical_json(own[min(own)].config["data"]), []).append(key)
         for keys in by_data.values():
-            below = dict(zip(seeds, configs.compose_seeds(artifact.experiment_at(keys[0]), layers, seeds), strict=True))
+            below = dict(zip(seeds, configs.compose_seeds(artifact.experiment, layers, seeds), strict=True))
             models = max((measured[key] for key in keys), key=len)  # some keys have fewer seeds
             planned = {
                 seed: {**below[seed], "data": cell.config["data"], identity.PROBES: {}} for seed, cell in models.items()
@@ -144,18 +129,11 @@ def _refuse_twins(artifact: Artifact, cells: Sequence[PlannedCell], overrides: S
     places: dict[str, PlannedCell] = {}
     for cell in cells:
         twin = places.setdefault(cell.id, cell)
-        if twin is not cell and overrides:
-            axes = [axis for (axis, value), (_, other) in zip(twin.key, cell.key, strict=True) if value != other]
-            raise UsageError(
-                f"{' '.join(overrides)}: this sets what the values of {' and '.join(axes)} differ in, so cells of "
-                f"{artifact.id} would be the same; to run one cell with it: train.py {artifact.experiment} "
-                f"{' '.join(overrides)}"
-            )
         if twin is not cell:
-            raise UsageError(
-                f"{artifact.path}: {dict(twin.key)} and {dict(cell.key)} at seed {cell.seed} are the same experiment: "
-                "an override that nothing distinguishes"
-            )
+            words = " ".join(overrides)
+            why = f"with {words}; train.py {artifact.experiment} {words} runs one cell" if words else "nothing differs"
+            places = f"{dict(twin.key)} and {dict(cell.key)} at seed {cell.seed}"
+            raise UsageError(f"{artifact.path}: {places} are the same experiment: {why}")
 
 
 def _refuse_disagreement(artifact: Artifact, rule: Agreement, cells: Sequence[PlannedCell]) -> None:

@@ -16,39 +16,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
-TICK_CHARACTER = 6.0
-"""Points that a character of a tick's number takes, with some air."""
+TICK_CHARACTER = 6.0  # points of a character of a tick's number
 COARSE, FINE, FEWEST_TICKS = (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0), 3
-"""Ticks of a logarithmic axis within a power of ten."""
 FAR, MOST_FAR = 1.0, 4
 """A mean is far above the others if it lies more than so many times their span above them; one in so many may be."""
 FAR_MARKS = "A mean far above the others stands as a number at the upper edge."
 GROUND = "#FFFFFF"
-INK, BLUE, VERMILION, GREEN, PURPLE, VIOLET, SKY, GREY = (
-    "#222222",
-    "#0065A8",
-    "#D55E00",
-    "#009E73",
-    "#A02C6E",
-    "#7E3FE0",
-    "#3D97D6",
-    "#7F7F7F",
-)
-ON_LIGHT, ON_DARK = "#111111", "#FEFEFE"
-"""Text on the tiles of a heat map, which dark pages leave as they are."""
-RULE = "#8C8C8C"
-"""Lines that mark a place: zero, a threshold, the setting of training."""
+INK, BLUE, VERMILION, GREEN = "#222222", "#0065A8", "#D55E00", "#009E73"
+PURPLE, VIOLET, SKY, GREY = "#A02C6E", "#7E3FE0", "#3D97D6", "#7F7F7F"
+ON_LIGHT, ON_DARK = "#111111", "#FEFEFE"  # text on the tiles of a heat map
+RULE = "#8C8C8C"  # lines that mark a place: zero, a threshold, the setting of training
 BASELINE = "#5F5F5F"
-PAPER = "#555555"
-"""A printed number that belongs to no model of the figure, and the legend's entry for all of them."""
-SOFT = "#555555"
-"""Text below a figure."""
-SERIES = (INK, VERMILION, BLUE, GREEN, PURPLE, SKY, GREY)
-"""What is drawn side by side and is no model: kinds of a clip."""
-RUNS = (VERMILION, GREEN, PURPLE, VIOLET)
-"""The runs of a sweep over one model, beside the run that has the colour of the model."""
-ORDERED, SIGNED, PICTURE = "viridis", "PRGn_r", "gray"
-"""Maps from a number to a colour: from low to high, from low over a middle to high, and the grey of a picture."""
+PAPER = "#555555"  # a printed number that belongs to no model of the figure
+SOFT = "#555555"  # text below a figure
+SERIES = (INK, VERMILION, BLUE, GREEN, PURPLE, SKY, GREY)  # what is drawn side by side and is no model
+RUNS = (VERMILION, GREEN, PURPLE, VIOLET)  # the runs of a sweep, beside the run that has the colour of the model
+ORDERED, SIGNED, PICTURE = "viridis", "PRGn_r", "gray"  # colour maps
 
 MODELS = {
     "cem": {
@@ -76,7 +59,7 @@ MODELS = {
 
 
 def model(artifact: str, name: str) -> str:
-    """Return the colour of a model, of an artifact's or paper's axis of models; grey of one that is not listed."""
+    """Return the colour of a model of an artifact; grey of one that is not listed."""
     return MODELS.get(artifact.partition("/")[0], {}).get(name, GREY)
 
 
@@ -89,12 +72,7 @@ def seeds_and_mean(
     marker: str = "o",
     hollow: bool = False,
 ) -> None:
-    """Draw every (place, value) as a faint dot, and a line through the mean at each place.
-
-    Args:
-        line: its style; "" for marks that nothing ties.
-        hollow: whether the marks of the means are rings.
-    """
+    """Draw every (place, value) as a faint dot, and a line of a style through the means, whose marks may be hollow."""
     groups: dict[float, list[float]] = {}
     for place, value in points:
         groups.setdefault(place, []).append(value)
@@ -118,9 +96,7 @@ def zero_line(axes: "Axes") -> None:
 
 
 def log_ticks(axis: "Axis") -> None:
-    """Ticks at 1, 2 and 5 times the powers of ten of a logarithmic axis, and between these where few lie in its range;
-    written 2k, 5M.
-    """
+    """Put ticks at 1, 2 and 5 times the powers of ten, and between these where few lie in the range; written 2k, 5M."""
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
     ends = sorted(float(end) for end in axis.get_view_interval())
@@ -162,13 +138,7 @@ def _pixels(content: bytes | None) -> Any:
 
 
 def draw_strip(axes: "Axes", pixels: Any, label: str, errors: Sequence[float] | None = None) -> None:
-    """Draw images side by side.
-
-    Args:
-        pixels: (H, B H) or (H, B H, 4), of B images.
-        label: the text before them.
-        errors: the numbers under the images.
-    """
+    """Draw B images side by side, (H, B H) or (H, B H, 4), behind a label and above their errors."""
     height, width = pixels.shape[:2]
     axes.imshow(pixels, cmap=PICTURE, vmin=0, vmax=1, interpolation="nearest", aspect="equal")
     axes.set_ylabel(label, rotation=0, ha="right", va="center")
@@ -182,16 +152,10 @@ def draw_strip(axes: "Axes", pixels: Any, label: str, errors: Sequence[float] | 
     axes.spines[:].set_visible(False)
 
 
-def bars(
-    axes: "Axes",
-    labels: Sequence[str],
-    values: Sequence[float],
-    errors: Sequence[float] | None = None,
-    colors: Sequence[str] | None = None,
-) -> None:
-    """Draw a bar for each label, with half the length of its error bar."""
+def bars(axes: "Axes", labels: Sequence[str], values: Sequence[float], errors: Sequence[float]) -> None:
+    """Draw a bar for each label; errors are half the length of an error bar."""
     places = range(len(labels))
-    axes.bar(places, values, yerr=errors, color=colors or BLUE, width=0.7, capsize=2, ecolor=INK)
+    axes.bar(places, values, yerr=errors, color=BLUE, width=0.7, capsize=2, ecolor=INK)
     axes.set_xticks(places, labels)
     axes.grid(False, axis="x")
 
@@ -211,9 +175,7 @@ def heat(
 def far_points(axes: "Axes", points: Sequence[tuple[float, Sequence[float], str]]) -> None:
     """Limit a panel to the values that are not far above the rest, and write the far means at its upper edge.
 
-    Args:
-        axes: with all lines drawn, and an even vertical axis.
-        points: place, values of the seeds and colour of each mean.
+    Points are place, values of the seeds, and colour.
     """
     ordered = sorted(points, key=lambda one: stats.mean(one[1]))
     for count in range(len(ordered) // MOST_FAR, 0, -1):

@@ -41,10 +41,6 @@ def render(plan: Plan, runs: Path, reference: Path | None) -> tuple[Table, list[
         plan: the artifact at a scale.
         runs: the folder of records.
         reference: the committed results to show beside the user's own; None where ``runs`` is itself the reference.
-
-    Raises:
-        UsageError: the disk is full or the folder read-only, or the Python file beside the YAML has an error; the
-            records are untouched.
     """
     folder = runs / plan.folder
     try:
@@ -69,11 +65,7 @@ def render(plan: Plan, runs: Path, reference: Path | None) -> tuple[Table, list[
 
 
 def check(artifact: Artifact) -> None:
-    """Import the Python code of an artifact before anything is trained.
-
-    Raises:
-        UsageError: with file and line, it cannot be imported, or is not what the YAML says.
-    """
+    """Import the Python code of an artifact before anything is trained."""
     for name, base in ((artifact.table, Table), (artifact.figure, Figure)):
         artifact.kind(name, base)
     for claim in artifact.claims:
@@ -82,12 +74,11 @@ def check(artifact: Artifact) -> None:
 
 
 def closing(artifact: str, by_status: Mapping[str, int], seconds: float, folder: Path) -> str:
-    """Return the line with which a run ends: how many cells have which status, how long, and where to look."""
+    """Return the line with which a run ends."""
     total = sum(by_status.values())
     others = [f"{count} {status}" for status, count in by_status.items() if status != FINISHED]
     cells = f"{total} cell{'' if total == 1 else 's'}" + (f" ({', '.join(others)})" if others else "")
-    words = _verdicts(_document(folder)["claims"])
-    claims = f"; claims: {words}" if words else ""
+    claims = f"; claims: {words}" if (words := _verdicts(_document(folder)["claims"])) else ""
     return f"{artifact}: {cells}, {duration(seconds)}{claims}; look at {folder / 'table.md'}"
 
 
@@ -97,11 +88,7 @@ def _verdicts(found: Iterable[Mapping[str, Any]]) -> str:
 
 
 def publish(plan: Plan, runs: Path, results: Path) -> list[Path]:
-    """Copy the records of a plan's cells into ``results`` and render the artifact there.
-
-    Raises:
-        UsageError: as ``content``, and nothing has been written then.  Or the disk is full.
-    """
+    """Copy the records of a plan's cells into ``results`` and render the artifact there; see ``content``."""
     whole, beside = content(plan, runs, results)
     try:
         for path, attached in beside.items():
@@ -120,8 +107,7 @@ def content(plan: Plan, runs: Path, results: Path) -> tuple[list[Record], dict[P
     """Return the records to publish of a plan, and the other files with their places.
 
     Raises:
-        UsageError: the plan is altered, a cell has no result, a record comes from uncommitted or unknown code, or what
-            lies beside it is damaged.
+        UsageError: the plan is altered, a cell has no result, its code is not committed, or a file is damaged.
     """
     homes = (PAPERS, results.resolve().parent)
     if not any(plan.artifact.path.resolve().is_relative_to(home) for home in homes):
@@ -142,17 +128,11 @@ def content(plan: Plan, runs: Path, results: Path) -> tuple[list[Record], dict[P
             + (absent if lacking[0].missing else first)
         )
     code = {record.cell: measurements.code_of(record) for record in found}
+    unnamed = [cell for cell, parts in code.items() if not all(each["commit"] for each in parts)]
+    dirty = [cell for cell, parts in code.items() if any(each["dirty"] is not False for each in parts)]
     for wrong, why, way in (
-        (
-            [cell for cell, parts in code.items() if not all(each["commit"] for each in parts)],
-            "name no commit, because git could not be asked when they were made",
-            "run in a git checkout",
-        ),
-        (
-            [cell for cell, parts in code.items() if any(each["dirty"] is not False for each in parts)],
-            "come from uncommitted code, or from code that changed while they ran",
-            "commit",
-        ),
+        (unnamed, "name no commit, because git could not be asked when they were made", "run in a git checkout"),
+        (dirty, "come from uncommitted code, or from code that changed while they ran", "commit"),
     ):
         if wrong:
             raise UsageError(f"{len(wrong)} records {why} (the first: {wrong[0]}); {way}, delete them and run again")
@@ -187,21 +167,13 @@ def adopt(plan: Plan, runs: Path, results: Path) -> int:
     return len(fresh)
 
 
-LEFT_OUT = ("scales", "reference", "made from", "yours")
-"""Columns of the list that a terminal is not shown."""
+LEFT_OUT = ("scales", "reference", "made from", "yours")  # columns of the list that a terminal is not shown
 
 
 def listing(runs: Path, results: Path, names: Sequence[str] = (), columns: int | None = None) -> str:
-    """List every artifact, or those of the ids: title, scales, whether data is present, and the scales that have
-    results.
+    """List every artifact, or those of the ids: title, scales, data, claims, and the scales that have results.
 
-    An artifact whose file has an error is listed as faulty; the error's one line stands below the table.
-
-    Args:
-        runs: the user's records.
-        results: the committed reference.
-        names: ids; none: all.
-        columns: of the terminal, which is shown fewer columns of the table, wrapped; None: it is not for a terminal.
+    The error of a faulty file stands below the table.  A terminal of so many columns is shown a part, wrapped.
     """
     rows, missing, faults = list[list[str]](), dict[str, str](), spec.misplaced()
     headers = ["artifact", "title (the paper's)", "scales", "data", "reference", "made from", "the paper's claims"]
@@ -236,7 +208,6 @@ def listing(runs: Path, results: Path, names: Sequence[str] = (), columns: int |
 
 
 def _data(artifact: Artifact, absent: Sequence[DataNeed]) -> str:
-    """Say which scales are ready, and what the others lack."""
     if not absent:
         return "present" if artifact.needs else "generated"
     wanted: dict[str, dict[str, None]] = {}
@@ -248,7 +219,6 @@ def _data(artifact: Artifact, absent: Sequence[DataNeed]) -> str:
 
 
 def _folder(path: str) -> str:
-    """Return the folder below the data's that a path begins with."""
     return path.partition("/")[0]
 
 
@@ -257,7 +227,7 @@ def _tabulated(rows: Sequence[Sequence[str]], headers: Sequence[str], kind: str 
 
 
 def published_listing(results: Path, below: Path) -> str:
-    """List the artifacts of the committed reference below a folder as a Markdown table, with links from that folder."""
+    """List the published artifacts below a folder as a Markdown table, with links from that folder."""
     rows = []
     found = spec.scan()
     for name in (one for one in found if (results / one).is_relative_to(below)):
@@ -270,8 +240,7 @@ def published_listing(results: Path, below: Path) -> str:
 
 
 def _judged(artifact: Artifact, root: Path) -> tuple[Path | None, str, str, str]:
-    """Return the folder of the results of the largest scale that has any, what they are made from, and the words of
-    the paper's claims and of ours, counted."""
+    """Return the folder of the largest scale, what it is made from, and the words of the paper's claims and of ours."""
     folders = [root / artifact.id / word for word in (*SCALES, EXACT) if word in artifact.scales]
     folder = next((folder for folder in reversed(folders) if (folder / "table.json").is_file()), None)
     if folder is None:
@@ -297,22 +266,18 @@ def _document(folder: Path) -> dict[str, Any]:
 
 def counted(tables: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the tables whose verdicts are counted: of each artifact its largest scale's, none that is altered."""
-    words = (*SCALES, EXACT)
-    whole = [table for table in tables if not table.get("overrides")]
-    found = dict.fromkeys(table["artifact"] for table in whole)
-    sizes = {one: words.index(one) for one in words}
-    return [
-        max((table for table in whole if table["artifact"] == name), key=lambda table: sizes.get(table["scale"], -1))
-        for name in found
-    ]
+    found, sizes = dict[str, Mapping[str, Any]](), (*SCALES, EXACT)
+    for table in tables:
+        known = found.get(table["artifact"])
+        if not table.get("overrides") and (not known or sizes.index(table["scale"]) > sizes.index(known["scale"])):
+            found[table["artifact"]] = table
+    return list(found.values())
 
 
 def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
-    """Show each point of a plan: how many of its cells are done, its counts, and the expected time of the rest.
+    """Show each point of a plan: its done cells, its counts, and the expected time of the rest.
 
-    Args:
-        plan: the artifact at a scale.
-        roots: the user's records, and the reference, whose cells ``--published`` counts as done.
+    ``roots`` are the user's records and the reference.
     """
     estimates = estimate(plan.cells, roots, kept=roots[0])
     rows, reasons, total = list[list[str]](), _Footnotes(), 0.0
@@ -367,7 +332,6 @@ class _Footnotes(list[str]):
 
 
 def _flops(count: int) -> str:
-    """Write a number of FLOPs: 12,345,678, or 1.23 PFLOP."""
     for unit, size in (("PFLOP", 10**15), ("TFLOP", 10**12)):
         if count >= size:
             return f"{count / size:.3g} {unit}"
@@ -386,11 +350,7 @@ def _machine_of(plan: Plan) -> str:
 
 
 def cells_table(plan: Plan, runs: Path, reference: Path) -> str:
-    """Show each cell of a plan and of its baselines: id, setting, seed, status, whether code and data changed, record.
-
-    The status is that of the user's own cell, with the last saved step if it was begun; where there is none, that of
-    the committed reference, said so.
-    """
+    """Show each cell of a plan and of its baselines, of the user or, where there is none, of the reference."""
     saved = saved_steps(runs, {cell.id for cell in plan.all_cells})
     rows, absent = list[list[str]](), dict[str, None]()
     under = {cell.id: one.common() for one in plan.baselines for cell in one.cells.values()}
@@ -415,7 +375,6 @@ def cells_table(plan: Plan, runs: Path, reference: Path) -> str:
 
 
 def _unfinished(runs: Path, cell: PlannedCell, saved: Mapping[str, int]) -> str:
-    """Say how far a cell without a record is."""
     running = holder(lease_path(runs, cell.id)) is not None
     if cell.id not in saved:
         return "running, no step saved" if running else NOT_RUN
@@ -423,7 +382,6 @@ def _unfinished(runs: Path, cell: PlannedCell, saved: Mapping[str, int]) -> str:
 
 
 def _shown(path: Path) -> str:
-    """Return a path as seen from the working folder, where it lies in there."""
     here = Path.cwd()
     return str(path.resolve().relative_to(here) if path.resolve().is_relative_to(here) else path)
 
@@ -437,9 +395,6 @@ def explain(artifact: Artifact, scale: str, words: Sequence[str], seed: int | No
         words: ``axis=value`` for the cell's place, several with commas; any other word is an override.  Of the axes
             left open, the first point that the scale runs is taken.
         seed: the seed; None for the scale's first.
-
-    Raises:
-        UsageError: an unknown scale or axis value, no such point at the scale, or an override that does not fit.
     """
     word, spec = artifact.scale(scale)
     place: dict[str, str] = {}
@@ -462,7 +417,6 @@ def explain(artifact: Artifact, scale: str, words: Sequence[str], seed: int | No
 
 
 def _place(artifact: Artifact, text: str) -> dict[str, str]:
-    """Return the axis values that a word gives; none where it is an override."""
     key, _, value = text.partition("=")
     if key not in artifact.axes or file_of(f"{key}/{value}") is not None:
         return {}
@@ -491,7 +445,7 @@ class Candidate:
     def kind(self) -> tuple[str, frozenset[str]]:
         """The experiment, and the classes of the ``model`` section."""
         classes = (str(value) for key, value in leaves(self.cell.config.get("model")) if key.endswith(TARGET))
-        return self.artifact.experiment_at(self.cell.key), frozenset(classes)
+        return self.artifact.experiment, frozenset(classes)
 
     @property
     def place(self) -> str:
@@ -506,9 +460,6 @@ def choose(names: Sequence[str], scale: str | None, published: Published) -> lis
         names: the artifacts, each of which shows all its kinds; none for every kind that was published, once.
         scale: the scale word; None for all that are published.
         published: the records.
-
-    Raises:
-        UsageError: an unknown artifact, or one without published results.
     """
     best: dict[Any, tuple[float, Candidate]] = {}
     for name in names or spec.find():

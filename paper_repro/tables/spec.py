@@ -1,11 +1,9 @@
 """Artifacts: what a table or figure of a paper printed, which cells make it up, and its claims.
 
-``papers/<paper>/<name>.yaml`` has the id ``<paper>/<name>``; ``$PAPER_REPRO_PAPERS`` and ``papers`` of a user's package
-are laid out alike.  What artifacts of a paper share stands in ``papers/<paper>/bases/<name>.yaml``; an artifact with
-``like: <paper>/<name>`` lies over it.
+``papers/<paper>/<name>.yaml`` has the id ``<paper>/<name>``; with ``like: <paper>/<base>`` it lies over
+``papers/<paper>/bases/<base>.yaml``.  ``$PAPER_REPRO_PAPERS`` and ``papers`` of a user's package are laid out alike.
 """
 
-import contextlib
 import dataclasses
 import fnmatch
 import functools
@@ -16,7 +14,7 @@ import os
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -31,12 +29,8 @@ from paper_repro.tables.axes import EXACT, SCALES, Axis, Restriction, Scale, pla
 from paper_repro.tables.baselines import Baseline
 from paper_repro.tables.claims import Claim, Smallest
 
-HOMES = ("paper_repro.papers.", "paper_repro.tables.")
-"""Where the classes and functions lie that a YAML may name."""
-DERIVED = {"exp": 1, "complement": 1, "gain": 2}
-"""The functions that ``derived`` may name, with the number of metrics that each takes."""
-AXIS = "axis."
-"""How a column names an axis."""
+HOMES = ("paper_repro.papers.", "paper_repro.tables.")  # of the classes and functions that a YAML may name
+DERIVED = {"exp": 1, "complement": 1, "gain": 2}  # the functions of ``derived``, each with the number of its metrics
 
 
 @dataclass(frozen=True)
@@ -65,14 +59,11 @@ class Metric:
     derived: dict[str, list[str]] = field(default_factory=dict)
     """The function and the metrics that it follows from, for example ``{exp: [val_loss]}``."""
     scales: list[str] = field(default_factory=list)
-    """The scales that measure it; at others it is not shown (empty: all)."""
+    """The scales that measure and show it (empty: all)."""
 
     def __post_init__(self) -> None:
         if self.direction not in ("lower", "higher", "none"):
             raise ValueError(f"direction is lower, higher or none, not {self.direction!r}")
-        if self.format not in ("f", "e", "g"):
-            raise ValueError(f"format is f, e or g, not {self.format!r}")
-        _check_printing(self.digits, self.factor)
 
     def text(self, value: float) -> str:
         return format(value, f".{self.digits}{self.format}")
@@ -82,8 +73,7 @@ class Metric:
 class Column:
     """A column printed beside the metrics.
 
-    ``from`` names ``parameters``, ``multiply_adds``, a config key (or with " or " between them several, of which a cell
-    has one), or as ``axis.NAME`` an axis whose labels are numbers.
+    ``from`` names ``parameters``, ``multiply_adds``, or a config key (or several, with " or ": a cell has one of them).
     """
 
     title: str
@@ -100,37 +90,11 @@ class Column:
         hints = {"from" if name == "source" else name: hint for name, hint in cls.__annotations__.items()}
         found = configs.entries(node, ("title", "from"), [name for name in hints if name not in ("title", "from")])
         values: dict[str, Any] = {key: configs.convert(hints[key], child) for key, child in found.items()}
-        try:
-            return cls(source=values.pop("from"), **values)
-        except ValueError as error:
-            raise node.error(str(error)) from error
-
-    def __post_init__(self) -> None:
-        _check_printing(self.digits, self.factor)
-
-    @property
-    def sources(self) -> list[str]:
-        """The config keys; a cell has one of them."""
-        return self.source.split(" or ")
-
-    @property
-    def axis(self) -> str | None:
-        """The axis that it reads; None if it reads something else."""
-        return self.source.removeprefix(AXIS) if self.source.startswith(AXIS) else None
+        return cls(source=values.pop("from"), **values)
 
     def is_at(self, key: Key) -> bool:
         """Return whether a point has such a number."""
         return all(value in self.only.get(axis, [value]) for axis, value in key)
-
-    def problems(self, name: str, axes: Mapping[str, Axis]) -> Iterator[str]:
-        """Yield what is wrong with it in an artifact with these axes."""
-        for _, place in Restriction(self.only).places():
-            yield from place_problems(axes, place)
-        if self.axis is not None:
-            yield from (f"column '{name}': {problem}" for problem in unknown("axis", [self.axis], axes))
-            for value in axes[self.axis].values.values():
-                if value.number is None:
-                    yield f"column '{name}': the label '{value.label}' of axis '{self.axis}' is no number"
 
     def text(self, value: float) -> str:
         return f"{value / self.factor:.{self.digits}f}{self.unit}"
@@ -151,17 +115,10 @@ class Number:
             return cls(float(plain))
         if isinstance(plain, list) and len(plain) == 2 and all(map(_is_number, plain)) and plain[1] >= 0:
             return cls(float(plain[0]), float(plain[1]))
-        seeds = plain.get("seeds") if isinstance(plain, dict) and len(plain) == 1 else None
-        if (
-            isinstance(seeds, dict)
-            and seeds
-            and all(map(str.isdecimal, seeds))
-            and all(map(_is_number, seeds.values()))
-        ):
-            numbers = [float(value) for value in seeds.values()]
-            return cls(
-                stats.mean(numbers), stats.sample_std(numbers), tuple(zip(map(int, seeds), numbers, strict=True))
-            )
+        if isinstance(plain, dict) and plain.keys() == {"seeds"}:
+            found = configs.convert(dict[str, float], node.items()["seeds"])
+            seeds, numbers = map(int, found), list(found.values())
+            return cls(stats.mean(numbers), stats.sample_std(numbers), tuple(zip(seeds, numbers, strict=True)))
         raise node.error(f"'{node.name}' is a number, [mean, std] or {{seeds: {{seed: value}}}}, not {plain!r}")
 
 
@@ -208,10 +165,6 @@ class Tolerance:
         rules = [self.published_stds, self.relative, self.absolute, self.printed_digits]
         if sum(rule is not None for rule in rules) != 1:
             raise ValueError("a tolerance is one of published_stds, relative, absolute, printed_digits")
-        if self.printed_digits is False:
-            raise ValueError("printed_digits is true, or another rule is given")
-        if any(rule is not None and rule < 0 for rule in rules):
-            raise ValueError("a tolerance is not negative")
 
 
 @dataclass(frozen=True)
@@ -226,7 +179,7 @@ class Summary:
     from_paper: bool = False
     """Whether it is computed from printed numbers alone, and so judged at every scale."""
     fitted: bool = False
-    """Whether the way to compute it was chosen because it gives the printed number, which it then does not confirm."""
+    """Whether the way to compute it was chosen because it gives the printed number."""
 
 
 @dataclass(frozen=True)
@@ -345,11 +298,7 @@ class Artifact:
         return None
 
     def scale(self, word: str) -> tuple[str, Scale]:
-        """Return the scale of that name (for exact artifacts: any of the scale words means ``exact``).
-
-        Raises:
-            UsageError: the artifact has no such scale.
-        """
+        """Return the scale of that name; for exact artifacts each of the scale words means ``exact``."""
         if EXACT in self.scales and word in (*SCALES, EXACT):
             return EXACT, self.scales[EXACT]
         if word not in self.scales:
@@ -363,11 +312,6 @@ class Artifact:
         tolerances = {name: rule for name, rule in self.tolerances.items() if name not in hidden}
         return dataclasses.replace(self, metrics=metrics, tolerances=tolerances) if hidden else self
 
-    def experiment_at(self, key: Key) -> str:
-        """Return the experiment of a point's cells: the artifact's, or that of an axis value."""
-        named = [self.axes[axis].values[value].experiment for axis, value in key]
-        return next((name for name in named if name is not None), self.experiment)
-
     @functools.cached_property
     def modules(self) -> list[ModuleType]:
         """The Python files beside the YAML and its bases, the nearest first."""
@@ -376,11 +320,7 @@ class Artifact:
         return [_module(f"{HOMES[0]}{name}", path) for name, path in zip(names, files, strict=True) if path.is_file()]
 
     def function(self, name: str, where: str) -> Callable[..., Any]:
-        """Return the function ``estimate_NAME`` of the nearest Python file, or the one of a dotted path.
-
-        Raises:
-            UsageError: there is none; with the file and line ``where``.
-        """
+        """Return the function ``estimate_NAME`` of the nearest Python file, or the one of a dotted path."""
         if "." in name:
             return cast(Callable[..., Any], named(name, where))
         found = [function for one in self.modules if (function := getattr(one, f"estimate_{name}", None)) is not None]
@@ -389,12 +329,7 @@ class Artifact:
         return cast(Callable[..., Any], found[0])
 
     def kind(self, name: str | None, base: type) -> Any:
-        """Return the class of its table or figure: the one that the YAML names, or the subclass of ``base`` in the
-        nearest Python file; None where there is none.
-
-        Raises:
-            UsageError: with file and line, it is none of ``base``, or a file has several.
-        """
+        """Return the subclass of ``base`` that the YAML names, or that of the nearest Python file; None for none."""
         if name is not None:
             chosen = named(name, str(self.path))
             if not (isinstance(chosen, type) and issubclass(chosen, base)):
@@ -415,35 +350,23 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _check_printing(digits: int, factor: float) -> None:
-    if digits < 0:
-        raise ValueError(f"digits are 0 or more, not {digits}")
-    if factor <= 0:
-        raise ValueError(f"a factor is above 0, not {factor:g}")
-
-
 PAPERS = Path(__file__).parents[1] / "papers"
 EXTRA_PAPERS = "PAPER_REPRO_PAPERS"
 MORE = LIKE, CHANGE = "like", "overrides"
 """Keys that are no field: the base, and, in the place of axes, overrides that are compared with none."""
-FOUND = ("id", "path", "bases")
-"""The fields of an artifact that its file does not give."""
+FOUND = ("id", "path", "bases")  # fields of an artifact that its file does not give
 PRINTED = ("published", "tolerances")  # they describe a printed table, which an ablation of ours does not have
 DEFAULT = "default"
 """Under ``tolerances``: the one for every published number that has none of its own."""
 
 
 def find() -> dict[str, Path]:
-    """Return every artifact's id and file, found by scanning; of two files with one id the first.
-
-    Raises:
-        UsageError: $PAPER_REPRO_PAPERS names no folder.
-    """
+    """Return every artifact's id and file; of two files with one id the first."""
     return {name: paths[0] for name, paths in scan().items()}
 
 
 def misplaced() -> list[str]:
-    """Return what is wrong with YAML files that lie beside the artifacts and are not read; raises as ``find``."""
+    """Return what is wrong with YAML files that lie beside the artifacts and are not read."""
     return [
         f"{path} is not read: an artifact is a file PAPER/NAME.yaml in {folder}"
         for folder in folders()
@@ -453,7 +376,7 @@ def misplaced() -> list[str]:
 
 
 def folders() -> list[Path]:
-    """Return the folders of papers: ours, $PAPER_REPRO_PAPERS and those of the user's packages; raises as ``find``."""
+    """Return the folders of papers: ours, $PAPER_REPRO_PAPERS and those of the user's packages."""
     extra = os.environ.get(EXTRA_PAPERS)
     if extra and not Path(extra).is_dir():
         raise UsageError(f"${EXTRA_PAPERS} is {extra!r}, which is no folder")
@@ -462,7 +385,7 @@ def folders() -> list[Path]:
 
 
 def scan(pattern: str = "*/*.yaml") -> dict[str, list[Path]]:
-    """Return the files of every id; raises as ``find``."""
+    """Return the files of every id."""
     found: dict[str, list[Path]] = {}
     for folder in folders():
         for path in sorted(folder.glob(pattern)):
@@ -477,30 +400,20 @@ def _only(what: str, name: str, paths: Sequence[Path]) -> Path:
 
 
 def load(name: str, found: Mapping[str, Sequence[Path]] | None = None) -> Artifact:
-    """Return the artifact of that id, of files that ``scan`` has found.
-
-    Raises:
-        UsageError: unknown id (with the nearest), or an error in its file, with file and line.
-    """
-    found = scan() if found is None else found
-    if name not in found:
+    """Return the artifact of that id, of files that ``scan`` has found."""
+    if name not in (found := scan() if found is None else found):
         raise UsageError(_unknown_artifact(name, list(found)))
     return load_file(_only("artifact", name, found[name]))
 
 
 def _unknown_artifact(word: str, known: Sequence[str]) -> str:
-    """Return the error of a word that names no artifact, with the nearest one, of the same paper where it is known."""
     beside, paper = "".join(f"; {fault}" for fault in misplaced()), word.partition("/")[0].casefold()
     own = [name for name in known if name.startswith(f"{paper}/")]
     return f"unknown artifact {word!r}{nearest(word, own or known)}; --list shows them all{beside}"
 
 
 def load_file(path: Path) -> Artifact:
-    """Return the artifact that a file describes, checked whole.
-
-    Raises:
-        UsageError: with the file and the line; an error that lies in a base names the user's file first.
-    """
+    """Return the artifact that a file describes, checked whole; an error in a base names the user's file first."""
     try:
         return _load(path)
     except UsageError as error:
@@ -508,17 +421,12 @@ def load_file(path: Path) -> Artifact:
 
 
 def named_first(path: Path, error: UsageError) -> UsageError:
-    """Return an error that begins with the user's file; where it names another one, with the line of ``like``."""
-    if str(error).startswith(f"{path}:"):
-        return error
-    with contextlib.suppress(UsageError):
-        if (like := configs.read(path).items().get(LIKE)) is not None:
-            return UsageError(f"{like.where}: {error}")
-    return UsageError(f"{path}: {error}")
+    """Return an error that begins with the user's file."""
+    return error if str(error).startswith(f"{path}:") else UsageError(f"{path}: {error}")
 
 
 def where(artifact: Artifact, section: str, name: str) -> str:
-    """Return the file and line in which an artifact, or a base of it, writes a key of a section."""
+    """Return the file and line of a key of a section."""
     return _at_key(_read(artifact.path)[0].items()[section].items()[name])
 
 
@@ -532,10 +440,6 @@ def _read(path: Path) -> tuple[Node, list[Node]]:
     below, names, known = list[Node](), list[str](), dict[str, list[Path]]()
     while LIKE in (entries := own.items()):
         name, known = str(entries[LIKE].plain()), known or scan("*/bases/*.yaml")
-        if name not in known and (artifact := find().get(name)) is not None:
-            below_it = configs.read(artifact, library=_library()).items().get(LIKE)
-            way = f"; it is like {below_it.plain()}" if below_it is not None else ""
-            raise entries[LIKE].error(f"'{name}' is an artifact, and 'like' names a base{way}")
         if name not in known:
             raise entries[LIKE].error(f"unknown base '{name}'{nearest(name, known)}")
         if name in names:
@@ -549,7 +453,6 @@ def _read(path: Path) -> tuple[Node, list[Node]]:
 
 @functools.lru_cache(maxsize=256)
 def _read_once(path: Path, changed: int) -> Node:
-    """Read a base, on which many artifacts lie; ``changed`` is the time of its last change."""
     return configs.read(path, library=_library())
 
 
@@ -586,19 +489,15 @@ def _load(path: Path) -> Artifact:
     bases = tuple(base.path for base in below)
     artifact = Artifact(id=f"{path.parent.name}/{path.stem}", path=path, bases=bases, **values)
     tolerances = entries["tolerances"].items() if "tolerances" in entries else ()
-    for problems in (
-        _problems_of_axes(artifact),
-        _problems_of_quantities(artifact, tolerances),
-        _problems_of_parts(artifact),
+    for place, problem in chain(
+        _problems_of_axes(artifact), _problems_of_quantities(artifact, tolerances), _problems_of_parts(artifact)
     ):
-        for place, problem in problems:
-            raise UsageError(f"{_line(entries, place)}: {problem}")
+        raise UsageError(f"{_line(entries, place)}: {problem}")
     return artifact
 
 
 def _fill(values: dict[str, Any], entries: Mapping[str, Node]) -> None:
-    """Put in what an artifact leaves to defaults: what is published, shared tolerances, and the smallest effect that
-    matters."""
+    """Put in what an artifact leaves to defaults: what is published, tolerances, the smallest effect that matters."""
     prints = values.get("published") is not None
     for kind in ("columns", "metrics"):
         values[kind] = {
@@ -625,9 +524,7 @@ def _fill(values: dict[str, Any], entries: Mapping[str, Node]) -> None:
 
 
 def _tolerance(nodes: Mapping[str, Node], node: Node) -> Tolerance:
-    """Return the tolerance that a node gives, or that of the quantity which it names; its reason may be the
-    default's.
-    """
+    """Return the tolerance of a node, or of the quantity that it names; its reason may be the default's."""
     if not node.is_mapping:
         if (name := node.text()) not in nodes or not nodes[name].is_mapping:
             raise node.error(f"there is no tolerance of '{name}' to take{nearest(name, nodes)}")
@@ -661,7 +558,6 @@ def _at(problems: Iterable[str], *path: str | int) -> Problems:
 
 
 def _problems_of_axes(artifact: Artifact) -> Problems:
-    """Yield what is wrong with axes, scales, and what names them."""
     axes, scales = artifact.axes, artifact.scales
     for word in scales:
         yield from _at(unknown("scale", [word], (*SCALES, EXACT)), "scales", word)
@@ -680,13 +576,11 @@ def _problems_of_axes(artifact: Artifact) -> Problems:
     within = [axis for rule in artifact.agree for axis in rule.within]
     yield from _at((f"'agree': {problem}" for problem in unknown("axis", within, axes)), "agree")
     yield from _at(unknown("axis", artifact.best_within, axes), "best_within")
-    for name in dict.fromkeys(artifact.experiment_at(key) for key in artifact.points()):
-        if not is_experiment(name):
-            yield from _at(unknown("experiment", [name], experiments()), "experiment")
+    if not is_experiment(artifact.experiment):
+        yield from _at(unknown("experiment", [artifact.experiment], experiments()), "experiment")
 
 
 def _problems_of_quantities(artifact: Artifact, tolerances: Iterable[str]) -> Problems:
-    """Yield what is wrong with metrics, columns, tolerances, data and summary."""
     names, scales = artifact.quantities, artifact.scales
     for name in tolerances:
         yield from _at(unknown("metric", [name], (*names, DEFAULT)), "tolerances", name)
@@ -694,11 +588,14 @@ def _problems_of_quantities(artifact: Artifact, tolerances: Iterable[str]) -> Pr
         if artifact.published is not None and _judged(quantity) and name not in artifact.tolerances:
             yield ("tolerances",), f"no tolerance for the published '{name}'"
     for name, metric in artifact.metrics.items():
-        yield from _at((*derivation_problems(name, metric), *unknown("scale", metric.scales, scales)), "metrics", name)
+        yield from _at(unknown("scale", metric.scales, scales), "metrics", name)
+        if [len(sources) for sources in metric.derived.values()] != [DERIVED.get(one) for one in metric.derived]:
+            yield ("metrics", name), f"'{name}' is derived by one of {', '.join(DERIVED)}, of its number of metrics"
     for name, column in artifact.columns.items():
         if name in artifact.metrics:
             yield ("columns",), f"'{name}' is both a metric and a column"
-        yield from _at(column.problems(name, artifact.axes), "columns", name)
+        for _, place in Restriction(column.only).places():
+            yield from _at(place_problems(artifact.axes, place), "columns", name)
     for name, need in artifact.needs.items():
         yield from _at(unknown("scale", need.scales, SCALES), "needs", name)
     for name, item in artifact.summary.items():
@@ -707,7 +604,6 @@ def _problems_of_quantities(artifact: Artifact, tolerances: Iterable[str]) -> Pr
 
 
 def _problems_of_parts(artifact: Artifact) -> Problems:
-    """Yield what is wrong with baselines, sweeps, claims and printed rows."""
     for name, baseline in artifact.baselines.items():
         found = baseline.problems(artifact.axes, artifact.metrics, list(artifact.scales))
         yield from _at((f"baseline '{name}': {problem}" for problem in found), "baselines", name)
@@ -724,7 +620,6 @@ def _problems_of_parts(artifact: Artifact) -> Problems:
 
 
 def _problems_of_row(artifact: Artifact, row: PublishedRow, earlier: Sequence[PublishedRow]) -> Iterator[str]:
-    """Yield what is wrong with a row of printed numbers."""
     yield from place_problems(artifact.axes, row.at)
     printed = [name for name, spec in artifact.quantities.items() if spec.published]
     yield from unknown("metric or column", row.values, printed)
@@ -735,17 +630,6 @@ def _problems_of_row(artifact: Artifact, row: PublishedRow, earlier: Sequence[Pu
         for other in earlier:  # rows that have a point in common
             if name in other.values and all(row.at.get(axis, value) == value for axis, value in other.at.items()):
                 yield f"'{name}' was already given at {other.where}"
-
-
-def derivation_problems(name: str, metric: Metric) -> Iterator[str]:
-    """Yield what is wrong with how a metric is derived."""
-    if metric.derived and len(metric.derived) != 1:
-        yield f"'{name}' is derived by one function, found {len(metric.derived)}"
-    for function, sources in metric.derived.items():
-        if function not in DERIVED:
-            yield f"'{name}' is derived by {function!r}, expected one of {', '.join(DERIVED)}"
-        elif len(sources) != DERIVED[function]:
-            yield f"'{name}': {function} takes {DERIVED[function]} metric(s), found {len(sources)}"
 
 
 def _module(name: str, path: Path) -> ModuleType:
@@ -773,12 +657,7 @@ def fault_in(files: Sequence[str], error: Exception) -> str | None:
 
 
 def named(name: str, where: str) -> Any:
-    """Return what a YAML names, for example ``paper_repro.papers.cem.recursion.StepsFigure``.
-
-    Raises:
-        UsageError: with the file and line ``where``, it is not below ``paper_repro.papers``, ``paper_repro.tables``
-            or a package of the user, or there is none.
-    """
+    """Return what a YAML names at ``where``, below ``HOMES`` or a package of the user."""
     home, _, last = name.rpartition(".")
     homes = (*HOMES, *(f"{package}." for package in own_packages()))
     if not name.startswith(homes):
@@ -794,17 +673,13 @@ def named(name: str, where: str) -> Any:
     return getattr(module, last)
 
 
-FOLDERS = ("results", "runs", "papers")
-"""Folders that a path may have before the paper's."""
+FOLDERS = ("results", "runs", "papers")  # that a path may have before the paper's
 
 
 def artifacts(words: Sequence[str]) -> tuple[list[str], str]:
     """Return the ids that words of a command name, and the scale whose folder they name, or nothing.
 
     ``cem table2 table3`` names two artifacts of one paper.
-
-    Raises:
-        UsageError: as ``matching``, or the words name folders of several scales.
     """
     ids, scales, paper, known = list[str](), set[str](), "", {name.casefold() for name in find()}
     for word, after in zip_longest(words, words[1:], fillvalue=""):
@@ -821,11 +696,9 @@ def artifacts(words: Sequence[str]) -> tuple[list[str], str]:
 
 
 def matching(word: str) -> tuple[list[str], str]:
-    """Return the ids that a word names, and the scale where it is the folder of one: an artifact in upper or lower
-    case, its file or folder, a paper with all of its artifacts, or a pattern such as ``cem/*``.
+    """Return the ids that a word names, and the scale where it is the folder of one.
 
-    Raises:
-        UsageError: there are none; with the nearest artifact or paper.
+    A word is an artifact in any case, its file or folder, a paper, or a pattern such as ``cem/*``.
     """
     found = find()
     if word in found:

@@ -24,18 +24,19 @@ Bound = Literal["=", ">", "<"]
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with its two-sided interval of 95 %; both ends are infinite for a single observation."""
+    """An estimate with its two-sided interval of 95 %; both ends are infinite for a single observation.
+
+    ``count`` are the independent observations (seeds, or pairs of them), ``error`` is the standard error of the mean,
+    ``freedom`` the degrees of freedom of Student's t.
+    """
 
     mean: float
     low: float
     high: float
     count: int
-    """Independent observations: seeds, or pairs of them."""
     paired: bool = True
     error: float = math.inf
-    """Standard error of the mean."""
     freedom: float = 1.0
-    """Degrees of freedom of Student's t; infinite for the normal distribution."""
 
     @property
     def has_spread(self) -> bool:
@@ -89,7 +90,7 @@ def rounded(value: float) -> float:
 
 
 def columns(prefix: str, values: Sequence[float]) -> dict[str, float | int | None]:
-    """Return mean, sample standard deviation and number of values as columns of a table, in eight digits."""
+    """Return mean, sample standard deviation and number of values as columns of a table."""
     spread = sample_std(values)
     return {
         f"{prefix}_mean": rounded(mean(values)) if values else None,
@@ -113,11 +114,7 @@ def of(values: Sequence[float]) -> Interval:
 
 
 def compare(left: Samples, right: Samples) -> Interval:
-    """Return the interval of mean(left) - mean(right).
-
-    It is paired where both sides have two or more seeds in common, because a seed fixes data and initial weights; else
-    Welch's.
-    """
+    """Return the interval of mean(left) - mean(right): paired where they share two or more seeds, else Welch's."""
     return pooled([(left, right)])
 
 
@@ -159,11 +156,7 @@ def _of_variances(center: float, variances: Sequence[float], freedoms: Sequence[
 
 
 def share(counts: Mapping[int, tuple[int, int]]) -> Share:
-    """Return the interval of a share.
-
-    Args:
-        counts: by seed, in how many cases it happened, and how many cases there were.
-    """
+    """Return the interval of a share, from hits and cases by seed."""
     from scipy.stats import binomtest
 
     hits, cases = (sum(column) for column in zip(*counts.values(), strict=True))

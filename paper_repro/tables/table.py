@@ -37,7 +37,7 @@ CHANGED, NOT_BEATEN = " †", " ‡"
 MOST_PARTS = 8
 """Parts of an estimate that a table shows; table.json has all of them."""
 NARROWEST = 12
-"""Characters of a column in a terminal, at least; with less, rows become blocks."""
+"""Characters of a column in a terminal, at least."""
 BOLD = ("\x02", "\x03")
 """Stand for bold in a grid until its text has been escaped."""
 
@@ -50,7 +50,6 @@ class Grid:
     rows: list[list[str]]
 
     def markdown(self) -> str:
-        """Write it in GitHub's form of Markdown."""
         headers, *rows = [[in_markdown(cell).replace("|", "\\|") for cell in row] for row in [self.headers, *self.rows]]
         return tabulate(rows, headers=headers, tablefmt="github", disable_numparse=True)
 
@@ -76,12 +75,13 @@ class Grid:
         named = [
             [": ".join(filter(None, pair)) for pair in zip(cells[0], row, strict=True) if pair[1]] for row in cells[1:]
         ]
-        blocks = [[textwrap.fill(text, width, subsequent_indent="    ") for text in row] for row in named]
-        return "\n\n".join("\n".join(row) for row in blocks)
+        return "\n\n".join(
+            "\n".join(textwrap.fill(text, width, subsequent_indent="    ") for text in row) for row in named
+        )
 
 
 def in_markdown(text: str) -> str:
-    """Return text as one line of Markdown in which no HTML begins."""
+    """Return text as one line of Markdown without HTML."""
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", _line(text)).replace(BOLD[0], "**").replace(BOLD[1], "**")
 
 
@@ -245,7 +245,6 @@ class Table:
         return known or ("" if found else NOT_RUN)
 
     def _unknown(self, point: Point) -> str:
-        """Return the text where nothing is known: a finished row without a metric is left empty."""
         return "" if self.view.judged(point) else NOT_RUN
 
     def _best(self, name: str, kind: str) -> set[Key]:
@@ -299,7 +298,6 @@ class Table:
         return _spread(metric, found) or (NOT_RUN if name in one.spec.metrics else "")
 
     def summary_grid(self) -> Grid:
-        """Return a line for each number of the summary: its title, the paper's, ours and the verdict."""
         rows = []
         for name, item in self.artifact.summary.items():
             own = self._summary.get(name)
@@ -354,8 +352,8 @@ class Table:
     @cached_property
     def judgements(self) -> list[Judgement]:
         """The claims that are judged at this scale, with their words."""
-        own = [claim for claim in self.artifact.claims if claim.is_of(self.view.scale_name)]
-        return [claims.judge(claim, self.view) for claim in own]
+        scale = self.view.scale_name
+        return [claims.judge(one, self.view) for one in self.artifact.claims if not one.scales or scale in one.scales]
 
     @property
     def headline(self) -> str:
@@ -363,7 +361,6 @@ class Table:
         return next((judgement.sentence for judgement in self.judgements), "")
 
     def claims_grid(self) -> Grid:
-        """Return a line for each claim, and below it one for each part of its estimate."""
         rows = []
         for one in self.judgements:
             whose = f"{'ours' if one.claim.ours else 'the paper'}: {one.claim.where}"
@@ -376,7 +373,6 @@ class Table:
         return Grid(["claim", "whose", "says", "estimate", "claimed", "here"], rows)
 
     def notes(self) -> list[str]:
-        """Return the sentences below the table."""
         view, artifact = self.view, self.artifact
         notes = [*artifact.notes, *view.plan.scale.notes, *self.remarks()]
         notes += [f"Deviation from the paper, also at scale paper: {text}" for text in artifact.deviations]
@@ -438,13 +434,9 @@ class Table:
                 row = {**dict(key), "quantity": name, "paper_mean": None if printed is None else printed.mean}
                 row["paper_std"] = None if printed is None else printed.std
                 if (column := self.artifact.columns.get(name)) is None:
-                    metric, own, reference = (
-                        self.artifact.metrics[name],
-                        *(values(f, name) for f in (point.own, point.reference)),
-                    )
-                    row |= self._columns(
-                        metric, own, reference, self.verdict(name, point)[0] if metric.measured else ""
-                    )
+                    metric, own, reference = self.artifact.metrics[name], *(values(f, name) for f in point.records)
+                    word = self.verdict(name, point)[0] if metric.measured else ""
+                    row |= self._columns(metric, own, reference, word)
                     if not self.view.own_root_is_reference:
                         row["as_reference"] = agreement(own, reference)
                     if (beaten := self.view.is_beaten(key, name)) is not None:
@@ -452,11 +444,7 @@ class Table:
                 elif column.is_at(key):
                     found = column_value(self.artifact, column, point, self.view.judged(point))
                     word = on_column(column, printed, found, self.view.plan.scale.comparable)[0]
-                    row |= {
-                        "paper_std": None,
-                        **stats.columns("own", [] if found is None else [found]),
-                        "verdict": word,
-                    }
+                    row |= {"paper_std": None, **stats.columns(OWN, [found] * (found is not None)), "verdict": word}
                 else:
                     continue
                 rows.append(row)
@@ -480,7 +468,6 @@ class Table:
         return row
 
     def document(self) -> dict[str, Any]:
-        """Return the content of table.json."""
         plan = self.view.plan
         return {
             "artifact": self.artifact.id,
@@ -509,7 +496,7 @@ class Table:
         }
 
     def _cells(self) -> dict[str, Any]:
-        """Return the ids of the judged records; a record's own id does not depend on the data that a reader has."""
+        """Return the judged records' own ids, which do not depend on the data that a reader has."""
         found: dict[str, Any] = {}
         places = [(p.cells, self.view.judged(p), dict(p.key)) for p in self.view.points.values()]
         places += [(one.plan.cells, one.found, {"baseline": one.plan.name}) for one in self.view.baselines]
@@ -519,12 +506,10 @@ class Table:
         return found
 
     def csv(self) -> str:
-        """Return the rows as table.csv has them."""
         return csv_text([{name: value for name, value in row.items() if name != "beaten"} for row in self.long_rows()])
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Write rows under the names that any of them has."""
     stream = io.StringIO()
     writer = csv.DictWriter(stream, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()
@@ -539,16 +524,10 @@ def table_of(view: View) -> Table:
 
 
 def _claim_document(one: Judgement) -> dict[str, Any]:
-    estimate, claim, interval = one.estimate, one.claim, one.estimate.interval
-    found = (
-        None
-        if interval is None
-        else {
-            **{"of": estimate.of, "to": estimate.to, "kind": estimate.kind},
-            **_ends(estimate, interval),
-            **{"seeds": interval.count, "items": estimate.items, "text": estimate.text},
-        }
-    )
+    estimate, claim, found = one.estimate, one.claim, None
+    if (interval := estimate.interval) is not None:
+        found = {"of": estimate.of, "to": estimate.to, "kind": estimate.kind, **_ends(estimate, interval)}
+        found |= {"seeds": interval.count, "items": estimate.items, "text": estimate.text}
     return {
         "id": claim.id,
         "whose": "ours" if claim.ours else "paper",
@@ -589,7 +568,6 @@ def _spread(metric: Metric, found: Mapping[int, float]) -> str:
 
 
 def _origin(found: Sequence[Record]) -> str:
-    """Return device and commit of records, in words."""
     devices = sorted({str(record.provenance.get("device")) for record in found})
     torches = sorted({str(record.provenance.get("versions", {}).get("torch", "none")) for record in found})
     code = [each for record in found for each in measurements.code_of(record)]
@@ -607,11 +585,7 @@ def on_metric(
     altered: bool,
     fitted: bool = False,
 ) -> tuple[str, str]:
-    """Compare a metric's mean over seeds with the paper's number; return the word, and the text of a table.
-
-    ``reproduced`` (of a fitted table ``fitted``) and ``off by`` are said only of runs at the paper's scale with the
-    artifact's own settings.
-    """
+    """Compare a metric's mean over seeds with the paper's number; return the word, and the text of a table."""
     if not found:
         return NOT_RUN, NOT_RUN
     if printed is None or tolerance is None:
@@ -641,15 +615,10 @@ def on_column(column: Column, printed: Number | None, found: float | None, compa
 
 
 def within(ours: float, printed: Number, tolerance: Tolerance, text: Any) -> bool:
-    """Return whether a number lies within the tolerance of the printed one.
-
-    Raises:
-        ValueError: the tolerance counts published standard deviations, and the paper prints none.
-    """
+    """Return whether a number lies within the tolerance of the printed one."""
     distance = abs(ours - printed.mean)
     if tolerance.published_stds is not None:
-        if printed.std is None:
-            raise ValueError("a tolerance in published standard deviations needs a published one")
+        assert printed.std is not None
         return distance <= tolerance.published_stds * printed.std
     if tolerance.relative is not None:
         return distance <= tolerance.relative * abs(printed.mean)
@@ -659,7 +628,6 @@ def within(ours: float, printed: Number, tolerance: Tolerance, text: Any) -> boo
 
 
 def rule(tolerance: Tolerance) -> str:
-    """Return a tolerance in words."""
     if tolerance.published_stds is not None:
         return f"within {tolerance.published_stds:g} published standard deviation of the published mean"
     if tolerance.relative is not None:
@@ -677,7 +645,7 @@ def trouble(found: Mapping[int, Record]) -> str:
 
 
 def agreement(own: Mapping[int, float], reference: Mapping[int, float]) -> str:
-    """Return whether the user's runs agree with the reference: Welch's interval of the difference holds zero.
+    """Return whether Welch's interval of the difference to the reference holds zero.
 
     Seeds count as independent: on another processor the same seed is a new sample.
     """
@@ -701,12 +669,11 @@ def _relative(ours: float, printed: float) -> str:
 
 
 def made_of(view: View) -> str:
-    """Return data and size of the models, read from configs and records: "ListOps, 1.8k to 61k parameters"."""
+    """Return data and size of the models: "ListOps, 1.8k to 61k parameters"."""
     return ", ".join(part for part in (data_of(view), size_of(view)) if part)
 
 
 def data_of(view: View) -> str:
-    """Return the data of all cells of a view."""
     if view.scale_name == EXACT or view.plan.scale.data:
         return view.plan.scale.data or "arithmetic"
     found = dict.fromkeys(_data(cell.config) for point in view.points.values() for cell in point.cells.values())

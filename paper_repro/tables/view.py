@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 NOT_RUN = "not run"
 _TABLE_BYTES = 10_000_000
-"""Above the size of any table that is published."""
 _UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """Errors of a damaged or missing file whose content is read unchecked."""
 _log = logging.getLogger(__name__)
@@ -38,12 +37,11 @@ Notes = dict[tuple[Key, str | None], None]
 
 
 def gain(before: float, after: float) -> float:
-    """Return by how many percent the perplexity falls from one loss to another, both in nats per token."""
+    """Return by how many percent the perplexity falls from one loss to another."""
     return 100 * (1 - math.exp(after - before))
 
 
 FUNCTIONS: dict[str, Callable[..., float]] = {"exp": math.exp, "complement": lambda share: 1 - share, "gain": gain}
-"""The functions of ``derived``; ``spec.DERIVED`` has the number of their arguments."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +52,10 @@ class Point:
     cells: dict[int, PlannedCell]
     own: dict[int, Record]
     reference: dict[int, Record]
+
+    @property
+    def records(self) -> tuple[dict[int, Record], dict[int, Record]]:
+        return self.own, self.reference
 
 
 @dataclass(frozen=True)
@@ -85,26 +87,21 @@ class View:
 
     @cached_property
     def has_own(self) -> bool:
-        """Whether verdicts are on the user's own records; else, with none of them, on the reference."""
+        """Whether verdicts are on the user's own records, not on the reference."""
         return any(point.own for point in self.points.values())
 
     @cached_property
     def has_reference(self) -> bool:
-        """Whether there is a committed record of any model."""
         return any(point.reference for point in self.points.values())
 
     def noting(self) -> tuple["View", Notes]:
-        """Return the view that notes which places are read, and its notes."""
+        """Return a view that notes which places are read, and its notes."""
         noted: Notes = {}
         return replace(self, read=noted), noted
 
     def unwatched(self) -> "View":
-        """Return the view that notes nothing, for choosing: of ten rates the best is judged, not the others."""
+        """Return the view that notes nothing: of ten rates only the best is judged."""
         return replace(self, read=None) if self.read is not None else self
-
-    def _note(self, key: Key, name: str | None) -> None:
-        if self.read is not None:
-            self.read[key, name] = None
 
     def point(self, place: Mapping[str, str]) -> Point:
         key = tuple((axis, place[axis]) for axis in self.artifact.axes)
@@ -118,16 +115,18 @@ class View:
         """Return a point's records by seed: the user's, or those of the reference where the user has none at all."""
         return point.own if self.has_own else point.reference
 
+    def _noted(self, point: Point, name: str | None) -> dict[int, Record]:
+        if self.read is not None:
+            self.read[point.key, name] = None
+        return self.results(point)
+
     def judged(self, point: Point) -> dict[int, Record]:
         """Return ``results``, noted as read."""
-        self._note(point.key, None)
-        return self.results(point)
+        return self._noted(point, None)
 
     def samples(self, name: str, place: Mapping[str, str]) -> dict[int, float]:
         """Return a metric by seed, of the finished cells at a place; none where the scale has no such place."""
-        point = self.point(place)
-        self._note(point.key, name)
-        return values(self.results(point), name)
+        return values(self._noted(self.point(place), name), name)
 
     def counted(self, name: str, place: Mapping[str, str]) -> float | None:
         """Return a column's value at a place, which is the same for all seeds."""
@@ -137,8 +136,7 @@ class View:
     def best(self, place: Mapping[str, str], axis: str, metric: str) -> str:
         """Return the value of an axis with the best mean of a metric, over the seeds that all of its values have.
 
-        A value at which a seed diverged is no candidate.  Nothing is noted: of ten rates only the best is judged.
-        The first value of the scale where none has run.
+        A value at which a seed diverged is no candidate.  Where none has run it is the first value of the scale.
         """
         plain, places = self.unwatched(), [dict(key) for key in self.points if place.items() <= dict(key).items()]
         found = {one[axis]: plain.samples(metric, one) for one in places if not plain.lost(metric, one)}
@@ -162,9 +160,8 @@ class View:
 
     def attachments(self, name: str, place: Mapping[str, str]) -> dict[int, bytes]:
         """Return the files of that name of the finished cells at a place, by seed; a damaged file counts as absent."""
-        point = self.point(place)
-        self._note(point.key, None)
-        found = {seed: self._attachment(record, name, self.has_own) for seed, record in self.results(point).items()}
+        judged = self.judged(self.point(place))
+        found = {seed: self._attachment(record, name, self.has_own) for seed, record in judged.items()}
         return {seed: content for seed, content in found.items() if content is not None}
 
     def baseline_attachment(self, baseline: str, name: str, seed: int) -> bytes | None:
@@ -193,10 +190,7 @@ class View:
 
     @cached_property
     def unnamed(self) -> dict[str, str]:
-        """The metrics that none of the user's cells has, mostly slips in a name, each with why.
-
-        Empty while a place has no finished cell or a probe has not measured.
-        """
+        """Slips in names: the metrics that no cell of the user has, each with why, once all have measured."""
         if self.own_root_is_reference or not self.has_own:
             return {}
         places = [
@@ -212,13 +206,12 @@ class View:
                 sources = [source for sources in metric.derived.values() for source in sources]
                 absent = [source for source in sources if known.isdisjoint(source.split(" or "))]
                 if absent or not metric.derived:
-                    slips[name] = (
-                        f"no metric {absent[0] if absent else 'of that name'}{nearest((*absent, name)[0], known)}"
-                    )
+                    wanted = absent[0] if absent else "of that name"
+                    slips[name] = f"no metric {wanted}{nearest((*absent, name)[0], known)}"
         return slips
 
     def unknown_metric(self, names: Iterable[str | None]) -> str:
-        """Return one of the metrics that were read, if no record has any of them; else nothing."""
+        """Return one of the metrics that were read, if no record has any of them."""
         finished = [r for point in self.points.values() for r in self.results(point).values() if r.status == FINISHED]
         known, wanted = {*self.artifact.metrics} | _names(finished), {name for name in names if name is not None}
         if not finished or not wanted or wanted & known:
@@ -227,7 +220,6 @@ class View:
 
 
 def _names(found: Iterable[Record]) -> set[str]:
-    """Return the names of all metrics that records have or say are not available."""
     return set[str]().union(*({*record.metrics, *record.unavailable} for record in found))
 
 
@@ -293,17 +285,12 @@ class Committed:
 
 
 def result_of(root: Path, cell: PlannedCell, artifact: Artifact) -> Record | None:
-    """Return a cell's record with the metrics of its probes and those that follow from others."""
     found = measurements.find(root, cell)
     return None if found is None else with_derived(found.record, artifact.metrics)
 
 
 def with_derived(record: Record, metrics: Mapping[str, Metric]) -> Record:
-    """Add each derived metric to a record that follows from what it has measured.
-
-    A metric that the record holds stays.  One that is not finite is not available and says so; one whose sources are
-    not available is not available for their reason.
-    """
+    """Add to a record the derived metrics whose sources it has, or why they are not available."""
     if record.status != FINISHED:
         return record
     found, lacking = dict(record.metrics), dict(record.unavailable)
@@ -337,15 +324,9 @@ def lack(found: Mapping[int, Record], name: str) -> str:
 
 
 def column_value(artifact: Artifact, column: Column, point: Point, found: Mapping[int, Record]) -> float | None:
-    """Return parameters or multiply-adds from a record, or a number from an axis or the config; None if there is none.
-
-    Raises:
-        UsageError: the config has no number there, and ``only`` does not leave the point out.
-    """
+    """Return parameters or multiply-adds from a record, or a number from an axis or the config."""
     if not column.is_at(point.key):
         return None
-    if column.axis is not None:
-        return artifact.axes[column.axis].values[dict(point.key)[column.axis]].number
     if column.source in ("parameters", "multiply_adds"):
         counted = {getattr(record, column.source) for record in found.values() if record.status in (FINISHED, DIVERGED)}
         counted.discard(None)
@@ -353,7 +334,7 @@ def column_value(artifact: Artifact, column: Column, point: Point, found: Mappin
     if not point.cells:
         return None
     cell = next(iter(point.cells.values()))
-    for key in column.sources:
+    for key in column.source.split(" or "):
         with suppress(KeyError, TypeError, ValueError):
             return float(configs.lookup(cell.config, key))
     raise UsageError(f"column '{column.title}': the config has no number under '{column.source}' at {dict(point.key)}")
@@ -362,8 +343,7 @@ def column_value(artifact: Artifact, column: Column, point: Point, found: Mappin
 Row = dict[str, Any]
 FIRST = ("artifact", "artifacts", "scale")
 LAST = ("seed", "metric", "value", "unit", "status", "cell", "num_parameters", "seconds", "device", "commit")
-SHORTEST = 4
-"""How many characters of an id have to be given."""
+SHORTEST = 4  # characters of an id
 
 
 def frame(
@@ -387,9 +367,6 @@ def frame(
         runs: the runs folder to read; None: the committed results of the repository.
         keys: of the config, for example "optimizer.lr"; each becomes a column, None where a config has no such key.
         overrides: those of an altered run, as given to reproduce.py.
-
-    Raises:
-        UsageError: an unknown artifact or scale, a key that no record's config has, or a folder without records.
     """
     import pandas
 
@@ -425,7 +402,7 @@ class Placed:
 
 
 def with_seeds_of_table(plan: Plan, root: Path) -> Plan:
-    """Return the plan with the seeds of its table below ``root``, where a user asked for others than the scale's."""
+    """Return the plan with the seeds of its table below ``root``, which may be others than the scale's."""
     with suppress(OSError, ValueError, KeyError, TypeError):  # no table, or a damaged one: those of the scale
         seeds = json.loads((root / plan.folder / "table.json").read_text(encoding="utf-8"))["seeds"]
         if list(seeds) != list(plan.seeds):
@@ -447,7 +424,7 @@ def placed(plan: Plan, root: Path) -> list[Placed]:
 
 
 def _every(root: Path) -> Iterator[tuple[Record, list[str], dict[str, str]]]:
-    """Yield every record with the artifacts whose tables below ``root`` show its cell, and its metrics' units."""
+    """Yield every record with the artifacts whose tables show its cell, and its metrics' units."""
     shown: dict[str, dict[str, None]] = {}
     for table in _tables(root):
         for cell in table["cells"]:
@@ -474,7 +451,7 @@ def _units(artifact: Artifact) -> dict[str, str]:
 
 
 def _rows(head: Row, record: Record, keys: Sequence[str], units: Mapping[str, str], whole: bool) -> Iterator[Row]:
-    """Yield a record's metrics; where ``whole``, those of ``units`` that an unfinished one lacks have the value NaN."""
+    """Yield a record's metrics; if ``whole``, an unfinished one lacks those of ``units``, which are NaN."""
     expected = units if whole and record.status != FINISHED else ()
     settings: Row = dict.fromkeys(keys)
     for key in keys:
@@ -498,7 +475,6 @@ def _rows(head: Row, record: Record, keys: Sequence[str], units: Mapping[str, st
 
 
 def _keys(section: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """Yield the keys of a config at every depth, as ``optimizer.lr``."""
     for name, value in section.items():
         yield f"{above}{name}"
         if isinstance(value, Mapping):
@@ -514,12 +490,8 @@ def find_record(word: str | Path, roots: Sequence[Path]) -> tuple[Path, Record]:
     """Return the folder of a cell and its record, with the metrics of probes that measured later.
 
     Args:
-        word: the folder of a cell, a file in it, the cell's id, or at least four characters with which the id of one
-            cell alone begins.
+        word: the folder of a cell, a file in it, the cell's id, or at least four characters with which it begins.
         roots: runs folders, the first that has the cell counts.
-
-    Raises:
-        UsageError: there is no such cell (with the nearest id), several begin so, or its record is damaged.
     """
     path = Path(word).expanduser()
     folder = path.parent if path.is_file() else path
@@ -537,13 +509,11 @@ def find_record(word: str | Path, roots: Sequence[Path]) -> tuple[Path, Record]:
 
 def _folder(word: str, roots: Sequence[Path]) -> Path:
     known = {cell: root for root in reversed(roots) for cell in cells_of(root)}
-    if word in known:
-        return record_path(known[word], word).parent
     begin = [cell for cell in known if cell.startswith(word)] if len(word) >= SHORTEST else []
-    if len(begin) == 1:
-        return record_path(known[begin[0]], begin[0]).parent
-    if begin:
+    if len(begin) > 1:
         raise UsageError(f"{word}: {len(begin)} cells begin so, {', '.join(sorted(begin)[:5])}; give more of the id")
+    if begin:
+        return record_path(known[begin[0]], begin[0]).parent
     where = " and ".join(str(root / "cells") for root in roots)
     unlike = f"{word}: neither the folder of a cell nor the id of one in {where}"
     for table in _tables(RESULTS) if len(word) >= SHORTEST else ():

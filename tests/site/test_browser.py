@@ -79,27 +79,6 @@ def test_the_first_row_is_the_first_headline_and_filters_leave_what_fits(site: A
     assert browser.run(SHOWN) == both, "the address keeps the filters"
 
 
-def test_two_clicks_lead_to_an_answer_of_a_paper_and_three_to_a_record(site: Any, browser: Browser) -> None:
-    browser.resize(1280)
-    browser.open(site.folder / "index.html")
-    browser.click('a[href="papers/cet.html"]')
-    assert browser.run("return document.querySelectorAll('.headlines tbody tr').length") == 1
-    browser.click('article h3 a[href*="cet/table1"]')
-    assert (
-        "/artifacts/cet/table1/" in browser.url
-        and browser.run("return document.querySelectorAll('.headline').length") == 1
-    )
-    browser.open(site.folder / "index.html")
-    browser.click('.headlines a[href="artifacts/cem/table3/paper.html"]')
-    browser.click("table.numbers .ours a")
-    browser.click(".behind tr a")
-    assert "/records/" in browser.url
-    browser.open(site.folder / "index.html")
-    browser.click('a[href="models.html"]')
-    browser.click('a[href="models/ebt_sudoku.html"]')
-    assert browser.run("return document.querySelector('.drawing svg').getBoundingClientRect().width") > 300
-
-
 def test_a_click_on_a_number_leads_to_its_records(site: Any, browser: Browser) -> None:
     browser.resize(1280)
     browser.open(site.folder / "artifacts/cem/table3/cpu.html")

@@ -13,7 +13,6 @@ from filelock import FileLock
 
 from paper_repro.base.errors import RESULTS, UsageError
 from paper_repro.cells import records
-from paper_repro.exports.card import LIST
 from paper_repro.exports.card import listed as listed_models
 from paper_repro.site.files import LOCK, adjusted, headlines, listed, misses, write
 from paper_repro.site.pages import MENU, build
@@ -100,22 +99,6 @@ def test_the_page_of_a_paper_has_its_claims_sizes_and_replications_and_no_other_
             own = row.artifact.startswith(f"{paper}/")
             said = [row.paper, row.sentence, *(one["found"] for one in row.replications)]
             assert [one for one in said if (one in text) != own or (one in written) != own] == [], (paper, row.name)
-
-
-@pytest.mark.slow
-def test_the_page_of_a_model_has_its_card_and_what_its_example_gives(site: Any) -> None:
-    for name, model in listed_models()["models"].items():
-        page, card = Page(site.folder / "models" / f"{name}.html"), (LIST.parent / name / "README.md").read_text()
-        facts = [
-            line.split("|")[2].strip() for line in card.splitlines() if re.match(r"\| (data|licence|[a-z]+_)", line)
-        ]
-        assert facts and [fact for fact in facts if fact not in page.text] == [], name
-        example = RESULTS / "models" / name / "example.txt"
-        assert example.is_file() == ("try" in model), f"{name}: run scripts/model_examples.py"
-        if example.is_file():
-            assert example.read_text() in page.text and model["try"].split(maxsplit=1)[1] in page.text
-            strip = model["try"].startswith("think.py")
-            assert strip == ("How it thinks" in page.text) == example.with_name("figure.svg").is_file()
 
 
 def test_words_are_text_scripts_of_others_are_gone_and_colours_follow_the_page(tmp_path: Path) -> None:

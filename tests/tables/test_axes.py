@@ -4,8 +4,6 @@ import pytest
 
 from paper_repro.base import configs
 from paper_repro.base.errors import UsageError
-from paper_repro.tables import plan as plans
-from paper_repro.tables.view import build
 from paper_repro.tests.support import synthetic
 
 HEAD = """\
@@ -100,18 +98,6 @@ def test_a_value_may_be_the_number_of_an_axis(tmp_path: Path) -> None:
     )
 
 
-def test_a_column_may_read_an_axis(tmp_path: Path) -> None:
-    steps = "steps: {title: Steps, values: {s3: 3}}"
-    column = "columns: {steps: {title: Steps, from: axis.steps}}\n"
-    text = f"{HEAD}axes: {{{steps}}}\nscales: {{smoke: {{about: t}}}}\n{column}"
-    view = build(plans.make(synthetic.load(tmp_path, text), "smoke"), tmp_path, None)
-    assert view.counted("steps", {"steps": "s3"}) == 3
-    assert "column 'steps': the label 'x' of axis 'steps' is no number" in refusal(
-        tmp_path, steps.replace("s3: 3", "s3: x"), more=column
-    )
-    assert "did you mean 'steps'" in refusal(tmp_path, steps, more=column.replace("axis.steps", "axis.step"))
-
-
 def test_what_all_scales_run_is_given_once(tmp_path: Path) -> None:
     axes = (
         "width: {title: W, sets: trunk.width, values: [8, 16]}, depth: {title: D, sets: trunk.layers, values: [1, 2]}"
@@ -120,8 +106,3 @@ def test_what_all_scales_run_is_given_once(tmp_path: Path) -> None:
     assert found(tmp_path, "trunk.width", axes, more=runs) == [8, 8, 16]
     assert found(tmp_path, "trunk.width", axes, 'about: t, only: {depth: ["1"]}', runs) == [8]
     assert "unknown value '9' of axis 'width'" in refusal(tmp_path, axes, more=runs.replace('"8"', '"9"'))
-
-
-def test_the_seed_is_no_override_of_a_file(tmp_path: Path) -> None:
-    message = refusal(tmp_path, WIDTH.replace("trunk.width", "seed"))
-    assert message.startswith(f"{tmp_path / 'made/up.yaml'}:5: override 'seed': seeds are given apart")

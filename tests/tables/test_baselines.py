@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base.errors import RESULTS, UsageError
+from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import settings
 from paper_repro.cells.planned import TRAINING, PlannedCell
-from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import FAILED, Outcome
 from paper_repro.tables import baselines, claims, plan, spec, stats, view
 from paper_repro.tables.axes import EXACT
@@ -86,12 +85,6 @@ def test_every_artifact_that_trains_names_a_baseline_and_has_three_seeds(name: s
     assert all(count >= 3 for count in seeds.values()), seeds
 
 
-def test_published_baselines_keep_their_records() -> None:
-    for name, baseline in (("ebt/figC1", "bigram"), ("cet/table1", "mean_image"), ("ebt/figB1", "linear_frames")):
-        (found,) = (one for one in plan.make(spec.load(name), "cpu").baselines if one.name == baseline)
-        assert all(record_path(RESULTS, cell.id).is_file() or cell.missing for cell in found.cells.values())
-
-
 def test_models_on_the_same_data_share_a_baseline_whose_id_follows_from_the_data(tmp_path: Path) -> None:
     found = plan_of(tmp_path)
     assert [(one.name, one.common(), len(one.keys)) for one in found.baselines] == [
@@ -133,15 +126,6 @@ def test_a_baseline_of_another_metric_judges_what_it_says(
     assert found.is_beaten(key, "test_rmse") is True and found.is_beaten(key, "train_rmse") is beaten
 
 
-def test_what_cannot_be_told_from_the_baseline_is_not_better() -> None:
-    bound = {0: 1.0, 1: 1.0, 2: 1.0}
-    assert baselines.is_better({0: 0.9, 1: 0.91, 2: 0.89}, bound, "lower")
-    assert not baselines.is_better({0: 0.5, 1: 0.99, 2: 1.3}, bound, "lower")
-    assert baselines.is_better({0: 1.1, 1: 1.11, 2: 1.09}, bound, "higher")
-    assert not baselines.is_better(bound, bound, "higher")
-    assert baselines.is_better({0: 0.9}, bound, "lower") and not baselines.is_better({0: 1.0}, bound, "lower")
-
-
 def test_all_seeds_of_a_model_are_held_against_its_baseline() -> None:
     """The first three seeds are better than the baseline, and all five are not."""
     model = dict(enumerate((0.9, 0.91, 0.89, 1.3, 1.3)))
@@ -181,8 +165,6 @@ def test_rows_marks_and_cells_of_a_table_name_the_baselines(tmp_path: Path) -> N
         ("target_maen: {metrics: [test_rmse]}", "(did you mean 'target_mean'?)"),
         ("target_mean: {metrics: [test_rsme]}", "(did you mean 'test_rmse'?)"),
         ("target_mean: {metrics: [test_rmse], direction: higher}", "its direction is higher"),
-        ("target_mean: {metrics: [test_rmse], direction: up}", "direction is lower, higher, not 'up'"),
-        ("target_mean: {metrics: [test_rmse], judges: all}", "judges is model, metrics, nothing, not 'all'"),
         ("target_mean: {metrics: [test_rmse], at: {kernel: rfb}}", "(did you mean 'rbf'?)"),
         ("target_mean: {}", "bounds no metric"),
         (f"{MINE}metrics: [test_rmse]}}", "has a task that measures it, or values: give one"),

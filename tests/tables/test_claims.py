@@ -109,37 +109,11 @@ def test_a_difference_is_the_mean_over_places_and_its_sides_are_not_alike(tmp_pa
     assert shown(turned.estimate) == pytest.approx(-0.2, abs=1e-3) and turned.verdict == OPPOSITE
 
 
-def test_both_sides_are_named_by_what_tells_them_apart(tmp_path: Path) -> None:
-    found = judged(
-        tmp_path, "ratio: {metric: error, of: {task: easy, model: old}, to: {task: easy, model: new}}, above: 1"
-    )
-    assert (found.estimate.of, found.estimate.to) == ("error of Easy, Old & known", "error of Easy, New_{50%}")
-    assert found.text.startswith("error of Easy, Old & known / error of Easy, New_{50%} = 1.2")
-
-
-def test_seeds_that_are_not_shared_are_compared_by_welch(tmp_path: Path) -> None:
-    def outcome(cell: PlannedCell) -> Outcome | None:
-        half = {0, 1} if dict(cell.key)["model"] == "old" else {2, 3}
-        noise = {0: -0.01, 1: 0.01, 2: -0.01, 3: 0.01}
-        return outcomes(FIRST, noise)(cell) if cell.seed in half else None
-
-    scales = SCALES.replace("seeds: [0, 1, 2]", "seeds: 4")
-    text = f"{TEXT}claims:\n  - {{id: one, says: So, where: T, {DIFFERENCE}, above: 0}}\n{scales}"
-    made = synthetic.plan(tmp_path / "papers", text, "smoke")
-    synthetic.fill(tmp_path, made, outcome)
-    found = view.build(made, tmp_path, None)
-    judgement = claims.judge(found.artifact.claims[0], found)
-    assert judgement.estimate.interval is not None and not judgement.estimate.interval.paired
-    assert judgement.verdict == SEEN and "unpaired" in judgement.text
-
-
 @pytest.mark.parametrize(
     ("claim", "verdict"),
     [
         ("above: 1", SEEN),
         ("below: 1", OPPOSITE),
-        ("at_least: 1.3", SEEN),
-        ("at_least: 1.5", OPPOSITE),
         ("at_most: 1.5", SEEN),
         ("at_most: 1.3", OPPOSITE),
         ("at_most: 1.37", CANNOT_TELL),
@@ -187,7 +161,7 @@ def test_one_seed_equal_values_and_a_lost_seed_tell_nothing(tmp_path: Path) -> N
 
 
 def test_counts_are_exact_and_hold_at_every_place(tmp_path: Path) -> None:
-    layers = "count: {column: layers, of: {task: hard, model: new}, to: {task: easy, model: new}}"
+    layers = "count: {column: layers, of: {task: hard, model: new}}"
     found = judged(tmp_path / "a", f"{layers}, equals: 2")
     assert (found.verdict, shown(found.estimate), found.p_value) == (HOLDS, 2.0, None)
     assert judged(tmp_path / "b", f"{layers}, equals: 3").verdict == FAILS
@@ -251,19 +225,12 @@ def test_a_computed_claim_calls_the_function_beside_its_file(tmp_path: Path) -> 
     ("claim", "said"),
     [
         (RATIO, "one threshold"),
-        (f"{RATIO}, above: 1, below: 2", "one threshold"),
         (f"{RATIO}, {DIFFERENCE}, above: 1", "one estimate"),
         (f"{RATIO.replace('model: new', 'modell: new')}, above: 1", "modell"),
-        (f"{RATIO.replace('model: new', 'model: newer')}, above: 1", "newer"),
         (f"{RATIO.replace('metric: error', 'metric: eror')}, above: 1", "eror"),
         (f"{RATIO.replace(', over: [task]', '')}, above: 1", "axis 'task'"),
-        (f"{RATIO}, between: [2, 1]", "the lower one first"),
-        (f"{RATIO}, above: 1, scales: [gpu]", "gpu"),
-        (f"{BEST.replace('score', 'skore')}, above: 1", "skore"),
         (f"{BEST.replace('{task:', '{tusk:')}, above: 1", "tusk"),
-        (f"{RATIO.replace(']}', '], best: {task: score}}')}, above: 1", "'over' or 'best'"),
         (f"{RATIO}, above: 1, predicate: 3", "predicate"),
-        ("count: {column: layer, of: {task: easy, model: new}}, equals: 1", "layer"),
     ],
 )
 def test_wrong_claims_are_refused_with_file_and_line(tmp_path: Path, claim: str, said: str) -> None:

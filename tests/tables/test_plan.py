@@ -34,33 +34,6 @@ def test_cells_that_differ_and_agreement_on_what_is_not_there_are_refused(tmp_pa
     assert "'agree': unknown axis 'tsk' (did you mean 'task'?)" in found
 
 
-def test_two_budgets_or_vocabularies_in_one_figure_are_refused_naming_both(tmp_path: Path) -> None:
-    text = spec.find()["cem/fig2b"].read_text()
-    path = tmp_path / "cem" / "mine.yaml"
-    path.parent.mkdir()
-
-    def refused(old: str, new: str, overrides: tuple[str, ...] = ()) -> str:
-        assert text.count(old) == 1
-        path.write_text(text.replace(old, new))
-        with pytest.raises(UsageError) as caught:
-            plans.make(spec.load_file(path), "cpu", [0], overrides)
-        return str(caught.value)
-
-    cpu = "cpu: {model.hidden: 252}"
-    place = "{'size': 'reduced', 'lr': '2e-3', 'model': '%s'}"
-    places = f"{place % 'llama'} has %s, {place % 'mlp_matched'} has %s; "
-    found = refused(cpu, "cpu: {model.hidden: 252, training.steps: 500}")
-    assert "compares cells with different tokens: " + places % ("4,194,304", "512,000") in found
-    assert "give both the same training.steps x training.accumulate x data.batch_size x data.window" in found
-    found = refused(cpu, "cpu: {model.hidden: 252, model.vocabulary_size: 4096}")
-    assert "different model.vocabulary_size: " + places % ("512", "4,096") in found
-    # A word on the command line reaches all cells; what it makes of them is looked at, too.
-    found = refused(cpu, cpu, ("data.window=${model.hidden}",))
-    assert "different tokens: " + places % ("5,505,024", "8,257,536") in found
-    path.write_text(text)
-    assert len(plans.make(spec.load_file(path), "cpu", [0], ("training.steps=10",)).cells) == 12
-
-
 def test_what_follows_from_two_axes_stands_beside_one_of_them(tmp_path: Path) -> None:
     beside = "overrides: {trunk.width: 16}\n        beside: {task: {hard: {trunk.width: 32}}}"
     artifact = synthetic.load(tmp_path, ARTIFACT.replace("overrides: {trunk.width: 16}", beside))

@@ -1,6 +1,5 @@
 """What lies beside records: published with them, read by artifacts, and measured again where it could not be had."""
 
-import json
 import os
 import subprocess
 import sys
@@ -135,16 +134,3 @@ def test_fill_measures_what_was_lacking_on_the_weights_that_are_kept(
     assert records.attachment(runs, after, "total.txt") == f"{after.metrics['total']!r} 0".encode()
     assert "| Plain" in done.stdout and "0.75" in done.stdout and "n/a" not in done.stdout
     assert log.read_text().count("step") == 4
-
-
-def test_a_reason_stands_once_in_the_notes_and_at_every_place_that_lacks_the_metric(plan: Plan, tmp_path: Path) -> None:
-    reason = "needs gpt2: prepare_data.py gpt2"
-    outcome = Outcome(FINISHED, {"error": 0.5}, unavailable={"score": reason, "unknown": "needs more"})
-    synthetic.fill(tmp_path / "runs", plan, lambda _: outcome)
-    table, written = render(plan, tmp_path / "runs", None)
-    place = table.grid().headers.index("Score")
-    assert [row[place] for row in table.grid().rows] == ["n/a: needs gpt2"] * 4
-    assert [note for note in table.notes() if "n/a" in note] == [f"Score: n/a, {reason}"]
-    document = json.loads(next(path for path in written if path.name == "table.json").read_text())
-    scores = [row for row in document["rows"] if row["quantity"] == "score"]
-    assert {(row["own_mean"], row["own_seeds"]) for row in scores} == {(None, 0)}

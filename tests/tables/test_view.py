@@ -12,7 +12,7 @@ from paper_repro.base.files import DATA_VARIABLE, sha256_of_bytes
 from paper_repro.cells import records
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import record_path
-from paper_repro.cells.tasks import DIVERGED, FINISHED, Outcome
+from paper_repro.cells.tasks import FINISHED, Outcome
 from paper_repro.tables.plan import Plan
 from paper_repro.tables.spec import Metric
 from paper_repro.tables.table import Table
@@ -64,12 +64,6 @@ def test_a_damaged_attachment_counts_as_absent_and_is_named(tmp_path: Path, capl
         found = build(plan, tmp_path / "runs", tmp_path / "results").attachments(NAME, PLACE)
     assert found.keys() == {1}
     assert "not the file that the record beside it names" in caplog.text and "which is absent" in caplog.text
-
-
-def test_what_cells_that_did_not_finish_left_is_no_result(tmp_path: Path) -> None:
-    plan = synthetic.plan(tmp_path)
-    fill(tmp_path / "runs", plan, DIVERGED)
-    assert build(plan, tmp_path / "runs", None).attachments(NAME, PLACE) == {}
 
 
 @pytest.mark.parametrize("data", ["absent", "others"])
@@ -140,15 +134,6 @@ def sorted_by_settings(results: Path, ids: set[str]) -> list[str]:
     """Return ids of cells in the order of their settings, as their records tell them."""
     configs = {cell: json.loads(record_path(results, cell).read_text())["config"] for cell in ids}
     return sorted(ids, key=lambda cell: identity.settings(configs[cell]))
-
-
-def test_without_files_a_record_of_the_same_settings_under_another_id_is_not_taken(tmp_path: Path) -> None:
-    plan = synthetic.plan(tmp_path)
-    fill(tmp_path / "results", plan)
-    home = record_path(tmp_path / "results", plan.cells[0].id).parent
-    home.rename(home.with_name("0" * 16))
-    view = build(plan, tmp_path / "runs", tmp_path / "results")
-    assert sum(len(point.reference) for point in view.points.values()) == len(plan.cells) - 1
 
 
 METRICS = {

@@ -16,7 +16,6 @@ class Figure2(figure.Figure):
 
     size = (7.0, 7.6)
     marks = IMAGE_MARKS
-    baselines_drawn = ("visible_mean", "mean_image", "harmonic_images", "gaussian_images")
 
     def rows(self) -> list[figure.Row]:
         found = {key: self.view.attachments("completed.json", dict(key)) for key in self.view.points}

@@ -16,7 +16,6 @@ class Figure8(figure.Figure):
         "Rows: the same images; beside each the PSNR over all test images. DiT's second and third pass begin at an "
         "image without noise and raise its contrast each time."
     )
-    baselines_drawn = ("noised", "wiener", "total_variation")
 
     def rows(self) -> list[figure.Row]:
         found = {one.plan.name: one.samples(METRIC) for one in self.view.baselines}

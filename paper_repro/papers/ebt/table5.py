@@ -14,7 +14,6 @@ class Figure5(figure.Figure):
 
     size = (6.4, 3.8)
     marks = "Faint dots: seeds; marks and lines: means over seeds, by the blanks of a board."
-    baselines_drawn = (RULES,)
 
     def rows(self) -> list[figure.Row]:
         rows: list[figure.Row] = []

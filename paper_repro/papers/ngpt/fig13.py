@@ -15,7 +15,6 @@ ATTACHMENT = "lengths.json"
 class Figure13(figure.Figure):
     size = (5.0, 3.4)
     marks = MARKS
-    baselines_drawn = ("bigram",)
 
     def baselines(self) -> list[BaselineLine]:
         lines = baseline_lines(self.view, "val_loss")

@@ -88,11 +88,6 @@ def test_mlps_are_pooled_over_steps_and_preconditioners() -> None:
     assert len(found.parts) == 6
 
 
-def test_a_third_step_is_compared_with_the_second() -> None:
-    made = Made(lambda place, seed: {"perplexity_T2": 20.0 + seed, "perplexity_T3": 22.0 + 1.1 * seed}, noise=1e-6)
-    assert value("inner_steps", "a_third_step_helps", made) == near(1.1)
-
-
 def test_errors_of_regression_are_pooled_over_the_kernels() -> None:
     level = {"rbf": 0.01, "matern": 0.2, "periodic": 0.04, "rational_quadratic": 0.06, "non_stationary": 0.03}
     factor = {"plain": 1.5, "gated": 1.2, "t1": 1.0, "t2": 0.8}

@@ -2,11 +2,9 @@
 
 from pathlib import Path
 
-import pytest
-
 from paper_repro.base import configs
 from paper_repro.cells.tasks import Cell
-from paper_repro.probes.settings import ModelSize, OptimisationSettings, count
+from paper_repro.probes.settings import ModelSize, count
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec
 
@@ -42,39 +40,3 @@ def test_counts_are_the_formulas_and_of_the_models_that_train() -> None:
         assert outcome.metrics["parameters_other_vocabulary"] == whole - 2 * (32000 - 2048) * 672
         if model in TRAINED:
             assert count(configs.compose("cem/slimpajama", TRAINED[model])["model"]) == whole
-
-
-def test_table_2_asks_the_optimiser_that_trains() -> None:
-    trained = configs.compose("cem/slimpajama", ["attention=cem", "feed_forward=cem"])
-    artifact = spec.load("cem/table2")
-    for cell in plans.make(artifact, "exact").cells:
-        for section in ("optimizer", "schedule"):
-            assert cell.config[section] == trained[section]
-        (outcome,) = OptimisationSettings().run([Cell(cell.id, cell.config)], Path(), None)  # type: ignore[arg-type]
-        measured = [name for name, metric in artifact.metrics.items() if metric.measured and metric.published]
-        printed = {name: number.mean for name in measured if (number := artifact.printed(cell.key, name))}
-        assert len(printed) == 7 and {name: outcome.metrics[name] for name in printed} == pytest.approx(printed)
-
-
-@pytest.mark.parametrize(("name", "width"), [("fig2a", 0), ("fig5", 1024)])
-def test_steps_are_twenty_tokens_for_each_parameter_of_llama(name: str, width: int) -> None:
-    artifact = spec.load(f"cem/{name}")
-    for cell in plans.make(artifact, "paper", [0]).cells:
-        if dict(cell.key)["model"] == "llama":
-            sizes = artifact.axes["size"].values[dict(cell.key)["size"]].overrides
-            parameters = count(configs.compose("cem/slimpajama", sizes.items)["model"])
-            assert cell.config["training"]["steps"] == round(20 * parameters / (128 * 2048))
-    layers = {
-        (dict(cell.key)["model"], cell.config["model"]["num_layers"])
-        for cell in plans.make(artifact, "paper", [0]).cells
-    }
-    assert not width or layers == {("llama", 15), ("full", 17)}
-
-
-def test_the_wide_mlp_is_half_as_wide_again_at_every_size_and_scale() -> None:
-    artifact = spec.load("cem/fig2b")
-    for scale in artifact.scales:
-        cells = plans.make(artifact, scale, [0]).cells
-        widths = {tuple(dict(cell.key).values()): cell.config["model"]["hidden"] for cell in cells}
-        for (size, rate, model), width in widths.items():
-            assert 2 * width == (3 if model == "mlp_matched" else 2) * widths[size, rate, "llama"]

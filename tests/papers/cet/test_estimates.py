@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from matplotlib.figure import Figure as Canvas
 
 from paper_repro.base import configs
 from paper_repro.probes.settings import completion_settings as settings
-from paper_repro.tables.figure import figure_of
 from paper_repro.tests.support import made_up
 from paper_repro.tests.support.made_up import Made
 
@@ -96,25 +94,6 @@ def test_an_image_ends_alike_if_energy_and_collapse_agree() -> None:
     assert value("fig5", "step_size_insensitive", far) == 0.0
     others = relaxed(long=one, tenth=trace(FALLS, FALLS, late=1.15))  # 0.8 to 1.1 collapse with one step size alone
     assert value("fig5", "step_size_insensitive", others) == pytest.approx(12 / 16)
-
-
-def test_rows_are_the_energies_and_errors_of_the_first_seed() -> None:
-    figure = figure_of(made_up.view("cet/fig5", relaxed(tenth=trace(FALLS, FALLS), long=trace(FALLS, FALLS))))
-    assert figure is not None
-    rows = figure.rows()
-    assert len(rows) == 16 * (4 + 2) and {row["seed"] for row in rows} == {0}
-    found = {(row["quantity"], row["step"]): row["value"] for row in rows if row["image"] == 11}
-    assert found[("energy", 4)] == pytest.approx(0.0) and found[("error", 4)] == pytest.approx(1.1)
-
-
-@pytest.mark.parametrize("name", ["fig2", "fig3", "fig4", "fig5"])
-def test_figures_without_pictures_and_without_records_are_drawn(name: str) -> None:
-    files = {f"{kind}.json": trace(FALLS, FALLS) for kind in ("long", "tenth")} | {"completed.json": b"[0.1, 0.2]"}
-    view = made_up.view(f"cet/{name}", Made(files=lambda place, seed: files))
-    for own in (view, made_up.without(view)):
-        figure = figure_of(own)
-        assert figure is not None
-        figure.draw(Canvas(), figure.rows())
 
 
 def test_table_2_is_of_the_model_that_trains() -> None:

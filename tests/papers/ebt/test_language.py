@@ -7,9 +7,6 @@ from typing import Any
 
 import pytest
 
-from paper_repro.papers.ebt.thinking import evaluations
-from paper_repro.tables import plan as plans
-from paper_repro.tables import spec
 from paper_repro.tables.figure import figure_of
 from paper_repro.tables.spec import Number
 from paper_repro.tables.table import table_of
@@ -29,10 +26,6 @@ def estimated(name: str, claim: str, made: Made) -> float:
 
 def near(value: float) -> Any:
     return pytest.approx(value, rel=1e-3, abs=1e-3)
-
-
-def near_each(values: Mapping[str, float]) -> Any:
-    return pytest.approx(values, rel=1e-3)
 
 
 def falling(s1: float, transformer: float, s2: float = 0.0) -> Made:
@@ -99,22 +92,6 @@ def test_figure_c1_divides_s2s_exponent_by_s1s() -> None:
     assert estimated("figC1", "s2_scales_like_s1", falling(s1=0.1, transformer=0.0, s2=0.2)) == near(2.0)
 
 
-def test_figures_have_a_row_for_each_run_and_each_evaluation() -> None:
-    figure = figure_of(made_up.view("ebt/fig5", scaled(0.1, 0.1)))
-    assert figure is not None
-    rows = [row for row in figure.rows() if row["seed"] == 0]
-    found = {(row["panel"], row["model"], row["x"], row["note"]) for row in rows}
-    longer = "steps over those of EBT"
-    assert {(longer, "transformer", factor, "") for factor in (1.0, 2.0, 4.0, 8.0)} <= found
-    costs = {"equal tokens": 1.0, "equal time": TIME_RATIO, "equal FLOPs, counted": STEP_COST}
-    drawn = {note: x for panel, model, x, note in found if note}
-    assert {note: drawn[note] for note in costs} == near_each(costs)
-    (fig4,) = [figure_of(made_up.view("ebt/fig4", falling(0.2, 0.1)))]
-    assert fig4 is not None
-    data = [row for row in fig4.rows() if (row["panel"], row["model"], row["seed"]) == ("data", "s1", 0)]
-    assert [row["x"] for row in data] == [step * 16 * 64 for step in range(100, 1501, 100)]
-
-
 def thinking(loss: Loss, **metrics: float) -> Made:
     """Losses over sets, steps and samples, as a file beside the record."""
     known = {"validation_loss": 4.0, "gsm8k_loss": 5.0, "dyck-generated_loss": 6.0, **metrics}
@@ -161,19 +138,6 @@ def test_figure_7_compares_verification_after_the_longest_training_and_ebt_with_
     assert estimated("fig7", "verification_helps", made) == near(math.exp(-0.2))
     assert estimated("fig7", "below_a_transformer", made) == near(math.exp(5.0 - 5.5))
     assert estimated("fig7", "below_a_transformer", thinking(lambda *_: 6.0)) == near(math.exp(6.0 - 5.5))
-
-
-def test_figure_7_draws_perplexities_over_evaluations_and_gains_over_training() -> None:
-    made = thinking(lambda place, name, steps, samples: 5.0 - 0.1 * (steps == 6) - 0.2 * (samples == 10))
-    figure = figure_of(made_up.view("ebt/fig7", made))
-    assert figure is not None
-    rows = [row for row in figure.rows() if row["seed"] == 0]
-    at = {(row["panel"], row["series"], row["x"]): row["value"] for row in rows}
-    assert (evaluations(1, 1), evaluations(6, 10)) == (2, 61)
-    assert at["evaluations", "longer", 2] == near(math.exp(5.0))
-    assert at["evaluations", "best", 61] == near(math.exp(4.7))
-    assert at["evaluations", "transformer", 1] == near(math.exp(5.5))
-    assert at["training", "best", 4 * 1500 * 16 * 64] == near(100 * (1 - math.exp(-0.3)))
 
 
 def test_figure_b4_fits_what_ten_samples_add_to_two_over_training() -> None:
@@ -264,35 +228,3 @@ def test_table_d5_divides_our_ratios_by_the_printed_ones() -> None:
 
     assert estimated("tableD5", "step_cost", made(1.1)) == near(1.1)
     assert estimated("tableD5", "step_cost", made(0.5)) == near(0.5)
-
-
-@pytest.mark.parametrize("scale", ["cpu", "gpu"])
-def test_a_training_that_several_tables_show_is_one_cell(scale: str) -> None:
-    def cells(name: str, **place: str) -> set[str]:
-        found = plans.make(spec.load(f"ebt/{name}"), scale).cells
-        return {cell.settings for cell in found if place.items() <= dict(cell.key).items() and cell.seed == 0}
-
-    (base,) = cells("fig5", model="s1", size="one", width="one", budget="one")
-    assert cells("fig4", model="s1", batch="one", depth="one") == cells("figC1", model="s1") == {base}
-    assert cells("rates", model="s1", rate="one", alpha="one") == {base}
-    (thinker,) = cells("fig6", model="s2")
-    assert cells("table3", model="s2") == cells("figB3", model="s2") == {thinker}
-    assert cells("table2", technique="full") == cells("fig7", model="s2", length="one") == {thinker}
-
-
-def test_a_row_of_table_2_differs_from_the_full_configuration_in_its_technique() -> None:
-    changed: dict[str, dict[str, Any]] = {
-        "fixed_step_size": {"step_size_spread": 1.0},
-        "fixed_steps": {"most_steps": None},
-        "no_noise": {"noise": 0.0},
-        "all_steps": {"truncate": False},
-        "no_replay": {},
-    }
-    cells = [cell for cell in plans.make(spec.load("ebt/table2"), "cpu").cells if cell.seed == 0]
-    configs = {dict(cell.key)["technique"]: cell.config for cell in cells}
-    full = configs.pop("full")
-    assert full["module"]["replay"]["rows"] > 0 and configs.keys() == changed.keys()
-    for name, config in configs.items():
-        assert config["module"]["thinking"] == {**full["module"]["thinking"], **changed[name]}
-        assert config["model"] == full["model"] and config["training"] == full["training"]
-        assert config["module"]["replay"] == (None if name == "no_replay" else full["module"]["replay"])

@@ -49,13 +49,6 @@ def test_a_speedup_is_tokens_of_the_baseline_over_those_of_ngpt(factor: float) -
     assert value(behind) == pytest.approx(1.0, rel=1e-3)
 
 
-def test_each_speedup_has_its_own_baseline() -> None:
-    found = view("fig2", losses(ngpt=1.32, gpt_qk=1.2), "gpu")
-    assert value(fig2.estimate_speedup_beyond_qk_norm(found)) == pytest.approx(1.1, rel=1e-3)
-    weights = view("initial_weights", losses(ngpt=1.8, gpt_scaled=1.2))
-    assert value(fig2.estimate_speedup_remains(weights)) == pytest.approx(1.5, rel=1e-3)
-
-
 def test_the_best_rate_counts_and_the_others_are_not_read() -> None:
     def metrics(place: Place, seed: int) -> dict[str, float]:
         worse = 0.0 if place["lr"] in ("5e-3", "2e-2") else 1.0
@@ -104,13 +97,6 @@ def test_growth_is_the_later_speedup_over_the_earlier(turned: bool) -> None:
     grown = fig2.estimate_speedup_grows_with_budget(by_budget)
     assert grown.interval is not None and math.isinf(grown.interval.high)  # at 1/20 nGPT is slower than all of GPT
     assert grown.shown(grown.interval.low) == pytest.approx(pair[1], rel=1e-3)
-
-
-def test_a_speedup_in_time_is_over_the_ratio_of_step_times() -> None:
-    found = fig2.Speedups(view("fig2", losses(ngpt=1.2)))
-    assert found.summary()["time_speedup_1k"] == pytest.approx(found.summary()["speedup_1k"], rel=1e-3)
-    assert found.signs() == {}
-    assert fig2.Speedups(view("fig2", losses(ngpt=16.0))).signs()["speedup_1k"] == "> "
 
 
 # Losses and accuracies
@@ -213,11 +199,6 @@ def test_step_times_are_pooled_by_implementation_and_contexts() -> None:
     assert value(steptime.estimate_step_overhead(paper)) == pytest.approx(math.prod(printed) ** 0.25, rel=1e-4)
     assert steptime.StepTimes(paper).summary() == pytest.approx({"ratio_4k": 1.2, "ratio_8k": 1.1}, rel=1e-4)
     assert steptime.StepTimes(cpu).summary() == pytest.approx({"ratio_4k": 1.2}, rel=1e-4)
-
-
-def test_the_overhead_at_the_long_and_large_end_is_over_that_at_the_other_end() -> None:
-    found = steptime.estimate_overhead_falls_with_context(view("steptime", times))
-    assert value(found) == pytest.approx(math.sqrt(1.2 / 1.6 * 0.88 / 1.1), rel=1e-4)
 
 
 @pytest.mark.parametrize(

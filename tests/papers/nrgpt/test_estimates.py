@@ -43,11 +43,6 @@ def test_shares_and_sizes_of_energies_are_those_recorded(
     assert value(found("nrgpt/fig2", claim, exactly(lambda place, seed: {metric: recorded}))) == pytest.approx(expected)
 
 
-def test_late_changes_are_averaged_geometrically() -> None:
-    made = exactly(lambda place, seed: {"late_change": 0.01 * 10**seed})
-    assert value(found("nrgpt/fig6", "unconstrained_settles", made)) == pytest.approx(0.1)
-
-
 def energies(*tokens: Sequence[float]) -> Made:
     """The recorded energies of tokens over the steps."""
     rows = [
@@ -107,16 +102,6 @@ def test_listops_order_is_the_smallest_step(ff1: float, ff2w: float, step: float
 
 def test_a_model_that_never_learns_has_no_transition() -> None:
     assert found("nrgpt/fig3", "listops_parity", listops(1.0, 1e6)).interval is None
-
-
-def test_the_widest_models_are_those_judged() -> None:
-    def accuracy(place: Place, seed: int) -> Mapping[str, float]:
-        return {"accuracy": 0.9 + 0.03 * (place["model"] == "ff1") if place["width"] == "64" else 0.1}
-
-    sizes = Made(accuracy, noise=0.0, parameters=lambda place: int(LISTOPS_SIZES[place["width"]]))
-    assert value(found("nrgpt/fig3", "learns_the_answers", sizes)) == pytest.approx(0.91)
-    small = Made(accuracy, noise=0.0, parameters=lambda place: 20_000)
-    assert found("nrgpt/fig3", "learns_the_answers", small).interval is None
 
 
 def shakespeare(
@@ -238,16 +223,6 @@ def test_flops_are_compared_at_equal_parameters(ours: float, ratio: float) -> No
     assert estimate.interval is not None
     assert (estimate.interval.low, estimate.interval.high) == (ratio, ratio)
     assert len(estimate.parts) == 12
-
-
-@pytest.mark.parametrize(("growing", "growth"), [("ff", 6.0), ("rgpt", 1 / 6)])
-def test_heads_add_parameters_to_nrgpt_alone(growing: str, growth: float) -> None:
-    def metrics(place: Place, seed: int) -> Mapping[str, float]:
-        return {"parameters": 6e6 if place["model"].startswith(growing) and place["heads"] == "h12" else 1e6}
-
-    estimate = found("nrgpt/flops", "heads_add_parameters", exactly(metrics, "exact"))
-    assert {part.mean for _, part in estimate.parts} == {growth}
-    assert len(estimate.parts) == 4
 
 
 def test_without_records_nothing_is_estimated() -> None:

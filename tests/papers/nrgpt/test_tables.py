@@ -2,33 +2,14 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
-from paper_repro.base import configs
-from paper_repro.base.configs import instantiate
-from paper_repro.tables import plan as plans
 from paper_repro.tables import spec
 from paper_repro.tables.table import table_of
 from paper_repro.tests.support.made_up import Made, Place, view
 
 GOOD = {"perplexity": 20.0, "distinct_1": 0.7, "distinct_2": 0.9, "gqs_paper": 0.9, "apcs_lines": 0.4}
-
-
-@pytest.mark.parametrize("scale", ["cpu", "paper"])
-def test_the_counted_model_is_that_of_the_paper_scale(scale: str) -> None:
-    artifact = spec.load("nrgpt/table4")
-    trained = {dict(cell.key)["model"]: cell.config["model"] for cell in plans.make(artifact, "paper").cells}
-    counts = {}
-    for cell in plans.make(artifact, scale).cells:
-        model, probe = dict(cell.key)["model"], cell.config["probes"]["paper_size"]
-        assert probe["model"] == {
-            "_partial_": True,
-            **{key: trained[model][key] for key in probe["model"].keys() - {"_partial_"}},
-        }
-        counts[model] = instantiate(probe).counts()["untied"]
-    assert counts == {"gpt": 423_233, "rgpt": 888_385, "rgpt_parallel": 247_617, "ff1": 2_036_802, "ff2w": 214_466}
 
 
 def test_the_table_tells_which_counts_give_each_printed_number() -> None:
@@ -71,25 +52,3 @@ def test_chance_of_mmlu_has_the_noise_of_every_question_and_printed_columns_thei
     summary = table_of(records).summary()
     assert summary["chance_half_width"] == pytest.approx(1.959964 * 100 * math.sqrt(variance), rel=1e-9)
     assert summary["printed_ff2w"] == pytest.approx(207.8 / 7)
-
-
-@pytest.mark.parametrize("scale", ["smoke", "cpu", "gpu", "paper"])
-def test_table_6_asks_the_models_of_table_5(scale: str) -> None:
-    def trained(name: str) -> dict[tuple[str, int], dict[str, Any]]:
-        cells = plans.make(spec.load(name), scale).cells
-        return {(cell.key[0][1], cell.seed): configs.without(cell.config, ["probes"]) for cell in cells}
-
-    assert trained("nrgpt/table6") == trained("nrgpt/table5")
-
-
-def test_our_hyperparameters_are_those_of_the_experiment() -> None:
-    config = configs.compose("nrgpt/owt")
-    steps = config["training"]["steps"]
-    in_own_terms = {"schedule.final_factor": lambda v: 1 / v, "schedule.warmup_fraction": lambda v: v * steps}
-    specs = [cell.config["hyperparameter"] for cell in plans.make(spec.load("nrgpt/table7"), "exact").cells]
-    for own in (own for own in specs if own["key"] is not None):
-        *parents, last = own["key"].split(".")
-        found = configs.lookup(config, ".".join(parents))
-        value = found[int(last)] if isinstance(found, list) else found[last]
-        assert math.isclose(in_own_terms.get(own["key"], float)(value), own["ours"]), own["key"]
-    assert sum(own["key"] is None for own in specs) == 1
