@@ -392,7 +392,6 @@ class LanguageTool:
             raise self._unavailable(error) from error
 
     def inspect(self, text: str) -> Inspection:
-        words_of(text)
         try:
             matches = self._tool.check(text)
         except (Exception, SystemExit) as error:
@@ -412,9 +411,8 @@ class LanguageTool:
                 f"{self.url} does not answer as a LanguageTool server ({detail}): check the address, or start one with "
                 f"`{SERVER}`"
             )
-        causes = {ModuleNotFoundError: "no Java was found", SystemError: "the Java that was found is too old"}
-        other = f"LanguageTool did not start; if {languagetool_folder()} is not whole, remove it"
-        return UnavailableError(f"{causes.get(type(error), other)} ({detail}): {NEEDS_LOCAL}")
+        remove = f"if {languagetool_folder()} is not whole, remove it"
+        return UnavailableError(f"LanguageTool did not start ({detail}); {remove}; {NEEDS_LOCAL}")
 
 
 def languagetool_folder() -> Path:
@@ -445,7 +443,6 @@ class Harper:
             ) from error
 
     def inspect(self, text: str) -> Inspection:
-        words_of(text)
         lints = self._linter.lint(text, language="plaintext")
         return _sorted_findings((lint.lint_kind == "Spelling", lint.lint_kind, lint.problem_text) for lint in lints)
 
