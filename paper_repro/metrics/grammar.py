@@ -94,10 +94,9 @@ def flesch_kincaid_grade(text: str) -> float:
 
     Words are runs of letters, apostrophes inside, sentences end with ".", "!" or "?".
     Deviation: the authors take textstat, whose syllables come from a dictionary to be downloaded; here they are counted
-    as groups of vowels less a silent final "e".  ``textstat.flesch_kincaid_grade`` can be given in its place.
+    as groups of vowels less a silent final "e".
 
     Raises:
-        TypeError: ``text`` is not a str.
         ValueError: a text without letters.
     """
     words_of(text)
@@ -121,7 +120,6 @@ def grammar_quality(text: str, engine: Engine, grade: Grade = flesch_kincaid_gra
     ``FixedRules`` takes every text: one without letters has no grade and counts as unreadable.
 
     Raises:
-        TypeError: ``text`` is not a str.
         ValueError: no word, or fewer than three characters, where the authors' code fails as well.
     """
     num_words = len(words_of(text))

@@ -31,8 +31,6 @@ def grouped_rank_correlation(
 
     Args:
         left, right: the values of each group, as many on both sides.
-        seed: of the resampling.
-        resamples: how often groups are drawn with replacement.
     """
     generator = torch.Generator().manual_seed(seed)
     drawn = []
