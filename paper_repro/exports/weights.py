@@ -121,8 +121,7 @@ def export(
         dtype: of the stored weights; ``load`` computes in float32.
 
     Raises:
-        UsageError: an unknown format or dtype, a folder that is not empty or cannot be written to, no such model, or
-            one that Hugging Face's classes cannot represent.
+        UsageError: a folder that is not empty, no such model, or one that Hugging Face's classes cannot represent.
     """
     for option, value, valid in (("format", form, (FORMAT, HUGGING_FACE)), ("dtype", dtype, DTYPES)):
         if value not in valid:

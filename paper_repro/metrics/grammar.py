@@ -94,10 +94,9 @@ def flesch_kincaid_grade(text: str) -> float:
 
     Words are runs of letters, apostrophes inside, sentences end with ".", "!" or "?".
     Deviation: the authors take textstat, whose syllables come from a dictionary to be downloaded; here they are counted
-    as groups of vowels less a silent final "e".  ``textstat.flesch_kincaid_grade`` can be given in its place.
+    as groups of vowels less a silent final "e".
 
     Raises:
-        TypeError: ``text`` is not a str.
         ValueError: a text without letters.
     """
     words_of(text)
@@ -121,7 +120,6 @@ def grammar_quality(text: str, engine: Engine, grade: Grade = flesch_kincaid_gra
     ``FixedRules`` takes every text: one without letters has no grade and counts as unreadable.
 
     Raises:
-        TypeError: ``text`` is not a str.
         ValueError: no word, or fewer than three characters, where the authors' code fails as well.
     """
     num_words = len(words_of(text))
@@ -392,7 +390,6 @@ class LanguageTool:
             raise self._unavailable(error) from error
 
     def inspect(self, text: str) -> Inspection:
-        words_of(text)
         try:
             matches = self._tool.check(text)
         except (Exception, SystemExit) as error:
@@ -412,9 +409,8 @@ class LanguageTool:
                 f"{self.url} does not answer as a LanguageTool server ({detail}): check the address, or start one with "
                 f"`{SERVER}`"
             )
-        causes = {ModuleNotFoundError: "no Java was found", SystemError: "the Java that was found is too old"}
-        other = f"LanguageTool did not start; if {languagetool_folder()} is not whole, remove it"
-        return UnavailableError(f"{causes.get(type(error), other)} ({detail}): {NEEDS_LOCAL}")
+        remove = f"if {languagetool_folder()} is not whole, remove it"
+        return UnavailableError(f"LanguageTool did not start ({detail}); {remove}; {NEEDS_LOCAL}")
 
 
 def languagetool_folder() -> Path:
@@ -445,7 +441,6 @@ class Harper:
             ) from error
 
     def inspect(self, text: str) -> Inspection:
-        words_of(text)
         lints = self._linter.lint(text, language="plaintext")
         return _sorted_findings((lint.lint_kind == "Spelling", lint.lint_kind, lint.problem_text) for lint in lints)
 

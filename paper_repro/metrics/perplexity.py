@@ -66,9 +66,7 @@ class TextPerplexity:
 
 
 def find_model(name: str) -> Path | None:
-    """Return the folder that ``name`` means; None for a name that is not among the data. Reads no weights.
-
-    A folder that holds neither configuration nor weights, as one with a tokenizer alone, is no model of that name.
+    """Return the folder that ``name`` means; None for a name that is not among the data, or a tokenizer alone.
 
     Raises:
         UsageError: a path that is not there, or a folder without configuration or weights, or with a damaged file.

@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 from torchmetrics import MaxMetric, Metric
 
-from paper_repro.base.errors import at_least
-
 LEVELS = 255.0
 """The brightest of 8 bits."""
 
@@ -65,7 +63,7 @@ class Mean(PooledMean):
     counted = "numbers"
 
     def update(self, values: Tensor, weight: int = 1) -> None:
-        self._add(values.detach().to(torch.float64).sum() * at_least("weight", weight), values.numel() * weight)
+        self._add(values.detach().to(torch.float64).sum() * weight, values.numel() * weight)
 
 
 class Largest(MaxMetric):

@@ -31,8 +31,6 @@ def grouped_rank_correlation(
 
     Args:
         left, right: the values of each group, as many on both sides.
-        seed: of the resampling.
-        resamples: how often groups are drawn with replacement.
     """
     generator = torch.Generator().manual_seed(seed)
     drawn = []
@@ -46,18 +44,9 @@ def grouped_rank_correlation(
 
 
 def auroc(negatives: Tensor, positives: Tensor) -> float:
-    """Return how often a score is higher for a positive than for a negative, ties counted as halves.
-
-    Raises:
-        ValueError: no negative or no positive, or a score that is NaN, which has no place in an order.
-    """
+    """Return how often a score, never NaN, is higher for a positive than for a negative, ties counted as halves."""
     from torchmetrics.functional.classification import binary_auroc
 
-    if not len(negatives) or not len(positives):
-        raise ValueError(f"there must be scores of both kinds, got {len(negatives)} and {len(positives)}")
-    for kind, scores in (("negative", negatives), ("positive", positives)):
-        if count := int(scores.isnan().sum()):
-            raise ValueError(f"{count} of {len(scores)} {kind} scores are NaN, expected numbers that have an order")
     ranks = torch.cat([negatives, positives]).unique(return_inverse=True)[1].double()  # (values,)
     scores = (ranks + 1) / (ranks.max() + 2)  # inside (0, 1): other scores would be read as logits
     labels = torch.cat([torch.zeros(len(negatives)), torch.ones(len(positives))]).long().to(scores.device)

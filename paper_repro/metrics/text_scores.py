@@ -51,8 +51,7 @@ def distinct_n(text: str, n: int) -> float:
     Between 0 and 1, higher is better.  Words are what white space separates, as in the authors' code.
 
     Raises:
-        TypeError: ``text`` is not a str.
-        ValueError: fewer words than ``n``, where the share has no meaning.
+        ValueError: fewer words than ``n``.
     """
     words = words_of(text)
     grams = list(zip(*(words[start:] for start in range(n)), strict=False))
@@ -105,11 +104,7 @@ class TextScorer:
             failing.pop_all()
 
     def __call__(self, text: str) -> TextScores:
-        """Score a text; a checker that stops answering moves to ``unavailable``.
-
-        Raises:
-            TypeError: ``text`` is not a str.
-        """
+        """Score a text; a checker that stops answering moves to ``unavailable``."""
         scores = TextScores()
         for name in [name for name in self.names if name in self.metrics]:
             try:

@@ -22,9 +22,7 @@ def png(images: Tensor) -> bytes:
     """Encode images (B, C, H, H) in [-1, 1] as one PNG of 8 bits; large ones at a half, a third ... of their side."""
     from PIL import Image
 
-    count, channels, height, _ = images.shape
-    if channels not in (1, 3):
-        raise ValueError(f"a PNG has 1 or 3 channels, got {channels}")
+    count, _, height, _ = images.shape
     smaller = next(n for n in range(1, height + 1) if count * (height // n) ** 2 <= PIXELS or n == height)
     tiles = F.avg_pool2d(images.float().clamp(-1, 1), smaller)
     pixels = tiles.add(1).mul(127.5).round().to(torch.uint8).cpu()

@@ -73,11 +73,7 @@ class OptimisationSettings(Task):
 
 
 def optimisation_settings(config: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a config's ``optimizer``, ``schedule``, ``training`` and ``data`` sections.
-
-    Raises:
-        UsageError: an optimiser or schedule that cannot be built, or one that never reaches the full rate.
-    """
+    """Return the numbers of a config's sections; UsageError: no step of the schedule has the full rate."""
     training, data, steps = config["training"], config["data"], config["training"]["steps"]
     optimizer = instantiate(config["optimizer"])([torch.nn.Parameter(torch.ones(1, 1))])
     (group,) = optimizer.param_groups

@@ -181,11 +181,7 @@ class Reader:
         self.num_words = min(tokenizer.vocabulary_size, model.vocabulary_size)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text.
-
-        Raises:
-            UsageError: an unknown token, no token, or more than the model's context holds.
-        """
+        """Return the ids of a text; UsageError: an unknown token, none, or more than the model's context holds."""
         ids = self.tokenizer.encode(text)
         context = self.model.block_length
         if not ids:
@@ -215,10 +211,7 @@ class Reader:
         )
 
     def extend(self, ids: Sequence[int], num_tokens: int, num_steps: int) -> Iterator[Place]:
-        """Yield the thought about each of ``num_tokens`` further tokens; the likeliest one is taken each time.
-
-        The model sees the last tokens that its context holds.
-        """
+        """Yield the thought about each of ``num_tokens`` further tokens; the likeliest one is taken each time."""
         so_far = list(ids)
         for number in range(num_tokens):
             context = self._batch(so_far[-self.model.block_length :])
@@ -334,11 +327,7 @@ class ImageThought:
 
 
 def read_image(path: Path, side: int, channels: int) -> Tensor:
-    """Return the central square of an image file as a model reads it, (C, H, H) in [-1, 1].
-
-    Raises:
-        UsageError: there is no such file, or it holds no image that can be used.
-    """
+    """Return the central square of an image file, (C, H, H) in [-1, 1]; UsageError: there is no image in it."""
     try:
         square, _ = CentralSquare(side)(encoded(path))
     except (UnfitError, FileNotFoundError) as error:

@@ -139,7 +139,7 @@ def test_old_java_on_the_path(monkeypatch, tmp_path):
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
     java.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UnavailableError, match=r"too old \(SystemError.*give url="):
+    with pytest.raises(UnavailableError, match=r"did not start \(SystemError.*give url="):
         LanguageTool()
 
 

@@ -9,11 +9,6 @@ def test_the_area_is_the_share_of_pairs_in_order_with_ties_as_halves() -> None:
     pairs = [(high > low) + 0.5 * (high == low) for high in positives.tolist() for low in negatives.tolist()]
     assert auroc(negatives, positives) == pytest.approx(sum(pairs) / len(pairs), abs=1e-6)
     assert auroc(positives, negatives) == pytest.approx(1 - sum(pairs) / len(pairs), abs=1e-6)
-    with pytest.raises(ValueError, match="both kinds, got 0 and 3"):
-        auroc(torch.zeros(0), positives)
-    wrong = torch.tensor([1.0, torch.nan])
-    with pytest.raises(ValueError, match="1 of 2 positive scores are NaN"):
-        auroc(negatives, wrong)
     assert auroc(negatives, torch.tensor([torch.inf])) == 1
 
 
