@@ -313,7 +313,9 @@ class PreparedSteps:
         self.model, self.settings = model, settings
         self.wide = state.z.dtype
         parts = (attention.query, attention.key, math.sqrt(2) * model.memory.weight, decoder.weight.mT)
-        self.weights = torch.cat(parts).to(factors(model.precision, state.z))  # W, (2 K R + M + P, D)
+        # The factors are rounded here, since not every processor does.
+        narrow = model.precision == "bfloat16" and self.wide == torch.float32
+        self.weights = torch.cat(parts).to(torch.bfloat16 if narrow else self.wide)  # W, (2 K R + M + P, D)
         self.summed = self.weights if state.z.is_cuda else self.weights.to(self.wide)  # for ``wide_product``, once
         self.biases = decoder.biases()
         self.tokens, self.image, self.last = map(_copy, (state.z, state.y, state.y))
@@ -484,11 +486,6 @@ def captured(
     return graphs[key](state, clamped, settings)
 
 
-def factors(precision: str, like: Tensor) -> torch.dtype:
-    """Return the dtype in which the factors of products lie: they are rounded here, since not every processor does."""
-    return torch.bfloat16 if precision == "bfloat16" and like.dtype == torch.float32 else like.dtype
-
-
 def wide_product(one: Tensor, two: Tensor, dtype: torch.dtype) -> Tensor:
     """Multiply narrow factors, (M, K) and (K, N), into sums of a wider type; a CPU has no such product, and widens
     the factors first.
@@ -498,7 +495,7 @@ def wide_product(one: Tensor, two: Tensor, dtype: torch.dtype) -> Tensor:
 
 @contextlib.contextmanager
 def products(precision: str, device: torch.device) -> Iterator[None]:
-    """Set how exactly float32 factors are multiplied: as torch is set, or in TF32; see ``factors`` for bfloat16."""
+    """Set how exactly float32 factors are multiplied: as torch is set, or in TF32."""
     if precision == "tf32" and device.type != "cuda":
         raise ValueError(f"precision='tf32' needs a CUDA GPU, got a model on {device}: take float32 or bfloat16")
     before = torch.get_float32_matmul_precision()

@@ -44,22 +44,6 @@ def test_the_loss_is_the_mean_surprise_of_the_next_tokens() -> None:
     assert float(module.loss((ids, following))) == pytest.approx(expected, rel=1e-6)  # float32
 
 
-def test_the_metric_weighs_every_token_alike_over_batches_of_any_size() -> None:
-    module = module_of(Fixed(torch.tensor([[[0.0, 3.0], [5.0, 0.0], [0.0, 0.0]]])))
-    metrics = module.new_metrics()
-    batches = [
-        (torch.zeros(1, 3, dtype=torch.int64), torch.tensor([[0, 0, 1]])),
-        (torch.zeros(2, 1, dtype=torch.int64), torch.tensor([[1], [0]])),
-    ]
-    losses = []
-    for batch in batches:
-        module.update_metrics(metrics, batch)
-        losses.append(float(module.loss(batch)))
-    assert metrics.keys() == {"loss"}
-    assert float(metrics["loss"].compute()) == pytest.approx((3 * losses[0] + 2 * losses[1]) / 5, rel=1e-6)
-    assert abs(losses[0] - losses[1]) > 0.1
-
-
 def models() -> list[nn.Module]:
     sizes: dict[str, Any] = {"vocabulary_size": 7, "block_length": 5, "width": 8, "num_heads": 2}
     return [
