@@ -78,7 +78,7 @@ def test_a_run_is_the_optimiser_s_steps_on_the_method_s_gradients(method: str, t
 
 def test_metrics_are_of_the_free_state_over_all_pixels() -> None:
     module = module_of("ep")
-    data = MaskedImageData(Digits(), 2, batch_size=8, evaluation_batch_size=5, num_evaluation_images=8)
+    data = MaskedImageData(Digits(), cell=2, batch_size=8, evaluation_batch_size=5, num_evaluation_images=8)
     found = module.evaluate(data)
     batches = list(data.evaluation_batches("test"))
     masked, images = (torch.cat(parts) for parts in zip(*batches, strict=True))
@@ -96,7 +96,7 @@ def test_metrics_are_of_the_free_state_over_all_pixels() -> None:
 
 def test_an_image_that_is_no_number_stays_in_every_metric() -> None:
     module = module_of("ep", compare_batches=3)
-    masked, images = MaskedImageData(Digits(), 2, batch_size=4).train_batch(0)
+    masked, images = MaskedImageData(Digits(), cell=2, batch_size=4).train_batch(0)
     metrics = module.new_metrics()
     for wrong in (False, True, False):
         given = masked.clone()

@@ -111,7 +111,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
             Denoising(**wrong)
     with pytest.raises(ValueError, match="time"):
         Denoising({"in": 1000}, {"in": 1})
-    for wrong_data in (MaskedImageData(Digits(), 2), data(labelled=True)):
+    for wrong_data in (MaskedImageData(Digits(), cell=2), data(labelled=True)):
         with pytest.raises(UsageError, match="plain images"):
             PROBE.measure(module("ebt"), wrong_data, 0)
 
