@@ -159,6 +159,8 @@ class Manifest:
 
     def check_settings(self) -> None:
         """Read all settings and counts that are used later; raise any error if something is wrong."""
+        if not self.arrays:
+            raise ValueError("no arrays")
         for dtype, shape in self.arrays.values():
             if dtype.kind not in NUMBERS or not all(isinstance(side, int) and side > 0 for side in shape):
                 raise ValueError(f"an array of {dtype.str} {shape}")
