@@ -75,7 +75,6 @@ class Shard:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Self:
-        """Return the shard of a manifest's entry; ValueError, KeyError or TypeError if it describes none."""
         rest = dict(entry)
         shard = cls(rest.pop("file"), rest.pop("split"), rest, rest.pop("sha256"), rest.pop("skipped", None))
         if len(Path(shard.file).parts) != 1:
@@ -104,7 +103,6 @@ class Manifest:
 
     @property
     def skipped(self) -> dict[str, str]:
-        """All that was left out, by name, and why."""
         return {name: reason for shard in self.shards for name, reason in (shard.skipped or {}).items()}
 
     def of(self, split: str) -> list[Shard]:
@@ -127,7 +125,9 @@ class Manifest:
             f"{split}: {', '.join(f'{count:,} {name}' for name, count in total.items())}"
             for split, total in self.totals().items()
         ]
-        return [*lines, f"left out {len(self.skipped):,}: {named(self.skipped)}"] if self.skipped else lines
+        if self.skipped:
+            lines.append(f"left out {len(self.skipped):,}: {named(self.skipped)}")
+        return lines
 
     def to_bytes(self) -> bytes:
         """Return the manifest as JSON; for the same content the bytes must stay the same for ever.
@@ -158,7 +158,7 @@ class Manifest:
         raise UsageError(f"{path}: manifest of format {version!r}, expected {FORMAT}: prepare the data again")
 
     def check_settings(self) -> None:
-        """Look at all that is read from the settings and the counts later; raise any error if something is wrong."""
+        """Read all settings and counts that are used later; raise any error if something is wrong."""
         if not self.arrays:
             raise ValueError("no arrays")
         for dtype, shape in self.arrays.values():
@@ -176,12 +176,9 @@ class Manifest:
         path, items = folder / shard.file, self.items(shard)
         size, expected = size_of(path), items * sum(array.item_bytes for array in self.arrays.values())
         if size != expected:
-            held = ", ".join(
-                f"{items:,} {name}" + (f" of {' x '.join(map(str, array.shape))}" if array.shape else "")
-                for name, array in self.arrays.items()
-            )
             raise UsageError(
-                f"{path}: this shard has {size:,} bytes, expected {expected:,}, {held}: it is truncated or altered"
+                f"{path}: this shard has {size:,} bytes, expected {expected:,} for {items:,} items: it is truncated or "
+                "altered"
             )
         if (found := found_once(sha256_of_file, path, stamps)) != shard.sha256:
             raise UsageError(
@@ -202,7 +199,6 @@ def named(unfit: Mapping[str, str]) -> str:
 
 
 def size_of(path: Path) -> int:
-    """Return the size of a shard's file; UsageError if there is none."""
     if not path.is_file():
         raise UsageError(f"{path}: this shard is missing")
     return path.stat().st_size
@@ -231,14 +227,9 @@ def _found_once(find: Callable[[Path], object], path: Path, stamped: str, stamps
 
 
 class StoredArrays:
-    """The shards of one split, end to end; nothing is read before it is asked for.
+    """The shards of one split, end to end, memory-mapped on first use in each process.
 
-    Maps are opened by the process that reads, and left behind when this is sent to another.
-
-    Args:
-        paths: the shards, in order; none is empty.
-        items: how many items each has.
-        arrays: the arrays of each shard, in the order in which it holds them.
+    ``items`` are the numbers of items of the shards, of which none is empty; ``arrays`` are in the order of the files.
     """
 
     def __init__(self, paths: Sequence[Path], items: Sequence[int], arrays: Mapping[str, Array]) -> None:
@@ -248,8 +239,8 @@ class StoredArrays:
 
     @classmethod
     def opened(cls, manifest: Manifest, path: Path, split: str, stamps: Path | None = None) -> Self:
-        """Return a split of a manifest in the file ``path``, checked; ``stamps`` as in ``found_once``; UsageError: a
-        file is missing or not what it must be, or the split has no items.
+        """Return a split of the manifest in the file ``path``, checked (``stamps``: see ``found_once``); UsageError: a
+        file is missing or altered, or the split has no items.
         """
         shards = [shard for shard in manifest.of(split) if manifest.items(shard)]
         if not shards:
@@ -260,7 +251,7 @@ class StoredArrays:
         return cls(paths, [manifest.items(shard) for shard in shards], manifest.arrays)
 
     def __len__(self) -> int:
-        return self.ends[-1] if self.ends else 0
+        return self.ends[-1]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_maps": {}}
@@ -278,7 +269,6 @@ class StoredArrays:
         return np.concatenate([self.map(shard)[name] for shard in range(len(self.paths))])
 
     def shard_at(self, index: int) -> int:
-        """Return the number of the shard that holds an item."""
         return bisect_right(self.ends, index)
 
     def map(self, shard: int) -> dict[str, Values]:
@@ -302,10 +292,7 @@ class DataFiles:
     Args:
         files: role to path, relative to a folder of data, $PAPER_REPRO_DATA or the repository's data/.
         prepare: the command that makes them, named where one is absent or wrong.
-        roles: the sets of roles that ``files`` may have.
-
-    Raises:
-        ValueError: other roles.
+        roles: the sets of roles that ``files`` may have; ValueError for any other.
     """
 
     def __init__(self, files: Mapping[str, str], prepare: str, *roles: Sequence[str]) -> None:
@@ -315,7 +302,6 @@ class DataFiles:
             raise ValueError(f"files must name {valid}, got {', '.join(files) or 'none'}")
 
     def path(self, role: str, data_root: str | Path | None) -> Path:
-        """Return where a file is; UsageError if nowhere."""
         found = find_data(self.names[role], data_root)
         if found is None or not found.is_file():
             raise UsageError(absent(self.names[role], data_root, self.prepare))
@@ -351,9 +337,7 @@ class DataSource(ABC):
         """Items of each split, opened and checked on first use; UsageError if they are absent or damaged."""
 
     def find(self, data_root: str | Path | None, cache: str | Path | None) -> None:
-        """Set the first folder in which files are looked for, and the one that remembers which were checked; None:
-        the usual places, and none.
-        """
+        """Set the first folder in which files are looked for, and the folder that remembers which were checked."""
         self.data_root, self.cache = data_root, None if cache is None else Path(cache)
 
     @abstractmethod
@@ -364,13 +348,10 @@ class DataSource(ABC):
 def kept(
     cache: str | Path | None, name: str, code: str, key: object, build: Callable[[], Mapping[str, Values]]
 ) -> Mapping[str, Values]:
-    """Return the arrays that ``build`` makes, kept in a folder, or built anew if there is none.
+    """Return the arrays that ``build`` makes, kept in a file of the folder ``cache`` that begins with ``name``.
 
-    Args:
-        cache: the folder; whichever process asks first builds them, and a damaged file is built again.
-        name: what its file begins with.
-        code: the module that builds them; another version of its code builds them again.
-        key: all else that they depend on.
+    They are built again if the file is damaged, the module ``code`` has changed, or ``key``, all else that they depend
+    on, is another.
     """
     if cache is None:
         return build()
@@ -393,8 +374,8 @@ M = TypeVar("M", bound=Manifest)
 
 @contextlib.contextmanager
 def held(folder: Path, lock: str = LOCK) -> Iterator[None]:
-    """Make a folder and hold one of its locks; UsageError: the folder holds somebody else's shards, or the operating
-    system refuses a file, now or while the lock is held.
+    """Make a folder and hold one of its locks; UsageError: it holds somebody else's shards, or a file cannot be
+    written, now or while the lock is held.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -421,11 +402,8 @@ def shard_name(split: str, index: int) -> str:
 class ShardFolder(Generic[M]):
     """A folder that is being written: settings compared, shards checked and noted in ``progress.json``.
 
-    Args:
-        folder: that of the shards.
-        settings: all that their content depends on.
-        kind: the class of the manifest.
-        say: is told of shards that are damaged.
+    ``settings`` are all that the content depends on, ``kind`` is the class of the manifest, and ``say`` is told of
+    shards that are damaged.
     """
 
     def __init__(
@@ -468,10 +446,7 @@ class ShardFolder(Generic[M]):
         make: Callable[[str, str, int], Shard | None],
         used: Callable[[Shard | None], int],
     ) -> list[Shard]:
-        """Make each split's shards one after the other; those that an earlier call finished are kept.
-
-        A shard is made again if its file is missing or damaged, and if something was left out, which may have been
-        mended.
+        """Make each split's shards in order; keep finished ones that are whole and from which nothing was left out.
 
         Args:
             counts: how many items of the source each split has.

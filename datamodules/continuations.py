@@ -2,16 +2,15 @@
 
 A document is cut inside a word.  The question is which of four texts goes on there: the true one, or what follows at
 three places of other documents.  At all four places the cut comes after the same token and after as many letters of
-its word (five and more count as five), and all four texts have equally many tokens.  So neither their length nor the
-last token tells them apart: a count of pairs of tokens has no more than chance, and what is before the last token
-decides.
+its word (five and more count as five), and all four texts have equally many tokens, so that counting pairs of tokens
+answers no better than chance.
 """
 
 import json
 import string
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +35,16 @@ CONTEXT, CONTINUATION = 16, 6
 EXAMPLE_CONTEXT = 6
 """Tokens of an example's question, at most: five examples and a question fit into a context of 128."""
 QUESTIONS, EXAMPLES = 500, 5
-"""How many each task has."""
 EXAMPLE_SHARE = 10
 """One document of so many is for examples, the others for questions."""
 MOST_OF_A_DOCUMENT = 4
 """Questions of one task from one document."""
 SEED = 2357
 ALPHABET = frozenset(string.ascii_letters)
+
+
+Question = Mapping[str, Any]
+"""The context, the choices, and the index of the true one as the answer."""
 
 
 @dataclass(frozen=True)
@@ -55,34 +57,17 @@ class Place:
     group: tuple[int, int]
     """Letters of the word before the cut, and the last token before it."""
     following: tuple[int, ...]
-    """The tokens after it."""
-
-
-@dataclass(frozen=True)
-class Question:
-    context: str
-    choices: tuple[str, ...]
-    answer: int
-    """The index of the true continuation."""
 
 
 def task_name(letters: int) -> str:
-    """Return the name of the task whose cuts come after so many letters."""
     return f"continuations_{letters}"
 
 
 def prepare(corpus: Path, folder: Path) -> dict[str, Any]:
     """Write task files and questions from a folder of docstrings, and return the manifest.
 
-    The same documents give the same bytes.
-
-    Args:
-        corpus: the folder with token shards and tokenizer.
-        folder: gets, for each task, ``<task>.yaml`` as lm-eval reads it, ``<task>_test.jsonl`` and
-            ``<task>_dev.jsonl``; and ``manifest.json``.
-
-    Raises:
-        UsageError: the corpus is damaged, or has too few documents for so many questions.
+    The same documents give the same bytes: for each task ``<task>.yaml`` as lm-eval reads it, ``<task>_test.jsonl``
+    and ``<task>_dev.jsonl``; and ``manifest.json``.  UsageError: the corpus is damaged or too small.
     """
     manifest = TokenManifest.read(corpus / MANIFEST)
     tokenizer = manifest.tokenizer(corpus)
@@ -93,7 +78,7 @@ def prepare(corpus: Path, folder: Path) -> dict[str, Any]:
     for letters, parts in questions(documents, tokenizer, corpus).items():
         name = task_name(letters)
         for part, found in parts.items():
-            contents[f"{name}_{part}.jsonl"] = "".join(f"{json.dumps(asdict(one))}\n" for one in found).encode()
+            contents[f"{name}_{part}.jsonl"] = "".join(f"{json.dumps(one)}\n" for one in found).encode()
         contents[f"{name}.yaml"] = (json.dumps(_task(name), indent=1) + "\n").encode()  # JSON is YAML
     for name, content in contents.items():
         write_atomically(folder / name, content)
@@ -109,23 +94,17 @@ def prepare(corpus: Path, folder: Path) -> dict[str, Any]:
 
 
 def check(folder: Path) -> dict[str, Any]:
-    """Return the manifest of a folder that was prepared; UsageError if a file is missing, altered or of another
-    format.
-    """
+    """Return the manifest of a folder that was prepared; UsageError if a file is missing or altered."""
     mend = "give the command that prepared it again"
     try:
         found: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
-        version, files = found["format"], {folder / name: str(digest) for name, digest in found["files"].items()}
-        digests = {path: sha256_of_file(path) for path in files}
+        altered = [name for name, digest in found["files"].items() if sha256_of_file(folder / name) != digest]
     except OSError as error:
         raise UsageError(f"{error.filename}: cannot be read ({error.strerror}); {mend}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{folder / MANIFEST}: no manifest of questions ({error!r}); {mend}") from error
-    if version != FORMAT:
-        raise UsageError(f"{folder / MANIFEST}: format {version!r}, expected {FORMAT}; {mend}")
-    for path, digest in digests.items():
-        if digest != files[path]:
-            raise UsageError(f"{path}: altered since it was prepared; {mend}")
+    if altered:
+        raise UsageError(f"{folder / altered[0]}: altered since it was prepared; {mend}")
     return found
 
 
@@ -134,8 +113,8 @@ def questions(
 ) -> dict[int, dict[str, list[Question]]]:
     """Return for each number of letters the questions ("test") and the examples ("dev").
 
-    The true continuation stands at each of the four positions equally often.  ``corpus`` is named in the UsageError
-    where there are too few documents.
+    The true continuation stands at each of the four positions equally often.  UsageError, which names ``corpus``: it
+    has too few documents.
     """
     numbers = range(len(documents))
     parts = {
@@ -159,7 +138,6 @@ def questions(
 def _places(
     documents: Sequence[Sequence[int]], chosen: Sequence[int], tokenizer: BytePairTokenizer
 ) -> dict[int, list[Place]]:
-    """Return the cuts inside of words of the chosen documents, by their letters before the cut."""
     texts = [tokenizer.decode([token]) for token in range(tokenizer.vocabulary_size)]
     found: defaultdict[int, list[Place]] = defaultdict(list)
     for document in chosen:
@@ -184,7 +162,6 @@ def _asked(
     context: int,
     wanted: int,
 ) -> Iterator[Question]:
-    """Yield questions from places in a random order."""
     if not places:
         return
     order = [places[index] for index in permutation(len(places), mix(SEED, "continuations", places[0].group[0]))]
@@ -205,7 +182,7 @@ def _asked(
         if len(found) == CHOICES and text and _keeps_its_tokens(text, found, context, tokenizer):
             answer = asked % CHOICES
             found.insert(answer, found.pop(0))
-            yield Question(text, tuple(map(tokenizer.decode, found)), answer)
+            yield {"context": text, "choices": [*map(tokenizer.decode, found)], "answer": answer}
             counts[place.document] += 1
             asked += 1
 
@@ -213,8 +190,7 @@ def _asked(
 def _others(place: Place, group: Sequence[Place], position: int) -> list[tuple[int, ...]]:
     """Return what follows at the next places of the group, each from a document of its own and each another text."""
     known, found = {place.document}, [place.following]
-    for step in range(1, len(group)):
-        other = group[(position + step) % len(group)]
+    for other in [*group[position + 1 :], *group[:position]]:
         if other.document not in known and other.following not in found:
             known.add(other.document)
             found.append(other.following)
@@ -240,7 +216,6 @@ def _keeps_its_tokens(
 
 
 def _task(name: str) -> Mapping[str, object]:
-    """Return the task as lm-eval reads it; its files lie beside it."""
     return {
         "task": name,
         "dataset_path": "json",

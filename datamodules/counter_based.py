@@ -38,14 +38,10 @@ class CounterBasedDataModule(L.LightningDataModule):
 
     @abstractmethod
     def train_batch(self, step: int) -> Batch:
-        """Return batch ``step`` (0-based), that of optimiser step ``step`` if A is 1: tensors, or a tuple or dict of
-        them.
-        """
+        """Return batch ``step`` (0-based): tensors, or a tuple or dict of them."""
 
     def example_batch(self) -> Batch:
-        """Return a batch of the shapes and types of training, for counting; a subclass need not read its data
-        for it.
-        """
+        """Return a batch of the shapes and types of training, for counting, preferably without reading the data."""
         return self.train_batch(0)
 
     @abstractmethod
@@ -62,9 +58,7 @@ class CounterBasedDataModule(L.LightningDataModule):
         return {}
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        """Return the batches of this rank from the trainer's step on, computed by ``workers`` processes ahead of
-        training.
-        """
+        """Return the batches of this rank from the trainer's step on."""
         trainer, first, stride = self.trainer, 0, 1
         if trainer is not None:
             stride = trainer.world_size
@@ -90,12 +84,13 @@ class CounterBasedDataModule(L.LightningDataModule):
         self._loader = None
 
     def check_numbers(self, *names: str) -> None:
-        """Begin the initialisation of a subclass that is a dataclass; ValueError: one of these arguments is no whole
-        number above 0, or a seed is negative.
+        """Begin the initialisation of a subclass that is a dataclass; ValueError: one of these arguments is below 1, or
+        a seed is negative.  None is not looked at.
         """
         super().__init__()
         for name in names:
-            at_least(name, getattr(self, name), int("seed" not in name))
+            if getattr(self, name) is not None:
+                at_least(name, getattr(self, name), int("seed" not in name))
 
 
 def data_of(config: Mapping[str, Any]) -> CounterBasedDataModule:
@@ -168,4 +163,3 @@ def permutation(length: int, seed: int) -> torch.Tensor:
 
 
 cached_permutation = lru_cache(maxsize=4)(permutation)
-"""The order of an epoch that is asked for item by item."""

@@ -47,8 +47,7 @@ class Docstrings:
 
 
 def collect(packages: Sequence[str] = PACKAGES, most: int | None = None) -> Docstrings:
-    """Return every English docstring of the standard library and the packages, once; the first ``most`` of them if
-    given.
+    """Return the English docstrings of the standard library and the packages, each once; the first ``most``.
 
     A document belongs to val if ``mix(2357, "val", its hash)`` lies in the lowest 5 %, so another package moves no
     document from one split to the other.
@@ -73,9 +72,7 @@ def collect(packages: Sequence[str] = PACKAGES, most: int | None = None) -> Docs
 
 
 def is_english(text: str) -> bool:
-    """Return whether a text reads as English prose: enough words, mostly letters, a due share of the
-    commonest words.
-    """
+    """Return whether a text reads as English prose: enough words, mostly letters, many of the commonest words."""
     words = WORD.findall(text)
     if len(words) < LEAST_WORDS or not text.isascii():
         return False

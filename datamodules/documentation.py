@@ -39,7 +39,6 @@ SKIPPED = re.compile(
     r"changelog|changes|history|news",
     re.IGNORECASE,
 )
-"""Paths that hold no prose about the project."""
 LEAST_WORDS = 6
 LEAST_PLAIN = 0.85
 """Share of characters that are letters or blanks; signatures and formulas lie below it."""
@@ -49,7 +48,6 @@ COMMON = frozenset(
     must no not of on one only or other same should so such than that the their then there these they this to up use
     used using was we when where which will with you your""".split()  # noqa: SIM905
 )
-"""Words that make up a good part of English prose."""
 WORD = re.compile(r"[A-Za-z]+(?:'[a-z]+)?")
 DOCUMENT_CHARACTERS = 600
 """The paragraph that brings a document to so many characters closes it."""
@@ -70,10 +68,6 @@ class Pin:
     licence: str
     split: str = TRAIN
 
-    def __post_init__(self) -> None:
-        if self.split not in SPLITS:
-            raise ValueError(f"split is {', '.join(SPLITS)}, not {self.split!r}")
-
 
 @dataclass(frozen=True)
 class Documentation:
@@ -83,26 +77,16 @@ class Documentation:
     source: dict[str, Any]
     """Number and hash of the documents, and by split the share of its 13-grams that occur in train."""
     projects: list[dict[str, Any]]
-    """Each distribution with its documents and characters."""
 
 
 def read_pins(path: Path = PINS) -> list[Pin]:
-    """Return the pinned distributions.
-
-    Raises:
-        UsageError: with file and line, an entry lacks something.
-    """
+    """Return the pinned distributions; UsageError, with file and line, for an entry that lacks something."""
     found: list[Pin] = configs.convert(list[Pin], configs.read(path))
     return found
 
 
 def collect(pins: Sequence[Pin], folder: Path, may_download: bool) -> Documentation:
-    """Return the documents of distributions.
-
-    Args:
-        pins: the distributions.
-        folder: where their files lie.
-        may_download: whether absent ones are downloaded.
+    """Return the documents of distributions whose files are in a folder, absent ones downloaded if that is allowed.
 
     Raises:
         UsageError: a file is absent, damaged or gone from the index, or the network or the disk fails.  Files that have
@@ -119,10 +103,8 @@ def collect(pins: Sequence[Pin], folder: Path, may_download: bool) -> Documentat
     # train comes last, so that it gives way where it repeats the others
     ordered = sorted(pins, key=lambda pin: (SPLITS.index(pin.split) or len(SPLITS), pin.project))
     with concurrent.futures.ProcessPoolExecutor() as processes:
-        files = dict(
-            zip((pin.file for pin in ordered), processes.map(_read, ordered, [folder] * len(ordered)), strict=True)
-        )
-    kept, leaks = without_repeats([(pin.split, files[pin.file]) for pin in ordered])
+        files = list(processes.map(_read, ordered, [folder] * len(ordered)))
+    kept, leaks = without_repeats([(pin.split, own) for pin, own in zip(ordered, files, strict=True)])
     splits: dict[str, list[str]] = {split: [] for split in SPLITS}
     projects = []
     for pin, own in zip(ordered, kept, strict=True):
@@ -142,12 +124,7 @@ def collect(pins: Sequence[Pin], folder: Path, may_download: bool) -> Documentat
 
 
 def download(pin: Pin, folder: Path) -> None:
-    """Download a distribution into a folder.
-
-    Raises:
-        UsageError: the index does not have it under this hash, what arrives has another hash, or the network or the
-            disk fails.
-    """
+    """Download a distribution into a folder; UsageError: the index lacks it, or another content arrives."""
     page = f"{os.environ.get('PIP_INDEX_URL', INDEX).rstrip('/')}/{re.sub('[-_.]+', '-', pin.project).lower()}/"
     try:
         listed = json.loads(fetch(page, "application/vnd.pypi.simple.v1+json"))["files"]
@@ -161,18 +138,13 @@ def download(pin: Pin, folder: Path) -> None:
 
 
 def checked(pin: Pin, content: bytes, where: object) -> bytes:
-    """Return the content of a distribution whose hash is the pinned one.
-
-    Raises:
-        UsageError: it is another one.
-    """
+    """Return the content of a distribution; UsageError: its hash is not the pinned one."""
     if (found := sha256_of_bytes(content)) != pin.sha256:
         raise UsageError(f"{where}: {pin.file} has SHA-256 {found[:12]}..., expected {pin.sha256[:12]}...: remove it")
     return content
 
 
 def _read(pin: Pin, folder: Path) -> list[list[str]]:
-    """Return the English paragraphs of each file of a distribution."""
     path = folder / pin.file
     texts = members(path.name, checked(pin, path.read_bytes(), path))
     return [found for text in texts if (found := list(english_paragraphs(text)))]
@@ -224,10 +196,7 @@ INLINE = [
     for pattern, replacement in (
         (r"!\[[^\]]*\]\([^)]*\)", ""),  # images and links of Markdown
         (r"\[([^\]]+)\](?:\([^)]*\)|\[[^\]]*\])", r"\1"),
-        (
-            r":[a-zA-Z][\w:+.-]*:`[~!]*([^`<]*?)\s*(?:<[^`>]*>)?`",
-            r"\1",
-        ),  # roles, literals and links of reStructuredText
+        (r":[a-zA-Z][\w:+.-]*:`[~!]*([^`<]*?)\s*(?:<[^`>]*>)?`", r"\1"),  # roles, literals, links of reStructuredText
         (r"``([^`]*)``", r"\1"),
         (r"`([^`<]+?)\s*(?:<[^`>]*>)?`_{0,2}", r"\1"),
         (r"\[[#\w*]+\]_", ""),
@@ -276,7 +245,6 @@ def paragraphs(text: str) -> Iterator[str]:
 
 
 def _blocks(text: str) -> Iterator[list[str]]:
-    """Yield the lines between blank ones."""
     block: list[str] = []
     for line in [*text.expandtabs(4).splitlines(), ""]:
         if line.strip():
@@ -332,10 +300,7 @@ Files = Sequence[Sequence[str]]
 
 
 def without_repeats(projects: Sequence[tuple[str, Files]]) -> tuple[list[list[list[str]]], dict[str, float]]:
-    """Leave out paragraphs that repeat earlier ones, and measure how much of each split occurs in train.
-
-    Args:
-        projects: the split of each and its files.
+    """Leave out paragraphs that repeat earlier ones of projects, which are given as (split, files).
 
     Returns:
         The files that remain of each project, and by split the share of its different 13-grams that occur in train.
@@ -365,11 +330,7 @@ def without_repeats(projects: Sequence[tuple[str, Files]]) -> tuple[list[list[li
 
 
 def _grams(text: str, numbers: dict[str, int]) -> npt.NDArray[np.uint64]:
-    """Return the hashes of a text's 13-grams of words; of a shorter text that of all its words.
-
-    Args:
-        numbers: the number of each word; new words get the next one.
-    """
+    """Return the hashes of a text's 13-grams of words, or of all its words; new words are added to ``numbers``."""
     words = [numbers.setdefault(word, len(numbers) + 1) for word in WORD.findall(text.lower())]
     width = min(GRAM, len(words))
     mixed = np.array(words, np.uint64) * MULTIPLIER

@@ -22,16 +22,13 @@ from paper_repro.datamodules.token_shards import DOCUMENTS, TokenStream
 Ids = Sequence[int] | npt.NDArray[np.uint16]
 LENGTHS_DTYPE = np.dtype("<u4")
 CHUNK = 2**22
-"""Ids that are read at a time."""
 LEAST_TOKENS = 2
 """A document of one token has nothing to predict."""
 
 
 def padded(documents: Sequence[Ids], window: int, pad: int) -> tuple[Tensor, Tensor]:
-    """Return documents as a batch, ids and next ids, (B, T) each, int64.
-
-    Each is cut at ``window`` + 1 tokens, and filled up on the right with the id ``pad``, whose places have the target
-    ``IGNORED``.
+    """Return documents as a batch, ids and next ids, (B, T) each, int64, each cut at ``window`` + 1 tokens and filled
+    up on the right with the id ``pad``, whose places have the target ``IGNORED``.
     """
     rows = np.full((len(documents), window + 1), pad, np.int64)
     following = np.full((len(documents), window), IGNORED, np.int64)
@@ -50,9 +47,9 @@ def document_lengths(stream: TokenStream, end_of_text: int) -> npt.NDArray[np.in
     for start in range(0, len(stream), CHUNK):
         ids = stream.window(start, min(CHUNK, len(stream) - start))
         pieces.append(start + np.flatnonzero(ids == end_of_text))
-    ends = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
+    ends = np.concatenate(pieces)
     if not len(ends) or ends[-1] != len(stream) - 1:
-        where = stream.path_at(len(stream) - 1) if len(stream) else "a split without shards"
+        where = stream.path_at(len(stream) - 1)
         raise UsageError(f"{where}: expected documents, each followed by the end of text (id {end_of_text})")
     lengths = np.diff(ends, prepend=-1) - 1
     empty = np.flatnonzero(lengths == 0)
@@ -60,18 +57,13 @@ def document_lengths(stream: TokenStream, end_of_text: int) -> npt.NDArray[np.in
         place = int(ends[empty[0]])
         raise UsageError(
             f"{stream.path_at(place)}: document {int(empty[0]):,} of the split (token {place:,} of its stream) has no "
-            f"tokens, as have {len(empty):,} of {len(lengths):,}: prepare the data without empty texts"
+            "tokens: prepare the data without empty texts"
         )
     return lengths
 
 
 class DocumentStream:
-    """The documents of one split that have at least two tokens, in order.
-
-    Args:
-        stream: their ids, an end of text after each.
-        lengths: tokens of each, the end of text not among them.
-    """
+    """The documents of one split that have at least two tokens, in order; ``lengths`` are without the end of text."""
 
     def __init__(self, stream: TokenStream, lengths: npt.NDArray[np.int64]) -> None:
         starts = np.cumsum(lengths + 1) - lengths - 1
@@ -90,14 +82,12 @@ class DocumentData(ShardData):
     """Documents of token shards: a batch is B documents, each cut at T + 1 tokens and padded with the end of text.
 
     A batch is (ids (B, T), next ids (B, T)), int64.  A next id that is padding is ``IGNORED``; so is the end of text
-    itself: none stands before or after a document, as in EBT's code, which pads with id 0, GPT-NeoX's end of text, and
-    counts no target of that id.  ``padded`` ids never reach a counted place of a causal model.
+    itself, as in EBT's code, which pads with id 0, GPT-NeoX's end of text, and counts no target of that id.
 
     Training reads all documents in a new order each epoch; batch t holds the documents t B to (t + 1) B - 1 of that
     endless sequence, which follows from ``seed``. Each split is evaluated on the first ``num_evaluation_batches`` B
-    documents of an order that follows from ``evaluation_seed``, each at most once: where there are fewer, or the
-    number is None, on all (of train on a tenth as many as of val), and the last batch is smaller. Documents of one
-    token have nothing to predict and are left out.
+    documents of an order that follows from ``evaluation_seed``, or on all if there are fewer or the number is None (of
+    train then on a tenth as many as of val). Documents of one token have nothing to predict and are left out.
 
     The arguments are those of ``TextData``; ``cache`` also keeps where documents end.
     """
@@ -106,15 +96,10 @@ class DocumentData(ShardData):
     def documents(self) -> Mapping[str, DocumentStream]:
         """The documents of each split; UsageError if one has no tokens, or there are others than the manifest says."""
         with self.found.mended():
-            return {split: self._documents(split, stream) for split, stream in self.streams.items()}
-
-    @cached_property
-    def streams(self) -> Mapping[str, TokenStream]:
-        """The stream of each split, opened and checked on first use."""
-        return self.open()
+            return {split: self._documents(split, stream) for split, stream in self.open().items()}
 
     def prepare_data(self) -> None:
-        """Check the files and find their documents; done on first use where nobody calls it."""
+        """Check the files and find their documents."""
         _ = self.documents
 
     def train_batch(self, step: int) -> Pair:

@@ -14,7 +14,7 @@ SECONDS_OF_SILENCE = 60
 
 @contextlib.contextmanager
 def given(source: str | Path, advice: str) -> Iterator[None]:
-    """Turn whatever a library raises that reads a data set of the hub, or a file or folder, into a UsageError."""
+    """Turn any error of a library that reads a data set of the hub, a file or a folder into a UsageError."""
     try:
         yield
     except Exception as error:  # the network's, the hub's client's, the library's own and pyarrow's errors

@@ -6,7 +6,7 @@ Letters: N points, K input dimensions, F random features; d is the Euclidean dis
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -144,7 +144,7 @@ class RandomFeatures:
     """f(x) = sqrt(2/F) sum_j w_j cos(omega_j . z + b_j) + slope . x, with z = ``kernel.embed(x)``.
 
     Over w ~ N(0, 1), b ~ U(0, 2 pi), slope ~ N(0, 1) and omega from the kernel's spectrum its covariance is exactly the
-    kernel's; given omega and b it is a Gaussian process whose covariance differs by O(F^-1/2).
+    kernel's.
     """
 
     kernel: Kernel
@@ -204,12 +204,11 @@ def draw_exactly(kernel: Kernel, points: Array, seed: int) -> Array:
 class GaussianProcessData(CounterBasedDataModule):
     """Regression on one draw of a zero-mean Gaussian process at uniform points (CEM, Table 3).
 
-    Splits "train" and "test"; a batch is (inputs (B, K), targets (B,)).  Points and function depend on the seed, with
-    random features the function does not depend on the points, nor on how many there are.
+    Splits "train" and "test"; a batch is (inputs (B, K), targets (B,)).  With random features the function does not
+    depend on the points, nor on how many there are.
 
-    Reproducibility: the inputs and the batch order are bit-equal on every machine; normals, spectrum and function
-    values go through special functions, cosines and sums, so they agree to rounding (1e-12) only, and a hash of the
-    targets may differ between machines.
+    Reproducibility: the inputs and the batch order are bit-equal on every machine; function values agree to rounding
+    (1e-12) only, so a hash of the targets may differ between machines.
 
     Args:
         kernel: "rbf", "matern", "periodic", "rational_quadratic" or "non_stationary", see ``Kernel``.
@@ -246,15 +245,17 @@ class GaussianProcessData(CounterBasedDataModule):
         exact = one_of("sampler", self.sampler, SAMPLERS) == "cholesky"
         if exact and self.num_features is not None:
             raise ValueError(f"num_features={self.num_features} has no effect with sampler='cholesky': leave it out")
-        features = [] if self.num_features is None else ["num_features"]
-        self.check_numbers("num_inputs", "num_train", "num_test", "batch_size", "seed", *features)
+        self.check_numbers("num_inputs", "num_train", "num_test", "batch_size", "seed", "num_features")
         self.num_features = None if exact else self.num_features or 12_288
         self.sizes = {"train": self.num_train, "test": self.num_test}
         if self.batch_size > self.num_train:
             raise ValueError(f"batch_size must be at most num_train ({self.num_train}), got {self.batch_size}")
         if self.noise != 0:
             positive("noise", self.noise)
-        self.input_range = _interval("input_range", self.input_range)
+        low, high = map(float, self.input_range)
+        if not low < high:
+            raise ValueError(f"input_range must be two numbers, the lower first, got {self.input_range!r}")
+        self.input_range = low, high
         self.type = DTYPES[one_of("dtype", self.dtype, DTYPES)]
         self._epoch: tuple[int, tuple[Tensor, Tensor]] | None = None
 
@@ -267,7 +268,7 @@ class GaussianProcessData(CounterBasedDataModule):
         return self.sizes["train"] // self.batch_size
 
     def prepare_data(self) -> None:
-        """Draw the function, or read it from the cache; done on first use where nobody calls it."""
+        """Draw the function, or read it from the cache."""
         _ = self._splits
 
     @cached_property
@@ -331,10 +332,3 @@ class GaussianProcessData(CounterBasedDataModule):
             noise = ndtri(uniforms(values.shape, self.seed, "gaussian_process", self.kernel, "noise"))
             values = values + self.noise * noise
         return {"inputs": inputs, "values": values}
-
-
-def _interval(name: str, value: Sequence[float]) -> tuple[float, float]:
-    numbers = isinstance(value, Sequence) and all(isinstance(end, int | float) for end in value)
-    if not numbers or len(value) != 2 or not -math.inf < value[0] < value[1] < math.inf:
-        raise ValueError(f"{name} must be two finite numbers, the lower first, got {value!r}")
-    return float(value[0]), float(value[1])

@@ -16,7 +16,7 @@ import numpy as np
 
 from paper_repro.base.errors import UsageError, at_least
 from paper_repro.datamodules.array_shards import DataSource
-from paper_repro.datamodules.pixels import Pixels, UnfitError, decode, packaged, shrunk
+from paper_repro.datamodules.pixels import Pixels, decode, packaged, shrunk
 
 TRAIN, VAL, TEST = "train", "val", "test"
 DIGIT_TEST_SHARE = 5
@@ -34,10 +34,7 @@ FOLDERS = {"skimage": ("data", SKIMAGE), "sklearn": ("datasets/images", SKLEARN)
 
 
 class ImageSource(DataSource):
-    """Square images of one size, in splits.
-
-    Images are uint8, (H, H, C); 0 stands for black and ``white`` for white.
-    """
+    """Square images of one size, uint8, (H, H, C), in splits; 0 is black and ``white`` is white."""
 
     channels: ClassVar[int] = 3
     white: ClassVar[int] = 255
@@ -51,14 +48,12 @@ class ImageSource(DataSource):
         """Return one image of a split, (H, H, C)."""
 
     def augmented(self, index: int, draws: Sequence[Sequence[float]]) -> Pixels:
-        """Return one training image, (H, H, C), changed at random: ``draws`` are 10 times 4 numbers uniform
-        in [0, 1).
-        """
+        """Return one training image, (H, H, C), changed at random: ``draws`` are 10 x 4 uniforms in [0, 1)."""
         return self.image(TRAIN, index)
 
     def label(self, split: str, index: int) -> int:
-        """Return the class of one image, 0 ... ``num_classes`` - 1; NotImplementedError if these images have none."""
-        raise NotImplementedError(f"{type(self).__name__} has no labels")
+        """Return the class of one image, 0 ... ``num_classes`` - 1."""
+        raise NotImplementedError
 
 
 @dataclass(eq=False)
@@ -163,11 +158,8 @@ class Faces(_SmallSet):
     @cached_property
     def whole(self) -> Mapping[str, Pixels]:
         content = packaged("skimage", "data/lfw_subset.npy", SKIMAGE)
-        try:
-            whole = np.load(io.BytesIO(content), allow_pickle=False)
-            faces = np.rint(whole[:NUM_FACES].reshape(NUM_FACES, FACE_SIDE, FACE_SIDE, 1) * 255).astype(np.uint8)
-        except (OSError, EOFError, ValueError, IndexError) as error:
-            raise UsageError(f"scikit-image's faces cannot be read ({error}): install {SKIMAGE} again") from error
+        whole = np.load(io.BytesIO(content), allow_pickle=False)
+        faces = np.rint(whole[:NUM_FACES].reshape(NUM_FACES, FACE_SIDE, FACE_SIDE, 1) * 255).astype(np.uint8)
         return {TRAIN: faces[:NUM_TRAIN_FACES], TEST: faces[NUM_TRAIN_FACES:]}
 
     def augmented(self, index: int, draws: Sequence[Sequence[float]]) -> Pixels:
@@ -195,11 +187,7 @@ class Digits(_SmallSet):
     def _rows(self) -> Mapping[str, Pixels]:
         """64 pixels and the label of each digit."""
         content = packaged("sklearn", "datasets/data/digits.csv.gz", SKLEARN)
-        try:
-            rows = np.loadtxt(io.BytesIO(gzip.decompress(content)), delimiter=",").astype(np.uint8)
-            rows = rows.reshape(-1, DIGIT_SIDE**2 + 1)
-        except (OSError, EOFError, ValueError, IndexError) as error:
-            raise UsageError(f"scikit-learn's digits cannot be read ({error}): install {SKLEARN} again") from error
+        rows = np.loadtxt(io.BytesIO(gzip.decompress(content)), delimiter=",").astype(np.uint8)
         border = len(rows) - len(rows) // DIGIT_TEST_SHARE
         return {TRAIN: rows[:border], TEST: rows[border:]}
 
@@ -209,7 +197,4 @@ class Digits(_SmallSet):
 
 def _photograph(package: str, name: str) -> Pixels:
     folder, install = FOLDERS[package]
-    try:
-        return decode(packaged(package, f"{folder}/{name}", install))
-    except UnfitError as error:
-        raise UsageError(f"{install}'s {name}: {error}: install {install} again") from error
+    return decode(packaged(package, f"{folder}/{name}", install))

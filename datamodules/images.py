@@ -30,18 +30,12 @@ TRIES = 10
 
 
 @dataclass(eq=False, repr=False)
-class _OfASource(CounterBasedDataModule):
-    source: ImageSource
-
-
-@dataclass(eq=False, repr=False)
-class ImageData(_OfASource):
+class ImageData(CounterBasedDataModule):
     """Images of a source; a batch is (B, C, H, H), float32 in [-1, 1].
 
-    A training batch follows from (``seed``, step) alone: which images, and what is done to them.  Every image is seen
-    once an epoch, in an order of that epoch's; batches run on across epochs.  An evaluation looks at images that follow
-    from ``evaluation_seed`` alone, nothing done to them; fewer of them, or batches of another size, are the first of
-    the same.
+    A training batch follows from (``seed``, step) alone.  Every image is seen once an epoch, in an order of that
+    epoch's; batches run on across epochs.  The images of an evaluation follow from ``evaluation_seed`` alone; fewer of
+    them, or batches of another size, are the first of the same.
 
     Args:
         source: where the images come from.
@@ -54,6 +48,7 @@ class ImageData(_OfASource):
         data_root, cache: see ``DataSource.find``.
     """
 
+    source: ImageSource
     batch_size: int = 128
     evaluation_batch_size: int | None = None
     num_evaluation_images: int | None = 2_000
@@ -64,9 +59,8 @@ class ImageData(_OfASource):
     cache: str | Path | None = None
 
     def __post_init__(self) -> None:
-        limited = [] if self.num_evaluation_images is None else ["num_evaluation_images"]
-        each = [] if self.evaluation_batch_size is None else ["evaluation_batch_size"]
-        self.check_numbers("batch_size", "seed", "evaluation_seed", *each, *limited)
+        numbers = ("batch_size", "evaluation_batch_size", "num_evaluation_images", "seed", "evaluation_seed")
+        self.check_numbers(*numbers)
         if self.labelled and not self.source.num_classes:
             raise ValueError(f"{type(self.source).__name__} has no labels: take a source that has, or labelled=false")
         self.source.find(self.data_root, self.cache)
@@ -76,7 +70,7 @@ class ImageData(_OfASource):
         return self.source.splits
 
     def prepare_data(self) -> None:
-        """Open and check the images; done on first use where nobody calls it."""
+        """Open and check the images."""
         _ = self.source.counts
 
     def train_batch(self, step: int) -> Batch:
@@ -125,13 +119,7 @@ class ImageData(_OfASource):
 
 
 @dataclass(eq=False, repr=False)
-class _Cells(_OfASource):  # a base of its own, so that its arguments come before those of ImageData
-    cell: int = 20
-    mask_ratio: float = 0.5
-
-
-@dataclass(eq=False, repr=False)
-class MaskedImageData(ImageData, _Cells):
+class MaskedImageData(ImageData):
     """The same with cells blanked: a batch is (masked, images), (B, C, H, H) both.  Blank pixels are 0, mid-grey.
 
     Args:
@@ -141,6 +129,8 @@ class MaskedImageData(ImageData, _Cells):
     The other arguments are those of ``ImageData``.
     """
 
+    cell: int = 20
+    mask_ratio: float = 0.5
     labelled: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -149,8 +139,6 @@ class MaskedImageData(ImageData, _Cells):
         size, ratio = self.source.size, self.mask_ratio
         if size % self.cell:
             raise ValueError(f"cells of {self.cell} do not tile images of {size}: give a cell that divides {size}")
-        if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio < 1:
-            raise ValueError(f"mask_ratio must be a number between 0 and 1, both excluded, got {ratio!r}")
         self.side = size // self.cell
         self.num_cells = self.side**2
         self.num_blank = round(ratio * self.num_cells)
@@ -177,9 +165,7 @@ class MaskedImageData(ImageData, _Cells):
         return cells.repeat_interleave(self.cell, 2).repeat_interleave(self.cell, 3)
 
     def _drawn(self, count: int, generator: torch.Generator) -> Tensor:
-        """Return which cells of ``count`` images are blank, (count, (H/c)^2): equally many of each, all
-        choices alike.
-        """
+        """Return which cells of ``count`` images are blank, (count, (H/c)^2): equally many of each."""
         ranks = torch.rand(count, self.num_cells, generator=generator, dtype=torch.float64).argsort(dim=1, stable=True)
         return torch.zeros(count, self.num_cells, dtype=torch.bool).scatter_(1, ranks[:, : self.num_blank], True)
 

@@ -50,10 +50,9 @@ Node = int | list[Any]
 
 
 class Item(NamedTuple):
-    """One sample, as token ids."""
+    """One sample, as token ids with the end of sequence."""
 
     tokens: list[int]
-    """The whole text, the end of sequence included."""
 
     @property
     def prompt(self) -> list[int]:
@@ -62,7 +61,7 @@ class Item(NamedTuple):
 
     @property
     def result(self) -> int:
-        """The number that stands before the end of sequence."""
+        """The last number."""
         return self.tokens[-2]
 
 
@@ -75,7 +74,6 @@ class Corpus(NamedTuple):
     single: dict[str, list[Item]]
     """Tests of one operation alone, by its name without the modulus."""
     excluded: list[tuple[int, ...]]
-    """The triples of token ids, sorted."""
 
     @property
     def longest(self) -> int:
@@ -115,15 +113,12 @@ class ListOps:
             at_least(name, getattr(self, name), 1)
         at_least("max_children", self.max_children, max(3, self.min_children))
         at_least("seed", self.seed, 0)
-        probability = self.function_probability
-        if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 <= probability < 1:
-            raise ValueError(f"function_probability must be a number from 0 to below 1, got {probability!r}")
+        if not 0 <= self.function_probability < 1:
+            raise ValueError(f"function_probability must be from 0 to below 1, got {self.function_probability}")
         if isinstance(self.functions, str) or not self.functions:
             raise ValueError(f"functions must be a list of names from {', '.join(FUNCTIONS)}, got {self.functions!r}")
         for name in self.functions:
             one_of("functions", name, FUNCTIONS)
-        if len(set(self.functions)) < len(self.functions):
-            raise ValueError(f"functions must differ, got {self.functions!r}: leave the repeated one out")
         object.__setattr__(self, "functions", tuple(self.functions))
 
     @property
@@ -144,11 +139,8 @@ class ListOps:
     def generate(self) -> Corpus:
         """Draw everything: excluded triples, training and test samples, then tests of each operation alone.
 
-        For modulus 10 this is the authors' data, token by token.
-
-        Raises:
-            ValueError: so many children that nearly every sample, or so large a modulus that nearly none, holds an
-                excluded triple.
+        For modulus 10 this is the authors' data, token by token.  ValueError: nearly every sample holds an excluded
+        triple, because they have so many children, or nearly none does.
         """
         draws = random.Random(self.seed)
         numbers = range(FIRST_NUMBER, FIRST_NUMBER + self.modulus)
@@ -161,9 +153,7 @@ class ListOps:
     def _split(
         self, draws: random.Random, excluded: set[tuple[int, ...]], functions: Sequence[str], num_train: int
     ) -> tuple[list[Item], list[Item]]:
-        """Split samples: those without an excluded triple, and ``num_test`` with one; what is drawn beyond that is
-        dropped.
-        """
+        """Draw ``num_train`` samples without an excluded triple and ``num_test`` with one."""
         without: list[Item] = []
         holding: list[Item] = []
         most = MOST_DRAWS * (num_train + self.num_test)
@@ -198,20 +188,12 @@ class ListOps:
         return node
 
     def _work_out_one(self, root: list[Any]) -> Node:
-        """Return the tree with one function node replaced by its value: from the root, the first function child until
-        none.
-        """
-        node, parent, place = root, root, 0
-        while True:
-            inner = next((index for index, child in enumerate(node) if isinstance(child, list)), None)
-            if inner is None:
-                break
-            node, parent, place = node[inner], node, inner
-        value = FUNCTIONS[node[0]](node[1:]) % self.modulus
-        if node is root:
-            return value
-        parent[place] = value
-        return root
+        """Return the tree with one function node replaced by its value: the first child that is one, and so on down."""
+        for place, child in enumerate(root):
+            if isinstance(child, list):
+                root[place] = self._work_out_one(child)
+                return root
+        return FUNCTIONS[root[0]](root[1:]) % self.modulus
 
 
 def _write(node: Node, tokens: list[int]) -> None:
@@ -289,7 +271,7 @@ class ListOpsData(CounterBasedDataModule):
         return streams
 
     def prepare_data(self) -> None:
-        """Generate the samples, or read them from the cache; done on first use where nobody calls it."""
+        """Generate the samples, or read them from the cache."""
         _ = self.streams
 
     def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
@@ -340,10 +322,8 @@ class Answers:
 
 
 def choose(items: Sequence[Item], count: int, seed: int) -> list[Item]:
-    """Choose ``count`` different items in an order that the seed gives; the authors draw 20 while training, 100 at the
-    end.
-    """
-    if at_least("count", count, 1) > len(items):
+    """Choose ``count`` different items; the authors draw 20 while training, 100 at the end."""
+    if count > len(items):
         raise ValueError(f"count must be at most the {len(items)} items that there are, got {count}")
     return [items[index] for index in permutation(len(items), seed)[:count].tolist()]
 
@@ -351,10 +331,7 @@ def choose(items: Sequence[Item], count: int, seed: int) -> list[Item]:
 def pad_left(items: Sequence[Item], corpus: Corpus, seed: int) -> list[list[int]]:
     """Put real training text before each prompt, so that all are ``corpus.longest`` tokens long, as while training.
 
-    The text ends with a sample's end of sequence, at a place that the seed and the item's position give.
-
-    Raises:
-        ValueError: a prompt that is longer, or too little training text.
+    The text ends with a sample's end of sequence, at a random place.  ValueError: too little training text.
     """
     stream = [token for item in corpus.train for token in item.tokens]
     ends = torch.tensor([index + 1 for index, token in enumerate(stream) if token == EOS])
@@ -367,8 +344,6 @@ def pad_left(items: Sequence[Item], corpus: Corpus, seed: int) -> list[list[int]
     padding = []
     for item, end in zip(items, chosen.tolist(), strict=True):
         room = corpus.longest - len(item.prompt)
-        if room < 0:
-            raise ValueError(f"a prompt of {len(item.prompt)} tokens, expected at most {corpus.longest}: it is no test")
         padding.append(stream[end - room : end])
     return padding
 
@@ -396,18 +371,9 @@ def answers(
         num_tokens: how many tokens may be generated, the authors' number is ``corpus.longest``.
         sampled: draw each token from the softmax, as the authors do; else take the largest logit.
         padding: ids before each prompt, see ``pad_left``; None starts each prompt at position 0.
-        context: the most tokens that the model takes.
-
-    Raises:
-        ValueError: no item, paddings that are not one for each item, or more tokens than the context holds.
+        context: the most tokens that the model takes; ValueError for more.
     """
-    if not items:
-        raise ValueError("no item to answer: give at least one")
-    at_least("num_tokens", num_tokens, 1)
-    at_least("batch_size", batch_size, 1)
     before = [[] for _ in items] if padding is None else [list(some) for some in padding]
-    if len(before) != len(items):
-        raise ValueError(f"{len(before)} paddings for {len(items)} items: give one for each")
     prompts = [some + item.prompt for some, item in zip(before, items, strict=True)]
     longest = max(map(len, prompts))
     if longest + num_tokens > context:
@@ -430,9 +396,7 @@ def _answer(text: list[int]) -> int:
 
 
 def _continue(logits: Logits, prompts: list[list[int]], uniforms: Tensor | None, num_tokens: int) -> list[list[int]]:
-    """Continue prompts of any lengths side by side: a causal model does not see what lies right of a row's
-    last token.
-    """
+    """Continue prompts of any lengths side by side; a causal model does not see what follows a row's last token."""
     lengths = torch.tensor([len(prompt) for prompt in prompts])
     rows = torch.arange(len(prompts))
     ids = torch.full((len(prompts), int(lengths.max()) + num_tokens), EOS)
@@ -451,8 +415,6 @@ def _continue(logits: Logits, prompts: list[list[int]], uniforms: Tensor | None,
 
 
 def _draw(scores: Tensor, uniforms: Tensor) -> Tensor:
-    """Return the token at which the distribution function of softmax(scores), (B, V), passes the uniform
-    number, (B,).
-    """
+    """Return the token at which the distribution function of softmax(scores), (B, V), passes the uniforms, (B,)."""
     passed = scores.softmax(-1).cumsum(-1) <= uniforms[:, None]
     return passed.sum(-1).clamp(max=scores.shape[-1] - 1)

@@ -41,7 +41,7 @@ Stored = tuple[Sequence[bytes], Mapping[str, int]]
 
 @dataclass(frozen=True)
 class Source:
-    """Encoded images or clips, split."""
+    """Encoded images or clips, split; without ``classes`` there are no labels."""
 
     settings: Mapping[str, Any]
     """The part of the manifest that describes them."""
@@ -51,7 +51,6 @@ class Source:
     label: Callable[[str, int], int | None] | None = None
     """(split, place) to the class of the image there."""
     classes: int | None = None
-    """The number of classes; None: there are no labels."""
 
     @classmethod
     def of_files(
@@ -78,7 +77,6 @@ def hash_of_names(names: Mapping[str, Sequence[str]]) -> str:
 
 
 def first_of(folder: Path, names: Sequence[str]) -> Path | None:
-    """Return the first of these names that is in a folder."""
     return next((folder / name for name in names if (folder / name).exists()), None)
 
 
@@ -124,20 +122,17 @@ def write_decoded(
     the same bytes as an undisturbed call.  The bytes do not depend on ``workers``.
 
     Args:
-        folder: of the shards.
-        source: the files.
-        size: files of a shard.
+        folder, source, size: the shards' folder, the files, files of a shard.
         decode: from the bytes of a file to its content; called by the workers.
         store: from a file's place in its split, its label and its content to what a shard keeps of it; like ``decode``
             it may raise UnfitError.
         counted: the names of the counts that every shard has; others are left out where they are 0.
-        skip: leave out unfit files and note them in the manifest; otherwise they are named when all have been looked
-            at, and no manifest is written.
+        skip: leave out unfit files and note them in the manifest; otherwise refuse them all at the end.
         workers: processes that decode.
 
     Raises:
-        UsageError: unfit files are refused, a split is left without any, the folder holds data of other settings, a
-            worker was killed, or the disk is full.
+        UsageError: unfit files are refused, a split is left without any, the folder holds data of other settings, or a
+            worker was killed.
     """
     at_least("workers", workers)
     refused: dict[str, str] = {}
@@ -196,9 +191,7 @@ def write_decoded(
 SHARD_BYTES, SHARD_FACES = 2**27, 1024
 COLUMN, LABEL_COLUMN = "image", "label"
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-"""What the names of images end with; other files in a folder are passed over."""
 PARQUET = ("*.parquet", "*/*.parquet")
-"""Where parquet files lie; millions of images may lie deeper."""
 VAL_NAMES = ("val", "validation", "valid")
 PARTITION, FACES = "list_eval_partition.txt", "img_align_celeba"
 PARTITION_SPLITS = {"0": TRAIN, "1": VAL, "2": TEST}
@@ -211,9 +204,7 @@ class ImageSet:
     """A data set of images that is prepared by its name."""
 
     hub: str
-    """``NAME``, or ``NAME@COMMIT``."""
     expected: str
-    """What ``--from`` takes."""
     folders: Mapping[str, Sequence[str]]
     """Names of the folder of each split, where there are folders."""
     splits: tuple[str, ...] = (TRAIN, VAL)
@@ -221,7 +212,7 @@ class ImageSet:
     """Whether an image has a class, and lies in the folder of that class."""
 
     def named(self, split: str) -> Sequence[str]:
-        """Return what a split of the hub, or of parquet files, may be called."""
+        """Return the names that a split of the hub, or of parquet files, may have."""
         return ("validation", "valid", "val") if split == VAL else (split,)
 
 
@@ -256,9 +247,9 @@ def write_images(
     say: Callable[[str], None] = print,
     workers: int = 1,
 ) -> ImageManifest:
-    """Write the crop of every image into shards of ``shard_images`` images, labels behind them.
+    """Write the crop of every image into shards of ``shard_images`` images, or 128 MiB, labels behind them.
 
-    ``shard_images`` None: as many as 128 MiB hold.  ``write_decoded`` explains the other arguments and the errors.
+    ``write_decoded`` explains the other arguments and the errors.
     """
     image = Array(PIXEL, (crop.size, crop.size, 3))
     size = max(1, SHARD_BYTES // image.item_bytes) if shard_images is None else at_least("shard_images", shard_images)
@@ -281,17 +272,17 @@ def write_images(
 
 
 def load_images(name: str, path: Path | None = None, hub: str | None = None) -> Source:
-    """Return the images of a folder, or of the hub, by split.
+    """Return the images of a data set in ``IMAGE_SETS``.
 
     Args:
-        name: of the data set, in ``IMAGE_SETS``.
+        name: of the data set.
         path: a folder with a folder of images, or of classes, for each split, CelebA's official files, or parquet
             files; None: the hub.
         hub: the data set of the hub, ``NAME`` or ``NAME@COMMIT``; None: the usual one.
 
     Raises:
-        UsageError: the folder holds neither, a split, a column or an image is absent, the splits have other classes, or
-            the hub does not answer.
+        UsageError: a folder, split, column or image is absent, the splits have other classes, or the hub does not
+            answer.
     """
     known = IMAGE_SETS[name]
     if path is None:
@@ -334,10 +325,7 @@ def _of_parquet(known: ImageSet, name: str, path: Path) -> Source:
 
 
 def _of_rows(known: ImageSet, rows: Any, where: str, settings: Mapping[str, Any]) -> Source:
-    """Return the images of data sets by split; they stay encoded, so that a damaged one is found where it is decoded.
-
-    ``where`` is what messages call the data sets.
-    """
+    """Return the images of the data sets that messages call ``where``; they stay encoded until a worker reads them."""
     from datasets import Image
 
     images, labels = {}, {}
@@ -355,26 +343,23 @@ def _of_rows(known: ImageSet, rows: Any, where: str, settings: Mapping[str, Any]
     def read(split: str, place: int) -> Named:
         return f"{split} {place}", partial(_content, images[split], place)
 
+    def label(split: str, place: int) -> Any:
+        return labels[split][place]
+
     counts = {split: len(some) for split, some in images.items()}
     if not known.labelled:
         return Source(settings, counts, read)
-
-    def label(split: str, place: int) -> int | None:
-        found: int | None = labels[split][place]
-        return found
-
     return Source(settings, counts, read, label, _count_classes(labels[TRAIN], where))
 
 
 def _count_classes(labels: Any, where: str) -> int:
     """Return how many classes a column of labels has: as many as it names, or up to its largest number."""
-    kind = labels.features
-    classes = getattr(kind, "num_classes", None)
-    if isinstance(classes, int):
+    classes: int | None = getattr(labels.features, "num_classes", None)
+    if classes is not None:
         return classes
     found = set(labels[:]) - {None}
-    if not found or not all(type(one) is int and one >= 0 for one in found):
-        raise UsageError(f"{where}: column {LABEL_COLUMN!r} holds {kind}, expected whole numbers from 0")
+    if not all(type(one) is int for one in found):
+        raise UsageError(f"{where}: column {LABEL_COLUMN!r} holds {labels.features}, expected whole numbers from 0")
     return max(found) + 1
 
 
@@ -395,11 +380,10 @@ def _of_folders(known: ImageSet, name: str, folders: Mapping[str, Path]) -> Sour
     classes = {split: sorted(path.name for path in one.iterdir() if path.is_dir()) for split, one in folders.items()}
     first = classes[TRAIN]
     for split, found in classes.items():
-        odd = sorted(set(found) ^ set(first))
-        if odd or not found:
+        if found != first or not found:
             raise UsageError(
-                f"{folders[split]}: {len(found):,} folders of classes, {folders[TRAIN]} has {len(first):,} "
-                f"(one of them alone has {odd[0] if odd else 'none'}): expected the same classes in both"
+                f"{folders[split]}: {len(found):,} folders of classes, expected the same {len(first):,} as in "
+                f"{folders[TRAIN]}"
             )
     own = {
         split: [(f"{one}/{file}", label) for label, one in enumerate(first) for file in _names_of_images(folder / one)]
@@ -407,8 +391,11 @@ def _of_folders(known: ImageSet, name: str, folders: Mapping[str, Path]) -> Sour
     }
     names = {split: [file for file, _ in some] for split, some in own.items()}
     settings["names"] = hash_of_names(names)
-    label_of = lambda split, place: own[split][place][1]  # noqa: E731
-    return Source.of_files(settings, folders, names, label=label_of, classes=len(first))
+
+    def label(split: str, place: int) -> int:
+        return own[split][place][1]
+
+    return Source.of_files(settings, folders, names, label=label, classes=len(first))
 
 
 def _names_of_images(folder: Path) -> list[str]:
@@ -427,32 +414,19 @@ def _official_faces(known: ImageSet, path: Path) -> Source:
         found = ", ".join(str(place.relative_to(path)) for place in (partition, images) if place is not None)
         raise UsageError(f"{path}: found {found or 'neither'}, expected {known.expected}")
     names = _partition(partition)
-    listed = {name for some in names.values() for name in some}
-    beyond = sorted(file.name for file in images.iterdir() if file.suffix == ".jpg" and file.name not in listed)
-    if beyond:
-        raise UsageError(
-            f"{partition}: lists {len(listed):,} images, not {len(beyond):,} that lie in {images} ({beyond[0]} ...): "
-            "get the whole split file"
-        )
     settings = {"name": "celeba", "from": "official files", "partition": sha256_of_file(partition)}
     return Source.of_files(settings, dict.fromkeys(names, images), names, shown="{name}")
 
 
 def _partition(path: Path) -> dict[str, list[str]]:
     names: dict[str, list[str]] = {split: [] for split in PARTITION_SPLITS.values()}
-    seen = set()
     for number, line in enumerate(path.read_bytes().decode(errors="replace").splitlines(), 1):
         words = line.split()
-        if len(words) != 2 or words[1] not in PARTITION_SPLITS or Path(words[0]).name != words[0] or words[0] in seen:
+        if len(words) != 2 or words[1] not in PARTITION_SPLITS or Path(words[0]).name != words[0]:
             raise UsageError(
-                f"{path}:{number}: {line[:40]!r}, expected an image, named once, and its split, 0, 1 or 2: get the "
-                "official file"
+                f"{path}:{number}: {line[:40]!r}, expected an image and its split, 0, 1 or 2: get the official file"
             )
-        seen.add(words[0])
         names[PARTITION_SPLITS[words[1]]].append(words[0])
-    for split, some in names.items():
-        if not some:
-            raise UsageError(f"{path}: no image of split {split!r}: get the official file")
     return names
 
 
@@ -472,31 +446,21 @@ EXPECTED_CLIPS = (
 )
 SHARD_CLIPS = 256
 FRAMES_AT_ONCE = 32
-"""Frames that are encoded at a time."""
 
 
 class FrozenVAE:
     """Encodes frames as the mean of an AutoencoderKL's posterior, as EBT's code does for appendix D.2: not scaled.
 
-    Args:
-        vae: a diffusers AutoencoderKL.
-        size: H.
-
-    Raises:
-        UsageError: the network cannot encode a frame of this size.
+    ``vae`` is a diffusers AutoencoderKL, ``size`` is H.
     """
 
     def __init__(self, vae: nn.Module, size: int) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.vae, self.size = vae.eval().requires_grad_(False).to(self.device), size
-        try:
-            self.shape = self.encode(np.zeros((1, size, size, 3), np.uint8)).shape[1:]
-        except RuntimeError as error:
-            raise UsageError(f"the autoencoder cannot encode a frame of 3 x {size} x {size} ({error})") from error
+        self.shape = self.encode(np.zeros((1, size, size, 3), np.uint8)).shape[1:]
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """All that a latent depends on, beside the frame."""
         digest = sha256()
         for name, tensor in sorted(self.vae.state_dict().items()):
             digest.update(f"{name} {tuple(tensor.shape)} ".encode())
@@ -515,22 +479,17 @@ class FrozenVAE:
 
 
 def load_vae(name: str, size: int, download: bool) -> FrozenVAE:
-    """Return the autoencoder of a folder that diffusers saved, or of that name on the hub, for frames of side ``size``.
-
-    Without ``download`` only what was fetched before is used.
-
-    Raises:
-        UsageError: diffusers is not installed, or there is no such autoencoder.
+    """Return the autoencoder of a folder that diffusers saved, or of that name on the hub, for frames of side ``size``;
+    without ``download`` only one that was fetched before.
     """
     try:
         from diffusers import AutoencoderKL
     except ImportError as error:
         raise UsageError("latents are made by diffusers: run: pip install diffusers") from error
     path = Path(name).expanduser()
-    local = path.is_dir()
-    settings: dict[str, Any] = {"local_files_only": local or not download, "low_cpu_mem_usage": False}
+    where = str(path) if path.is_dir() else name
     try:
-        vae = AutoencoderKL.from_pretrained(str(path) if local else name, **settings)
+        vae = AutoencoderKL.from_pretrained(where, local_files_only=not download, low_cpu_mem_usage=False)
     except Exception as error:  # whatever the hub's client, the reader of weights or a wrong config raises
         reason = " ".join(str(error).split())[:300]
         raise UsageError(
@@ -541,9 +500,7 @@ def load_vae(name: str, size: int, download: bool) -> FrozenVAE:
 
 
 def load_clips(folder: Path) -> Source:
-    """Return the clips of a folder; UsageError: it holds neither official lists nor folders of clips, a list is no such
-    list, or a split is empty.
-    """
+    """Return the clips of a folder; UsageError: no official lists or folders of clips, or an empty split."""
     if not folder.is_dir():
         raise UsageError(f"{folder}: there is no such folder; --from takes {EXPECTED_CLIPS}")
     found = {split: first_of(folder, names) for split, names in LABEL_FILES.items()}
@@ -569,16 +526,12 @@ def load_clips(folder: Path) -> Source:
 
 
 def _numbers(path: Path) -> list[str]:
-    """Return the ids of the clips in an official list."""
     try:
-        found = [str(entry["id"]) for entry in json.loads(path.read_bytes())]
+        return [str(int(entry["id"])) for entry in json.loads(path.read_bytes())]
     except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path}: no list of clips with an id each ({error!r}): get the official file") from error
-    odd = next((one for one in found if not one.isascii() or not one.isdigit()), None)
-    if odd is not None or len(set(found)) < len(found):
-        what = f"id {odd!r}" if odd is not None else "an id that is named twice"
-        raise UsageError(f"{path}: {what}, expected numbers, each once: get the official file")
-    return found
+        raise UsageError(
+            f"{path}: no list of clips, each with a number as id ({error!r}): get the official file"
+        ) from error
 
 
 def write_clips(
@@ -592,8 +545,7 @@ def write_clips(
 ) -> LatentManifest:
     """Write the latent of every frame of every clip, half precision, into shards of ``shard_clips`` clips.
 
-    A shard holds its latents, then the clip of each, then its time.  ``write_decoded`` explains the other arguments and
-    the errors.
+    ``write_decoded`` explains the other arguments and the errors.
     """
     import_av()
     settings = {

@@ -45,13 +45,7 @@ class UnfitError(ValueError):
 
 
 def encoded(path: Path) -> bytes:
-    """Read an encoded file, which must be of a plausible size: a link may lead to an endless device.
-
-    Raises:
-        FileNotFoundError: there is none.
-        UnfitError: it is something else, or cannot be read; the message leaves out the folder, because the manifest
-            keeps it.
-    """
+    """Read an encoded file of a plausible size; UnfitError, without the folder's name: it is no such file."""
     try:
         return read_regular(path, MOST_BYTES)
     except CorruptFileError as error:
@@ -123,9 +117,7 @@ class AlignedSquare:
 
 
 def _rgb(image: "Image") -> tuple["Image", bool]:
-    """Return an image in RGB, and whether it is grey; UnfitError if RGB of 8 bits would change its colours or it
-    moves.
-    """
+    """Return an image in RGB, and whether it is grey; UnfitError if it moves or RGB would change its colours."""
     mode, stored = image.mode, _stored_mode(image)
     if DEEP in stored:  # Pillow makes 8 bits of each channel of some of these without a word
         raise UnfitError(f"mode {stored}, 16 bits each, expected 8")
@@ -145,8 +137,7 @@ def _stored_mode(image: "Image") -> str:
     """Return Pillow's name for what the file holds, before it is decoded; empty where its decoder has none."""
     tiles = getattr(image, "tile", None)
     arguments = tiles[0].args if tiles else ""
-    first = arguments[0] if isinstance(arguments, tuple) else arguments
-    return first if isinstance(first, str) else ""
+    return str(arguments[0] if isinstance(arguments, tuple) else arguments)
 
 
 @contextlib.contextmanager
@@ -187,9 +178,7 @@ def resized(pixels: Pixels, size: int) -> Pixels:
 
 
 def shrunk(pixels: Pixels, factor: int) -> Pixels:
-    """Return an image (height, width, C) so many times smaller, each pixel the mean of a square; what is left over at
-    the right and below is cut off.
-    """
+    """Return an image (height, width, C) so many times smaller, each pixel the mean of a square."""
     height, width = (side // factor for side in pixels.shape[:2])
     squares = pixels[: height * factor, : width * factor].reshape(height, factor, width, factor, -1)
     return np.rint(squares.mean((1, 3), dtype=np.float64)).astype(np.uint8)
@@ -232,18 +221,15 @@ def random_resized_crop(
 
 def interval(name: str, value: Sequence[float], most: float = math.inf) -> tuple[float, float]:
     """Return two positive numbers, the lower first, at most ``most``; ValueError for anything else."""
-    if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
-        raise ValueError(f"{name} must be two numbers, the lower first, got {value!r}")
     low, high = (positive(name, end) for end in value)
     if not low <= high <= most:
-        limit = f", at most {most:g}" if most < math.inf else ""
-        raise ValueError(f"{name} must be two numbers, the lower first{limit}, got {value!r}")
+        raise ValueError(f"{name} must be two numbers up to {most:g}, the lower first, got {value!r}")
     return low, high
 
 
 def packaged(package: str, name: str, install: str) -> bytes:
-    """Return a data file that an installed package brings along; the package is found without importing it; UsageError:
-    the package or the file is not there; ``install`` is the name under which it is installed.
+    """Return a data file of an installed package, which is not imported; UsageError: it is not there, and pip would
+    install it as ``install``.
     """
     found = importlib.util.find_spec(package)
     places = list(found.submodule_search_locations or ()) if found else []

@@ -25,6 +25,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Any, get_args
@@ -65,18 +66,15 @@ class Request:
     """What the command was asked for."""
 
     name: str
-    """The name of the data."""
     root: Path
-    """The folder of all data."""
     folder: Path
     """Where these data belong."""
     source: Path | None
-    """``--from``."""
     download: bool
     verify: bool
 
     def check_source(self, where: str) -> None:
-        """Raise UsageError if neither ``--from`` nor ``--download`` was given; ``where`` says what they may be."""
+        """Raise UsageError if neither ``--from`` nor ``--download`` was given."""
         if self.source is None and not self.download:
             raise UsageError(f"{self.name}: {where}")
 
@@ -88,13 +86,11 @@ class Preparation:
     make: Callable[..., None]
     """Prepares the data; its keyword parameters are the options.  Without a ``kind`` it also verifies them."""
     kind: type[Manifest] | None = None
-    """The manifest by which the data are verified."""
     place: str | None = None
     """Below the folder of all data; None: the name, or what ``--folder`` says."""
     sized: str | None = None
     """The option that is part of the folder's name where its value is not the usual one."""
     reads: bool = True
-    """Whether there is a ``--from``."""
 
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -131,7 +127,7 @@ def _value(key: str, text: str, parameter: inspect.Parameter) -> int | str:
     if int not in (parameter.annotation, *get_args(parameter.annotation)):
         return text
     plain = text.replace("_", "")
-    if not plain.isascii() or not plain.isdigit() or not int(plain):
+    if not plain.isdecimal() or not int(plain):
         raise UsageError(f"--{key} {text}: give a whole number above 0")
     return int(plain)
 
@@ -276,7 +272,6 @@ def _given_tokenizer(request: Request, name: str | None, vocabulary: int) -> "By
 
 
 def _trained(documents: Sequence[str], size: int) -> "BytePairTokenizer":
-    """Return a tokenizer of so many byte pairs that is trained on documents."""
     from paper_repro.datamodules.tokenizers import BytePairTokenizer
 
     print(f"training {size} byte pairs on {len(documents):,} documents")
@@ -306,9 +301,9 @@ def slimpajama(
     request: Request, *, max_tokens: int | None = None, shard_documents: int = SHARD_DOCUMENTS, tokenizer: str = "llama"
 ) -> None:
     """Write as much of SlimPajama as is asked for; several processes may share the work."""
-    from paper_repro.datamodules import text_sources
+    from paper_repro.datamodules.text_sources import slimpajama
 
-    _stream(request, lambda: text_sources.slimpajama(request.source), tokenizer, max_tokens, shard_documents)
+    _stream(request, partial(slimpajama, request.source), tokenizer, max_tokens, shard_documents)
 
 
 def web_documents(
@@ -323,10 +318,7 @@ def web_documents(
     from paper_repro.datamodules import text_sources
 
     held_out = val_documents or text_sources.VAL_DOCUMENTS
-
-    def read() -> Any:
-        return text_sources.web_documents(request.name, request.source, held_out)
-
+    read = partial(text_sources.web_documents, request.name, request.source, held_out)
     _stream(request, read, tokenizer, max_tokens, shard_documents)
 
 
@@ -342,13 +334,10 @@ def _stream(request: Request, read: Callable[[], Any], tokenizer: str, most: int
 
 
 def _rank() -> Rank:
-    """Read $RANK and $WORLD_SIZE, as torchrun sets them."""
-    texts = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
-    if not all(text.isascii() and text.isdigit() for text in texts) or int(texts[0]) >= int(texts[1]):
-        raise UsageError(
-            f"$RANK {texts[0]} and $WORLD_SIZE {texts[1]}: give whole numbers, the rank from 0 below the size"
-        )
-    return Rank(*map(int, texts))
+    rank, size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    if not rank.isdecimal() or not size.isdecimal() or int(rank) >= int(size):
+        raise UsageError(f"$RANK {rank} and $WORLD_SIZE {size}: give whole numbers, the rank from 0 below the size")
+    return Rank(int(rank), int(size))
 
 
 def _tokenizer(request: Request, name: str) -> "BytePairTokenizer":
@@ -370,35 +359,33 @@ def _tokenizer(request: Request, name: str) -> "BytePairTokenizer":
 
 def celeba(request: Request, *, hub: str | None = None, on_corrupt: str = "refuse", workers: int = 1) -> None:
     """Write CelebA's faces."""
-    from paper_repro.datamodules import media_preparation as media
+    from paper_repro.datamodules.media_preparation import SHARD_FACES
     from paper_repro.datamodules.pixels import AlignedSquare
 
-    skip = _skip(on_corrupt)
-    source = _images(request, hub)
-    found = media.write_images(request.folder, source, AlignedSquare(), skip, media.SHARD_FACES, workers=workers)
-    summary(request.folder, found)
+    _images(request, hub, on_corrupt, AlignedSquare(), workers, SHARD_FACES)
 
 
 def squares(
     request: Request, *, hub: str | None = None, on_corrupt: str = "refuse", size: int = 128, workers: int = 1
 ) -> None:
     """Write the central squares of COCO's or ImageNet's images."""
-    from paper_repro.datamodules import media_preparation as media
     from paper_repro.datamodules.pixels import CentralSquare
 
+    _images(request, hub, on_corrupt, CentralSquare(size), workers)
+
+
+def _images(
+    request: Request, hub: str | None, on_corrupt: str, crop: Any, workers: int, shard_images: int | None = None
+) -> None:
+    from paper_repro.datamodules.media_preparation import load_images, write_images
+
     skip = _skip(on_corrupt)
-    source = _images(request, hub)
-    summary(request.folder, media.write_images(request.folder, source, CentralSquare(size), skip, workers=workers))
-
-
-def _images(request: Request, hub: str | None) -> Any:
-    from paper_repro.datamodules.media_preparation import load_images
-
     if (request.source is None) == (not request.download) or (request.source is not None and hub):
         raise UsageError(
             f"{request.name}: give either --from DIR, or --download to get it from the hub (--hub names a copy)"
         )
-    return load_images(request.name, request.source, hub)
+    source = load_images(request.name, request.source, hub)
+    summary(request.folder, write_images(request.folder, source, crop, skip, shard_images, workers=workers))
 
 
 def something_something(
@@ -421,7 +408,6 @@ def something_something(
 
 
 def _skip(on_corrupt: str) -> bool:
-    """Return whether unfit images and clips are left out."""
     if on_corrupt not in ("refuse", "skip"):
         raise UsageError(f"--on-corrupt {on_corrupt}: give refuse or skip")
     return on_corrupt == "skip"

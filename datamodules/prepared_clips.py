@@ -17,15 +17,12 @@ from paper_repro.base.errors import UsageError, at_least
 from paper_repro.datamodules.array_shards import Array, DataFiles, Manifest, StoredArrays
 from paper_repro.datamodules.video_sources import VideoSource, shown_at
 
-LATENTS, CLIP, TIMES = "latents", "clip", "times"
-"""Names of the arrays: a frame's latent, the number of its clip in the split, its time since the clip's first frame."""
-CLIPS = "clips"
-"""The name of the count of clips; clips that were left out have a number, but no frames."""
+LATENTS, CLIP, TIMES, CLIPS = "latents", "clip", "times", "clips"
+"""The arrays: a frame's latent, the number of its clip in the split, its time in the clip; and the count of clips."""
 LATENT, NUMBER, SECONDS = np.dtype("<f2"), np.dtype("<i4"), np.dtype("<f4")
 
 
 def arrays_of(shape: tuple[int, ...]) -> dict[str, Array]:
-    """Return the arrays of a shard of latents of a shape."""
     return {LATENTS: Array(LATENT, shape), CLIP: Array(NUMBER), TIMES: Array(SECONDS)}
 
 
@@ -90,9 +87,7 @@ class PreparedClips(VideoSource):
 
     @cached_property
     def stored(self) -> Mapping[str, StoredClips]:
-        """The clips of each split, checked; UsageError: one is absent or not what the manifest says, a split has none,
-        or latents have another size.
-        """
+        """The clips of each split, checked; UsageError: absent or altered shards, or latents of another size."""
         path: Path = self.found.path("manifest", self.data_root)
         with self.found.mended():
             manifest = LatentManifest.read(path)

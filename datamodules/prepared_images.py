@@ -46,13 +46,13 @@ class ImageManifest(Manifest):
 
 
 class StoredImages:
-    """Images that were prepared: of some splits, checked, in the order of their source.
+    """Images of some splits that were prepared, checked, in the order of their source.
 
     Args:
         path: the manifest.
         splits: those that are opened; each must have an image.
         stamps: the folder that remembers which files were checked; None: they are checked once a process.
-        shape: what an image must be, (height, width, channels); None: anything.
+        shape: of the images, (height, width, channels); None: any.
 
     Raises:
         UsageError: the manifest or a file is missing or not what it must be, or a split has no images.
@@ -83,10 +83,9 @@ class StoredImages:
 
 
 class PreparedFiles(ImageSource):
-    """What every source of prepared images shares: files found, checked and hashed; a subclass says what an image is.
+    """The base of sources of prepared images, which are dataclasses.
 
-    A subclass is a dataclass.  ``files`` is ``{manifest: PATH}``, ``prepare`` the command that makes it, named where it
-    is absent or wrong.
+    ``files`` is ``{manifest: PATH}``, ``prepare`` the command that makes it, named where it is absent or wrong.
     """
 
     files: Mapping[str, str]

@@ -34,6 +34,7 @@ FEATURES, LABELS, TEST_BOARDS = "features.pt", "labels.pt", "test.csv"
 Boards = NDArray[np.uint8]
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class SudokuData(CounterBasedDataModule):
     """A training batch follows from (``seed``, step) alone: which boards, and by which symmetries they are changed.
 
@@ -41,22 +42,21 @@ class SudokuData(CounterBasedDataModule):
     see split "val", which is from the same data as training, its boards in order and unchanged.  The boards of "test"
     are harder; a probe asks them once, after training.
 
-    A subclass is a dataclass with these arguments:
+    Args:
         batch_size: B.
-        augment: change each training board by a random symmetry of the rules, see ``symmetric``.  The paper trains on
-            9,000 boards and sees them overfitted; it does not say that it augments.
+        augment: change each training board by a random symmetry of the rules, see ``symmetric``; the paper does not
+            say that it augments.
         evaluation_batch_size: None: ``batch_size``.
         seed: of the training batches.
     """
 
-    batch_size: int
-    augment: bool
-    evaluation_batch_size: int | None
-    seed: int
+    batch_size: int = 64
+    augment: bool = False
+    evaluation_batch_size: int | None = None
+    seed: int = 0
 
     def __post_init__(self) -> None:
-        each = [] if self.evaluation_batch_size is None else ["evaluation_batch_size"]
-        self.check_numbers("batch_size", "seed", *each)
+        self.check_numbers("batch_size", "seed", "evaluation_batch_size")
         self._boards: dict[str, Boards] = {}
 
     @abstractmethod
@@ -74,7 +74,7 @@ class SudokuData(CounterBasedDataModule):
         return (VAL,)
 
     def prepare_data(self) -> None:
-        """Read or generate all boards; done on first use where nobody calls it."""
+        """Read or generate all boards."""
         for split in (TRAIN, VAL, TEST):
             self.boards(split)
 
@@ -124,10 +124,6 @@ class GeneratedSudoku(SudokuData):
     train_givens: Sequence[int] = SATNET_GIVENS
     test_givens: Sequence[int] = (23, 34)
     boards_seed: int = 0
-    batch_size: int = 64
-    augment: bool = False
-    evaluation_batch_size: int | None = None
-    seed: int = 0
     cache: str | Path | None = None
 
     def __post_init__(self) -> None:
@@ -168,10 +164,6 @@ class SATNetAndRRN(SudokuData):
     """
 
     files: Mapping[str, str]
-    batch_size: int = 64
-    augment: bool = False
-    evaluation_batch_size: int | None = None
-    seed: int = 0
     data_root: str | Path | None = None
     prepare: str = "python scripts/prepare_data.py sudoku --from DIR"
 
@@ -192,8 +184,8 @@ class SATNetAndRRN(SudokuData):
     def _satnet(self) -> Boards:
         return read_satnet(self._path("features"), self._path("labels"))
 
-    def _path(self, name: str) -> Path:
-        return self.found.path(name, self.data_root)
+    def _path(self, role: str) -> Path:
+        return self.found.path(role, self.data_root)
 
 
 def symmetric(boards: Boards, draws: np.random.Generator) -> Boards:
@@ -224,31 +216,22 @@ def _batch(boards: Boards) -> tuple[Tensor, Tensor]:
 
 
 def _range(name: str, ends: Sequence[int]) -> tuple[int, int]:
-    if isinstance(ends, str) or len(ends) != 2:
+    if len(ends) != 2 or ends[0] > ends[1]:
         raise ValueError(f"{name} must be the fewest and the most givens, got {ends!r}")
-    low, high = (check_givens(name, end) for end in ends)
-    if low > high:
-        raise ValueError(f"{name} must be the fewest and the most givens, got {list(ends)}")
-    return low, high
+    return check_givens(name, ends[0]), check_givens(name, ends[1])
 
 
 # The files of their authors: SATNet's two tensors, and RRN's tables of text.
 
 
 def read_satnet(features: Path, labels: Path) -> Boards:
-    """Read SATNet's boards, (10000, 2, 81): two tensors (10000, 9, 9, 9), one-hot over digits, zeros where blank;
-    UsageError: a file that is no such tensor, or boards that are not solved as their givens demand.
-    """
+    """Read SATNet's boards, (10000, 2, 81), from two tensors (10000, 9, 9, 9), one-hot over digits, zeros if blank."""
     return _checked(np.stack([_one_hot(features), _one_hot(labels)], axis=1), f"{features} and {labels}")
 
 
 def read_rrn(path: Path) -> Boards:
-    """Read RRN's boards, (N, 2, 81): lines "givens,solution" of 81 digits each, 0 for a blank.
-
-    A first line "quizzes,solutions" is skipped.
-
-    Raises:
-        UsageError: no file, no line, a line of another form, or boards that are not solved as their givens demand.
+    """Read RRN's boards, (N, 2, 81): lines "givens,solution" of 81 digits each, 0 for a blank; a first line
+    "quizzes,solutions" is skipped.
     """
     try:
         with path.open(newline="", encoding="ascii") as stream:
@@ -271,16 +254,11 @@ def check(folder: Path) -> Mapping[str, Boards]:
     for name in (FEATURES, LABELS, TEST_BOARDS):
         if not (folder / name).is_file():
             raise UsageError(f"{folder / name} is not there: give --from DIR, a folder that has it")
-    return {
-        "SATNet": read_satnet(folder / FEATURES, folder / LABELS),
-        "RRN": read_rrn(folder / TEST_BOARDS),
-    }
+    return {"SATNet": read_satnet(folder / FEATURES, folder / LABELS), "RRN": read_rrn(folder / TEST_BOARDS)}
 
 
 def install(source: Path, folder: Path) -> Mapping[str, Boards]:
-    """Look for the three files in ``source`` and the folders below it, check them, and copy them to ``folder``;
-    UsageError: one is absent, there several times, not what it must be, or cannot be written.
-    """
+    """Look for the three files in ``source`` and the folders below it, check them, and copy them to ``folder``."""
     found = {name: _only(source, name) for name in (FEATURES, LABELS, TEST_BOARDS)}
     satnet, rrn = read_satnet(found[FEATURES], found[LABELS]), read_rrn(found[TEST_BOARDS])
     for name, path in found.items():
@@ -302,10 +280,9 @@ def _one_hot(path: Path) -> Boards:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch.load raises errors of pickle, zipfile, OSError and its own
         raise UsageError(f"{path}: not a tensor that torch.load can read: give SATNet's file") from error
-    wanted = (SATNET_BOARDS, SIDE, SIDE, SIDE)
-    if not isinstance(found, Tensor) or found.shape != wanted:
-        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-        raise UsageError(f"{path}: {shape}, expected a tensor {wanted}: give SATNet's file")
+    shape, wanted = getattr(found, "shape", None), (SATNET_BOARDS, SIDE, SIDE, SIDE)
+    if shape != wanted:
+        raise UsageError(f"{path}: shape {shape and tuple(shape)}, expected a tensor {wanted}: give SATNet's file")
     if not bool(((found == 0) | (found == 1)).all()) or int(found.sum(-1).max()) > 1:
         raise UsageError(f"{path}: cells that are not one-hot, expected a single 1 or zeros: give SATNet's file")
     digits = torch.where(found.sum(-1) > 0, found.argmax(-1) + 1, 0)  # (N, 9, 9)

@@ -13,7 +13,6 @@ from paper_repro.base.errors import UsageError, at_least
 Board = tuple[int, ...]
 SIDE, CELLS = 9, 81
 EVERY = (1 << SIDE) - 1
-"""The mask of all nine digits."""
 FEWEST_GIVENS = 23
 """What the generator reaches: after removing cells as long as the solution stays unique, about 24 are left.  The fewest
 that any board with one solution has are 17."""
@@ -21,9 +20,7 @@ that any board with one solution has are 17."""
 ROWS = [cell // SIDE for cell in range(CELLS)]
 COLUMNS = [cell % SIDE for cell in range(CELLS)]
 BOXES = [cell // 27 * 3 + cell % SIDE // 3 for cell in range(CELLS)]
-"""The row, the column and the box of each cell."""
 UNITS = [[cell for cell in range(CELLS) if of[cell] == unit] for of in (ROWS, COLUMNS, BOXES) for unit in range(SIDE)]
-"""The cells of the nine rows, the nine columns and the nine boxes."""
 _NAMES = [f"{name} {number}" for name in ("row", "column", "box") for number in range(1, SIDE + 1)]
 _UNITS_OF = [[unit for unit in UNITS if cell in unit] for cell in range(CELLS)]
 _DIGITS = [[digit for digit in range(1, SIDE + 1) if mask >> (digit - 1) & 1] for mask in range(EVERY + 1)]
@@ -92,11 +89,8 @@ def _only_place(options: Sequence[int]) -> tuple[int, int] | None:
 
 
 def solutions(board: Sequence[int], draws: random.Random | None = None) -> Iterator[Board]:
-    """Yield every solution of a board whose givens agree, by search with the fewest choices first.
-
-    Args:
-        board: 81 digits.
-        draws: the order in which digits are tried; None: ascending.
+    """Yield every solution of a board whose givens agree, by search with the fewest choices first; digits are tried in
+    ascending order, or in one that ``draws`` gives.
     """
     yield from _search(_State(board), draws)
 
@@ -155,10 +149,7 @@ def puzzle(seed: int, givens: int) -> tuple[Board, Board]:
     """Draw a board with exactly ``givens`` digits and one solution, and that solution: a function of the arguments.
 
     Cells of a random filled board are blanked in random order, each if the solution stays the only one; a board on
-    which too many cells have to stay is drawn again.
-
-    Raises:
-        ValueError: a number of givens that the generator does not reach.
+    which too many cells have to stay is drawn again.  ValueError: fewer givens than the generator reaches.
     """
     check_givens("givens", givens)
     draws = random.Random(seed)
@@ -210,11 +201,7 @@ BLANKS = "0.*_"
 def parse_board(text: str, name: str = "board") -> Board:
     """Read 81 characters, row by row: 1 to 9, and 0 . * or _ for a blank; white space between them is ignored.
 
-    Args:
-        name: what the board is called in an error.
-
-    Raises:
-        UsageError: another number of characters, or a character that is none of these.
+    ``name`` is what a UsageError calls the board.
     """
     characters = "".join(text.split())
     for place, character in enumerate(characters):
@@ -229,9 +216,7 @@ def parse_board(text: str, name: str = "board") -> Board:
 
 
 def given_boards(word: str) -> list[tuple[str, Board]]:
-    """Read ``--board``, a board or a file of boards, one a line or one alone; each with what to call it in an error;
-    UsageError: as ``parse_board``, or the file cannot be read or has no board.
-    """
+    """Read ``--board``, a board or a file of boards, one a line or one alone; each with its name in errors."""
     path = Path(word).expanduser()
     try:
         if not path.is_file():
@@ -248,9 +233,7 @@ def given_boards(word: str) -> list[tuple[str, Board]]:
 
 
 def check_board(board: Sequence[int], name: str = "board") -> Board:
-    """Return the one solution of a board; UsageError: two equal givens in a row, column or box, no solution, or more
-    than one.
-    """
+    """Return the one solution of a board; UsageError: equal givens in a unit, no solution, or more than one."""
     if found := conflict(board):
         raise UsageError(f"{name}: {found}: change one of them")
     solved = solutions(board)

@@ -76,8 +76,7 @@ class TextData(CounterBasedDataModule):
 
     def __post_init__(self) -> None:
         limits = ("num_evaluation_batches", "vocabulary_size", "tokens")
-        given = [name for name in limits if getattr(self, name) is not None]
-        self.check_numbers("batch_size", "window", "seed", "evaluation_seed", *given)
+        self.check_numbers("batch_size", "window", "seed", "evaluation_seed", *limits)
         self.found = DataFiles(self.files, self.prepare, *self.roles)
 
     @property
@@ -103,7 +102,7 @@ class TextData(CounterBasedDataModule):
         return self.open()
 
     def prepare_data(self) -> None:
-        """Open and check the files; done on first use where nobody calls it."""
+        """Open and check the files."""
         _ = self.streams
 
     def example_batch(self) -> Pair:
@@ -127,7 +126,7 @@ class StreamData(TextData):
 
     @cached_property
     def streams(self) -> Mapping[str, Stream]:
-        """The stream of each split, opened and checked on first use; each holds a window at least."""
+        """The stream of each split, which holds a window at least."""
         streams = self.open()
         for split, stream in streams.items():
             if len(stream) <= self.window:
@@ -167,14 +166,10 @@ def read_text(path: Path, characters: int | None = None) -> str:
     """Return the text of a UTF-8 file, its line ends as they are; UsageError: it is empty, not UTF-8, or of another
     length than ``characters``.
     """
-    content = path.read_bytes()
     try:
-        text = content.decode()
+        text = path.read_bytes().decode()
     except UnicodeDecodeError as error:
-        byte = content[error.start]
-        raise UsageError(
-            f"{path}: not UTF-8: byte 0x{byte:02X} at {error.start:,}; expected a text in UTF-8"
-        ) from error
+        raise UsageError(f"{path}: not UTF-8: {error}") from error
     if not text:
         raise UsageError(f"{path}: the file is empty; expected a text")
     if characters is not None and len(text) != characters:
@@ -183,9 +178,9 @@ def read_text(path: Path, characters: int | None = None) -> str:
     return text
 
 
+@dataclass
 class _Characters:
-    def __init__(self, ids: npt.NDArray[np.uint16]) -> None:
-        self.ids = ids
+    ids: npt.NDArray[np.uint16]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -284,9 +279,7 @@ class ShardData(TextData):
         return TokenStream.opened(self.manifest, self._find("manifest"), split, stamps)
 
     def data_hashes(self) -> dict[str, str]:
-        """Return SHA-256 of the manifest, which holds those of the shards, and of its tokenizer; or of the
-        two files.
-        """
+        """Return SHA-256 of the manifest, which holds those of the shards, and of its tokenizer; or of two files."""
         self.prepare_data()
         hashes = self.found.hashes(self.data_root)
         return hashes if self.manifest is None else {**hashes, "tokenizer": self.manifest.fingerprint}

@@ -80,12 +80,7 @@ class TextSet:
         at_least("seed", self.seed, 0)
 
     def texts(self, root: Root = None) -> list[str]:
-        """Return the chosen texts; ``root`` is the first folder in which the data are looked for.
-
-        Raises:
-            AbsentTextsError: there are no files; the message says what gets them.
-            UsageError: files that are damaged.
-        """
+        """Return the chosen texts; AbsentTextsError: there are no files; UsageError: damaged files."""
         found = TEXT_SETS[self.name](self, root)
         order = permutation(len(found), mix(self.seed, "texts", self.name))[: self.limit]
         return [found[place] for place in order.tolist()]
@@ -94,10 +89,7 @@ class TextSet:
         self, tokenizer: Tokenizer, window: int, batch_size: int, root: Root = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the texts as batches (ids (B, T), next ids (B, T)), padded as ``DocumentData``'s; the last may be
-        smaller.
-
-        Raises:
-            UsageError: as ``texts``; a text that has a character the tokenizer lacks, or fewer than two tokens.
+        smaller.  UsageError: as ``texts``, or a text that the tokenizer cannot encode in two tokens or more.
         """
         rows = [self._encoded(text, tokenizer) for text in self.texts(root)]
         pad = tokenizer.end_of_text or 0
@@ -122,7 +114,6 @@ class TextSet:
 
 
 def as_text(question: str, answer: str) -> str:
-    """Return the text that is scored."""
     return f"Question: {question}\nAnswer: {answer}"
 
 
@@ -131,10 +122,8 @@ def as_text(question: str, answer: str) -> str:
 
 @dataclass(frozen=True)
 class Source:
-    """One of the paper's sets, as files in a folder of the data.
-
-    Its rows stand in every .jsonl or .parquet file below the folder whose path holds all of ``words`` and none of
-    ``without``.
+    """One of the paper's sets: the rows of every .jsonl or .parquet file below ``folder`` whose path holds all of
+    ``words`` and none of ``without``.
     """
 
     folder: str
@@ -152,29 +141,27 @@ class Source:
         return f"hf download {self.hub} --repo-type dataset --include '{self.include}' --local-dir data/{self.folder}"
 
     def __call__(self, chosen: TextSet, root: Root = None) -> list[str]:
-        """Return the texts in the order of the files; ``TextSet.texts`` has the errors."""
+        """Return the texts in the order of the files."""
         folder = find_data(self.folder, root)
-        files = self._files(folder) if folder is not None else []
+        files: list[Path] = []
+        if folder is not None:
+            files = [file for file in sorted(folder.rglob("*")) if self._is_named(file.relative_to(folder).as_posix())]
         if not files:
             name = f"{self.folder}/ with a .jsonl or .parquet file called *{'*'.join(self.words)}*"
             raise AbsentTextsError(name, root, self.command)
         return [text for file in files for row in _rows(file) if (text := self._text(row, file)) is not None]
 
-    def _files(self, folder: Path) -> list[Path]:
-        def is_named(file: Path) -> bool:
-            path = file.relative_to(folder).as_posix()
-            return all(word in path for word in self.words) and not any(word in path for word in self.without)
-
-        return [file for file in sorted(folder.rglob("*")) if file.suffix in (".jsonl", ".parquet") and is_named(file)]
+    def _is_named(self, path: str) -> bool:
+        named = all(word in path for word in self.words) and not any(word in path for word in self.without)
+        return named and path.endswith((".jsonl", ".parquet"))
 
     def _text(self, row: Row, file: Path) -> str | None:
         try:
             return self.text(row)
         except (KeyError, TypeError, IndexError, AttributeError) as error:
-            found = ", ".join(row) if isinstance(row, Mapping) else type(row).__name__
             raise UsageError(
-                f"{file}: a row with {found}, expected {', '.join(self.columns)} ({error!r}): get the file again, by: "
-                f"{self.command}"
+                f"{file}: a row with {', '.join(row)}, expected {', '.join(self.columns)} ({error!r}): get the file "
+                f"again, by: {self.command}"
             ) from error
 
 
@@ -224,7 +211,11 @@ def dyck_texts(count: int, seed: int) -> list[str]:
     probability 1/4, else empty, the grammar of Suzgun et al. (2019).  Words of 4 to 60 brackets are kept,
     each once.  The answer is the run of closing brackets at a word's end.  These are not BIG-bench's own words.
     """
-    words = itertools.islice(_dyck_words(random.Random(seed)), at_least("count", count))
+    draw, words = random.Random(seed), dict[str, None]()
+    while len(words) < count:
+        word = _dyck_word(draw)
+        if LEAST_BRACKETS <= len(word) <= MOST_BRACKETS:
+            words[word] = None
     pairs = (dyck_pair(word) for word in words)
     return [as_text(DYCK_PROMPT + " ".join(start), " ".join(rest)) for start, rest in pairs]
 
@@ -234,15 +225,6 @@ def dyck_pair(word: str) -> tuple[str, str]:
     closing = "".join(end for _, end in BRACKETS)
     start = word.rstrip(closing)
     return start, word[len(start) :]
-
-
-def _dyck_words(draw: random.Random) -> Iterator[str]:
-    seen = set()
-    while True:
-        word = _dyck_word(draw)
-        if LEAST_BRACKETS <= len(word) <= MOST_BRACKETS and word not in seen:
-            seen.add(word)
-            yield word
 
 
 def _dyck_word(draw: random.Random) -> str:
@@ -280,10 +262,7 @@ def _listops(chosen: TextSet, root: Root) -> list[str]:
 
 
 def _python(chosen: TextSet, root: Root) -> list[str]:
-    """Functions of the modules that lie directly in the standard library's folder.
-
-    Those with docstrings are left out: docstrings are what our own corpus is made of.
-    """
+    """Functions of the standard library's top modules, without those with docstrings, of which our corpus is made."""
     return _standard_functions(chosen.cache)
 
 
@@ -335,4 +314,3 @@ TEXT_SETS: Mapping[str, Callable[[TextSet, Root], list[str]]] = {
     "python": _python,
     "shakespeare": _shakespeare,
 }
-"""The texts of each set before some are chosen."""

@@ -12,11 +12,13 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
+from math import inf
 from pathlib import Path
 from typing import Any
 
-from paper_repro.base.errors import UsageError, one_of
+from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes, write_atomically
 from paper_repro.base.identity import mix
 from paper_repro.datamodules.counter_based import permutation
@@ -43,14 +45,11 @@ def openwebtext(path: Path | None = None, most: int | None = None) -> tuple[dict
     """Return the first ``most`` documents of a file, a folder or the hub's OpenWebText by split, 0.05 % of them
     validation; and what they are.
 
-    Args:
-        path: a parquet, jsonl or txt file (a txt file is one document), a folder of files of one such kind, or a
-            folder that ``datasets`` saved; None: the hub.
-        most: documents; None: all.
+    ``path`` is a parquet, jsonl or txt file (a txt file is one document), a folder of files of one such kind, or a
+    folder that ``datasets`` saved; None: the hub.
 
     Raises:
-        UsageError: the path holds nothing of this kind, there is no column ``text``, fewer than two documents, or the
-            hub does not answer.
+        UsageError: nothing of this kind, no column ``text``, fewer than two documents, or the hub does not answer.
     """
     rows = _of_hub() if path is None else _of_files(path)
     if COLUMN not in rows.column_names:
@@ -72,9 +71,7 @@ def openwebtext(path: Path | None = None, most: int | None = None) -> tuple[dict
 
 
 def _of_hub() -> Any:
-    """Return all of OpenWebText: from the repository's own files, or where these are a script, from the hub's
-    conversion.
-    """
+    """Return all of OpenWebText from the repository's own files, or else from the hub's conversion."""
     from datasets import load_dataset
 
     reasons = []
@@ -138,17 +135,14 @@ def books(path: Path, most: int | None = None) -> tuple[dict[str, list[str]], di
 
 
 def download_books(folder: Path) -> None:
-    """Put the test split's books into ``folder``; those that lie there already are kept; UsageError: the listing is no
-    listing, or of another number of books.
-    """
+    """Put the test split's books into ``folder``, and keep those that are there; UsageError: another listing."""
     content = fetch(BOOK_LISTING)
     mend = "get them elsewhere and say --from DIR"
     try:
-        listing = json.loads(content)
-        names = [item["name"] for item in listing["items"] if item["name"].endswith(".txt")]
+        names = [item["name"] for item in json.loads(content)["items"] if item["name"].endswith(".txt")]
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{BOOK_LISTING}: no listing of books ({error!r}): {mend}") from error
-    if len(names) != BOOKS or "nextPageToken" in listing:
+    if len(names) != BOOKS:
         raise UsageError(f"{BOOK_LISTING}: {len(names)} books, expected {BOOKS}: {mend}")
     for name in names:
         path = folder / Path(name).name
@@ -159,11 +153,9 @@ def download_books(folder: Path) -> None:
 # Streams.
 
 Streams = tuple[list[Part], dict[str, Any]]
-"""The stream of each split, and what they are."""
 SLIMPAJAMA, SLIMPAJAMA_REVISION = "gmongaras/SlimPajama-627B_Reupload", "c34c22dbb10ae6b264a2f357a909d1a537141b36"
 """The paper, D.2, spells the owner gmgongaras.  One file holds 2.5 billion tokens, the paper's whole budget."""
 HELD_OUT = {VAL: "validation", TEST: "test"}
-"""SlimPajama's splits that are not trained on, by our names."""
 HELD_OUT_DOCUMENTS = 2**13
 SPLIT_SEED = 33
 """The authors' of RedPajama and FineWeb."""
@@ -192,7 +184,6 @@ SNAPSHOTS: Mapping[int, str] = {
     2022: "05 21 27 33 40 49",
     2023: "06 14",
 }
-"""The weeks of each year whose crawl RedPajama-V2 holds."""
 
 
 def _stream(hub: str, path: Path | None, **options: str) -> Any:
@@ -216,10 +207,7 @@ def _training_split(rows: Any, where: object) -> Any:
 
 
 def names_and_sizes(path: Path) -> str:
-    """Return SHA-256 of the names and sizes of a folder's files, in place of a revision.
-
-    Hidden files do not count: downloads keep times there, and none is read.
-    """
+    """Return SHA-256 of the names and sizes of a folder's files, in place of a revision; hidden files do not count."""
     files = sorted(file for file in path.rglob("*") if file.is_file())
     shown = [file for file in files if not any(part.startswith(".") for part in file.relative_to(path).parts)]
     listing = "\n".join(f"{file.relative_to(path).as_posix()} {file.stat().st_size}" for file in shown)
@@ -229,11 +217,11 @@ def names_and_sizes(path: Path) -> str:
 def reader(
     rows: Any, where: str, column: str, offset: int = 0, chosen: Callable[[int, str], bool] | None = None
 ) -> Callable[[int], Iterator[str]]:
-    """Return what gives the texts of a split from one of them on.
+    """Return the function that reads the texts of a split from one of them on.
 
     Args:
         rows: all rows of the source, a streaming data set.
-        where: what the source is called where it breaks off.
+        where: the name of the source in messages.
         column: the one that holds a text.
         offset: rows of the source that come before the split.
         chosen: whether a row belongs to the split, by its place and its text; None: each does.
@@ -263,18 +251,14 @@ def reader(
 
 
 def slimpajama(path: Path | None = None) -> Streams:
-    """Return the streams of the splits train, val and test of the hub's SlimPajama or of a folder.
+    """Return the streams of the splits train, val and test of the hub's SlimPajama, or of a folder of parquet or jsonl
+    files, whose names or folders may begin with train, validation and test.
 
     The first 8,192 documents of the source's own validation and test splits are val and test.  A source without them
-    gives its first 8,192 documents to val, the next 8,192 to test and the rest to training.  Neither depends on how
-    much is trained on.
-
-    Args:
-        path: a folder of parquet or jsonl files, whose names or folders may begin with train, validation and test;
-            None: the hub.
+    gives its first 8,192 documents to val, the next 8,192 to test and the rest to training.
 
     Raises:
-        UsageError: the hub does not answer, the folder holds no data, or there is no split train or no column text.
+        UsageError: the hub does not answer, the folder holds no data, or there is no split train.
     """
     rows = _stream(SLIMPAJAMA, path, revision=SLIMPAJAMA_REVISION)
     where = SLIMPAJAMA if path is None else str(path)
@@ -284,7 +268,7 @@ def slimpajama(path: Path | None = None) -> Streams:
     if set(HELD_OUT.values()) <= set(rows):
         places = {TRAIN: (TRAIN, 0), **{split: (theirs, 0) for split, theirs in HELD_OUT.items()}}
     parts = [
-        Part(split, reader(rows[theirs], f"{where}, split {theirs}", COLUMN, first), None if split == TRAIN else size)
+        Part(split, reader(rows[theirs], f"{where}, split {theirs}", COLUMN, first), inf if split == TRAIN else size)
         for split, (theirs, first) in places.items()
     ]
     source = {
@@ -297,6 +281,7 @@ def slimpajama(path: Path | None = None) -> Streams:
     return parts, source
 
 
+@dataclass
 class RedPajamaFiles:
     """The documents of RedPajama-V2's files at ``urls``, one gzipped JSON object a line.
 
@@ -304,12 +289,11 @@ class RedPajamaFiles:
     at their publisher or are not gzip are passed over, and so are lines that are not JSON.
     """
 
-    def __init__(self, urls: Sequence[str]) -> None:
-        self.urls = urls
+    urls: Sequence[str]
 
-    def skip(self, n: int, /) -> Iterator[dict[str, Any]]:
-        """Return the documents from number ``n`` on."""
-        return itertools.islice(self._documents(), n, None)
+    def skip(self, first: int) -> Iterator[dict[str, Any]]:
+        """Return the documents from number ``first`` on."""
+        return itertools.islice(self._documents(), first, None)
 
     def _documents(self) -> Iterator[dict[str, Any]]:
         for line in itertools.chain.from_iterable(map(_lines, self.urls)):
@@ -329,9 +313,8 @@ def _lines(url: str) -> Iterator[bytes]:
 
 
 def sample_names() -> list[str]:
-    """Return the names of the files of RedPajama-V2's sample of 100 billion tokens, in a random order.
-
-    The order is fixed.  It mixes languages and years from the first document on, as the authors' shuffled reading does.
+    """Return the names of the files of RedPajama-V2's sample of 100 billion tokens, in a fixed random order, because
+    the authors read them shuffled.
     """
     names = [
         f"{year}-{week}/{number:04d}/{language}_{partition}"
@@ -359,20 +342,22 @@ def web_documents(name: str, path: Path | None = None, val_documents: int = VAL_
 
     Raises:
         UsageError: the hub does not answer, the folder holds no data, or no split train.
-        ValueError: another name.
     """
-    hub, sample, column = CORPORA[one_of("name", name, CORPORA)]
+    hub, sample, column = CORPORA[name]
     where = hub if path is None else str(path)
     if path is None and name == REDPAJAMA:
         rows: Any = RedPajamaFiles([REDPAJAMA_URL.format(file) for file in sample_names()])
     else:
         rows = _training_split(_stream(hub, path, name=sample), where)
 
-    def part(split: str, documents: int | None) -> Part:
-        def chosen(place: int, text: str) -> bool:
-            return bool(text) and is_val(place) == (split == VAL)
+    def in_train(place: int, text: str) -> bool:
+        return bool(text) and not is_val(place)
 
-        return Part(split, reader(rows, where, column, chosen=chosen), documents)
+    def in_val(place: int, text: str) -> bool:
+        return bool(text) and is_val(place)
+
+    train = Part(TRAIN, reader(rows, where, column, chosen=in_train))
+    val = Part(VAL, reader(rows, where, column, chosen=in_val), val_documents)
 
     source = {
         "name": name,
@@ -382,9 +367,8 @@ def web_documents(name: str, path: Path | None = None, val_documents: int = VAL_
         "split": f"val: mix({SPLIT_SEED}, 'val', place) in the lowest {VAL_SHARE:.2%}",
         "val_documents": val_documents,
     }
-    return [part(TRAIN, None), part(VAL, val_documents)], source
+    return [train, val], source
 
 
 def is_val(place: int) -> bool:
-    """Return whether the document at a place of the stream is held out."""
     return mix(SPLIT_SEED, "val", place) < VAL_SHARE * 2**63

@@ -5,10 +5,9 @@ one shard ends and the next begins changes no window.  nanoGPT's ``train.bin`` a
 a manifest.
 
 ``write_shards`` writes documents that have a length.  ``write_streams`` writes streams, by one process or several, in
-the same bytes whatever their number: the documents of a split are cut into blocks of equally many, one shard each, and
-block b belongs to rank b mod n.  Every rank reads the whole stream, encodes its own blocks and notes them beside the
-shards; none waits for another.  The rank that finds all blocks there when it ends writes the manifest, and removes
-blocks beyond the tokens asked for, which ranks encoded that did not know of each other's.
+the same bytes whatever their number: blocks of equally many documents, one shard each; block b belongs to rank b mod n.
+Every rank reads the whole stream, encodes its own blocks and notes them; none waits for another.  The rank that finds
+all blocks there writes the manifest, and removes blocks beyond the tokens asked for.
 """
 
 import itertools
@@ -16,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -46,18 +45,12 @@ DOCUMENTS, TOKENS, BYTES = "documents", "tokens", "bytes"
 ARRAYS = {TOKENS: Array(DTYPE)}
 SHARD_TOKENS, SHARD_DOCUMENTS = 2**26, 2**16
 DOCUMENTS_AT_ONCE = 512
-CHUNK = 2**22
-"""Ids that are read at a time."""
 MAX_TOKENS = "max_tokens"
 Say = Callable[[str], None]
 
 
 class TokenManifest(Manifest):
-    """Content of a folder of token shards.
-
-    Its settings are: source, split rule, tokenizer with its fingerprint, shard size, dtype.  They name no ``arrays``,
-    because there is only one.
-    """
+    """Content of a folder of token shards; its settings name no ``arrays``, because there is only one."""
 
     kind: ClassVar[str] = "token shards"
 
@@ -107,9 +100,7 @@ class TokenManifest(Manifest):
 
 
 def largest_id(path: Path) -> int:
-    """Return the largest id of a file of ids, which is not empty."""
-    ids = np.memmap(path, DTYPE, "r")
-    return max(int(ids[first : first + CHUNK].max()) for first in range(0, len(ids), CHUNK))
+    return int(np.memmap(path, DTYPE, "r").max())
 
 
 class TokenStream(StoredArrays):
@@ -117,9 +108,7 @@ class TokenStream(StoredArrays):
 
     @classmethod
     def of_file(cls, path: Path, vocabulary_size: int, stamps: Path | None = None) -> Self:
-        """Return the ids of a file that no manifest describes; UsageError: it is missing or empty, ends in half an id,
-        or holds an id that the vocabulary lacks.
-        """
+        """Return the ids of a file without a manifest; UsageError: it is missing, truncated, or has too large an id."""
         size = size_of(path)
         if not size or size % DTYPE.itemsize:
             raise UsageError(
@@ -141,27 +130,14 @@ class TokenStream(StoredArrays):
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def path_at(self, place: int) -> Path:
-        """Return the shard that holds a place of the stream."""
         return self.paths[self.shard_at(place)]
 
 
 # Writing.
 
 
-class Documents(Protocol):
-    """Texts that are read in slices; a list of them is one."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, places: slice, /) -> Sequence[str]: ...
-
-
 class TokenFolder(ShardFolder[TokenManifest]):
-    """A folder in which documents are encoded; ``size`` are the settings that say what a shard holds.
-
-    Raises:
-        UsageError: as ``end_of_text``.
-    """
+    """A folder in which documents are encoded; ``size`` are the settings that say what a shard holds."""
 
     def __init__(
         self, folder: Path, source: Mapping[str, Any], tokenizer: BytePairTokenizer, say: Say, **size: int | None
@@ -177,7 +153,7 @@ class TokenFolder(ShardFolder[TokenManifest]):
         super().__init__(folder, settings, TokenManifest, say)
 
     def begin(self) -> None:
-        """Compare the settings, then write the tokenizer beside the shards."""
+        """Compare the settings and write the tokenizer."""
         self.known()
         self.put(TOKENIZER, self.tokenizer.to_bytes())
 
@@ -202,7 +178,7 @@ class TokenFolder(ShardFolder[TokenManifest]):
 
 def write_shards(
     folder: Path,
-    splits: Mapping[str, Documents],
+    splits: Mapping[str, Sequence[str]],
     source: Mapping[str, Any],
     tokenizer: BytePairTokenizer,
     shard_tokens: int = SHARD_TOKENS,
@@ -210,12 +186,12 @@ def write_shards(
 ) -> TokenManifest:
     """Encode every document, the end of text after each, into shards of whole documents.
 
-    A shard is closed by the document that brings it to ``shard_tokens``.  The same call goes on after a kill, makes
-    again what is missing or damaged, and ends in the same bytes as one that was never disturbed.
+    A shard is closed by the document that brings it to ``shard_tokens``.  The same call goes on after a kill, and ends
+    in the same bytes as one that was never disturbed.
 
     Raises:
-        UsageError: the folder holds data of other settings, the tokenizer has no end of text or more ids than uint16
-            holds, a split has no documents, or the disk is full.
+        UsageError: the folder holds data of other settings, the tokenizer has no end of text or too many ids, a split
+            has no documents, or the disk is full.
     """
     writing = TokenFolder(folder, source, tokenizer, say, shard_tokens=at_least("shard_tokens", shard_tokens))
     for split, documents in splits.items():
@@ -241,24 +217,14 @@ class Part:
 
     split: str
     read: Callable[[int], Iterator[str]]
-    """The texts from a document on, counted from 0."""
-    documents: int | None = None
-    """How many are taken; None: as many as ``max_tokens`` asks for."""
-
-    @property
-    def most(self) -> float:
-        return inf if self.documents is None else self.documents
+    documents: float = inf
+    """How many are taken; infinite: as many as ``max_tokens`` asks for."""
 
 
 @dataclass(frozen=True)
 class Rank:
-    """Which of how many processes this is."""
-
     index: int = 0
     count: int = 1
-
-
-ALONE = Rank()
 
 
 def write_streams(
@@ -268,7 +234,7 @@ def write_streams(
     tokenizer: BytePairTokenizer,
     max_tokens: int | None = None,
     shard_documents: int = SHARD_DOCUMENTS,
-    rank: Rank = ALONE,
+    rank: Rank | None = None,
     say: Say = print,
 ) -> TokenManifest | None:
     """Encode streams, the end of text after each document, into shards of ``shard_documents`` documents.
@@ -284,11 +250,12 @@ def write_streams(
         UsageError: the folder holds more tokens or data of other settings, the tokenizer has no end of text or too many
             ids, a stream broke off or holds no documents, or the disk is full.
     """
+    rank = rank or Rank()
     size = {"shard_documents": at_least("shard_documents", shard_documents), MAX_TOKENS: max_tokens}
     writing = _StreamFolder(folder, source, tokenizer, say, **size)
     with held(folder, f"{LOCK}-{rank.index}"):
         with locked(folder / LOCK):
-            writing.limited = {part.split for part in parts if part.documents is None}
+            writing.limited = {part.split for part in parts if part.documents == inf}
             writing.begin()
         for part in parts:
             writing.share(part, rank)
@@ -301,7 +268,6 @@ class _StreamFolder(TokenFolder):
     """The splits that end with ``max_tokens``."""
     reading: tuple[Part, Iterator[str]] | None = None
     place = 0
-    """The document that comes next of ``reading``."""
 
     @property
     def block(self) -> int:
@@ -332,16 +298,16 @@ class _StreamFolder(TokenFolder):
     def is_whole(self, shard: Shard, tell: bool = True) -> bool:
         return not shard.counts[DOCUMENTS] or super().is_whole(shard, tell)
 
-    def needed(self, part: Part, rank: Rank = ALONE) -> Iterator[tuple[int, Shard | None, float]]:
+    def needed(self, part: Part, rank: Rank) -> Iterator[tuple[int, Shard | None, float]]:
         """Yield the number of each block that a rank has of a part, its shard if it is known, and the tokens that are
         wanted of it; until those before are known to be enough.
         """
         for index in itertools.count(rank.index, rank.count):
             known = self.known()
             before = (known.get(shard_name(part.split, earlier)) for earlier in range(index))
-            most = self.settings[MAX_TOKENS] or inf if part.documents is None else inf
+            most = (self.settings[MAX_TOKENS] or inf) if part.split in self.limited else inf
             left = most - sum(shard.counts[TOKENS] for shard in before if shard)
-            if left <= 0 or index * self.block >= part.most:
+            if left <= 0 or index * self.block >= part.documents:
                 return
             yield index, known.get(shard_name(part.split, index)), left
             done = self.known().get(shard_name(part.split, index))
@@ -373,7 +339,7 @@ class _StreamFolder(TokenFolder):
         stream = self.reading[1]
         for _ in itertools.islice(stream, first - self.place):
             pass
-        self.place, last = first, min(first + self.block, part.most)
+        self.place, last = first, min(first + self.block, part.documents)
         while texts := list(itertools.islice(stream, int(min(DOCUMENTS_AT_ONCE, last - self.place)))):
             self.place += len(texts)
             yield texts
@@ -382,7 +348,7 @@ class _StreamFolder(TokenFolder):
         """Write the manifest of all ranks' shards, cut at the tokens asked for; None as long as one is missing."""
         found: list[tuple[Part, int, Shard, float]] = []
         for part in parts:
-            for index, shard, left in self.needed(part):
+            for index, shard, left in self.needed(part, Rank()):
                 if shard is None or not self.is_whole(shard, tell=False):
                     self.say(f"{shard_name(part.split, index)} is still to come from another rank")
                     return None

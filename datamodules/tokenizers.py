@@ -28,14 +28,13 @@ HUB = {
 SIZES = {NEOX: 50_277}
 """Token ids that a known tokenizer must have, the added ones included."""
 NUM_BYTES, MOST_IDS = 256, 2**16
-"""Bytes that there are, and ids that a shard of uint16 can hold."""
 ROUND_TRIP = "  Two  blanks,\ttab\r\n\n\uff21\u00c9e\u0301 \u65e5\u672c \U0001f642\x00\x7f "
 """What a tokenizer must give back whole: blanks in all places, control characters, forms that normalizers change."""
 
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """What the data, the generation of text and its metrics ask of a tokenizer."""
+    """Text to token ids and back."""
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -91,9 +90,7 @@ class BytePairTokenizer:
     """Byte pairs from the tokenizers library: byte-level ones as GPT-2's, or with byte fallback as LLaMA-2's.
 
     The text of a special token is encoded as ordinary text, so no document can end itself, and ``encode`` adds none.
-    Texts are neither truncated nor padded, whatever the tokenizer's file says.  With byte fallback a character is an
-    id, or else its bytes are; a normalizer writes blanks as U+2581 and may put one before a text, which ``decode``
-    takes off.
+    Texts are neither truncated nor padded, whatever the tokenizer's file says.
     """
 
     def __init__(self, library: "Library") -> None:
@@ -104,9 +101,7 @@ class BytePairTokenizer:
 
     @classmethod
     def load(cls, path: Path) -> "BytePairTokenizer":
-        """Load a tokenizer from a tokenizer.json, or a folder with one; UsageError: it is not there, or the library
-        cannot read it, or it loses what some texts say.
-        """
+        """Load a tokenizer from a tokenizer.json, or a folder with one; UsageError: it is absent, damaged or lossy."""
         from tokenizers import Tokenizer
 
         whole = path / "tokenizer.json" if path.is_dir() else path
@@ -200,28 +195,21 @@ class BytePairTokenizer:
 
 
 def end_of_text(tokenizer: BytePairTokenizer) -> int:
-    """Return the id that is written after each document; UsageError: the tokenizer has none, more ids than uint16
-    holds, or numbers that no id has below its largest.
-    """
+    """Return the id that is written after each document; UsageError: there is none, or ids do not fit uint16."""
     if tokenizer.end_of_text is None:
         raise UsageError(
             f"the tokenizer has no token that ends a document, none of {', '.join(END_TOKENS)}: give GPT-2's or "
             "LLaMA-2's, or add one of these to its special tokens"
         )
-    if tokenizer.vocabulary_size > MOST_IDS:
-        raise UsageError(
-            f"the tokenizer has {tokenizer.vocabulary_size} ids, uint16 holds {MOST_IDS}: give a smaller one"
-        )
-    if (largest := max(tokenizer.library.get_vocab().values())) >= tokenizer.vocabulary_size:
-        raise UsageError(
-            f"the tokenizer has {tokenizer.vocabulary_size} ids and one of them is {largest}: give one without gaps"
-        )
+    size, largest = tokenizer.vocabulary_size, max(tokenizer.library.get_vocab().values())
+    if size > MOST_IDS or largest >= size:
+        raise UsageError(f"the tokenizer has {size} ids up to {largest}, expected {MOST_IDS} at most and no gaps")
     return tokenizer.end_of_text
 
 
 def known(name: str, root: str | Path | None = None, download: bool = False) -> BytePairTokenizer:
-    """Return a tokenizer of ``HUB``, from a folder of its name among the data, or else, with ``download``, from the
-    hub; UsageError says where it should be and what gets it.
+    """Return a tokenizer of ``HUB`` from a folder of its name among the data, or else, with ``download``, from the hub;
+    the UsageError says where it should be and what gets it.
     """
     if (path := find_data(f"{name}/tokenizer.json", root)) is not None:
         return _of_size(name, BytePairTokenizer.load(path), str(path.parent))
@@ -253,15 +241,10 @@ def _command(name: str) -> str:
 
 
 def trained_tokenizer(data: "CounterBasedDataModule", trained: Mapping[str, str], cell: str) -> Tokenizer:
-    """Return the tokenizer of the data found here, if it is the one that a cell was trained with.
+    """Return the tokenizer of a cell's data, built anew, if it is the one that the cell was trained with.
 
-    Args:
-        data: the cell's, built anew.
-        trained: what the cell's record says of its data: SHA-256 by name.
-        cell: its id, for the errors.
-
-    Raises:
-        UsageError: the data have no tokenizer, are absent, or would give the text other ids.
+    ``trained`` are the SHA-256 of the data, by name, in the cell's record.  UsageError: the data have no tokenizer, are
+    absent, or would give the text other ids.
     """
     tokenizer = getattr(data, "tokenizer", None)
     if not isinstance(tokenizer, Tokenizer):

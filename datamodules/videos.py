@@ -22,10 +22,9 @@ from paper_repro.datamodules.video_sources import VideoSource
 class VideoData(CounterBasedDataModule):
     """Windows of clips; a batch is (B, T, V), float32.
 
-    A training batch follows from (``seed``, step) alone.  Every clip is seen once an epoch, in an order of that
-    epoch's, from a random start and at a random place.  What is evaluated follows from ``evaluation_seed`` alone: the
-    clips of the split in turn, again and again, each time from another start and at another place.  Of a clip that is
-    shorter than a window T evenly spaced frames are taken.
+    A training batch follows from (``seed``, step) alone: every clip once an epoch, in an order of that epoch's, from a
+    random start and at a random place.  An evaluation follows from ``evaluation_seed`` alone: the clips in turn, each
+    time from another start and at another place.  Of a clip shorter than a window T evenly spaced frames are taken.
 
     Args:
         source: where the clips come from.
@@ -59,7 +58,7 @@ class VideoData(CounterBasedDataModule):
         return self.source.splits
 
     def prepare_data(self) -> None:
-        """Open and check the clips; done on first use where nobody calls it."""
+        """Open and check the clips."""
         _ = self.source.counts
 
     def train_batch(self, step: int) -> Tensor:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro import __main__ as command
 from paper_repro.base.errors import ROOT, UsageError
 from paper_repro.cells.records import record_path
 from paper_repro.tables.view import build
@@ -90,7 +89,6 @@ def test_a_metric_is_not_missed_where_a_probe_has_not_measured(tmp_path: Path) -
     [
         ("import os\nraise ValueError('no such rate')\n", "up.py:2: it cannot be imported, ValueError: no such rate"),
         ("import os\n\ndef rows(:\n", "up.py:3: it cannot be imported, SyntaxError: "),
-        ("import no_such_package\n", "up.py:1: it cannot be imported, ModuleNotFoundError: No module named 'no_such"),
         ("from paper_repro.tables import figures\n", "up.py:1: it cannot be imported, ImportError: cannot import"),
     ],
 )
@@ -136,11 +134,8 @@ def test_an_error_in_a_figure_s_code_names_its_line(
     ("word", "said"),
     [
         ("training.precision=foo", "training.precision='foo': expected one of 32-true, 64-true, "),
-        ("training.precision=bf16", "(did you mean 'bf16-"),
         ("data.batch_size=0", "data.batch_size=0: expected a whole number of 1 or more"),
         ("machine.strategy=foo", "machine.strategy='foo': expected auto, ddp or "),
-        ("machine.implementation=fast", "machine.implementation='fast': expected auto, fused, "),
-        ("machine.accelerator=abacus", "machine.accelerator='abacus': expected cpu, gpu, cuda or auto"),
         ("machine.workers=0", "machine.workers=0: expected a whole number of 1 or more"),
         ("machine.checkpoint_every_steps=soon", "machine.checkpoint_every_steps='soon': expected"),
         ("machine.data_workers=-1", "machine.data_workers=-1: expected a whole number of 0 or more"),
@@ -215,25 +210,6 @@ def test_runs_that_are_a_file_are_refused(words: tuple[str, ...], call: Command,
     assert code == 2 and not said and errors == f"error: runs={tmp_path / 'file'}: this is no folder; give runs=DIR\n"
 
 
-def test_fill_says_that_it_runs_what_has_no_result(call: Command) -> None:
-    said = "run what has no result yet"
-    assert said in " ".join(call("reproduce.py", "--help")[1].split("--fill ")[1].split())
-
-
 def test_a_name_of_another_command_leads_there(call: Command, tmp_path: Path) -> None:
     code, _, errors = call("train.py", "cem/table3", f"runs={tmp_path}")
     assert code == 2 and "cem/table3 is an artifact, not an experiment: run scripts/reproduce.py cem/table3" in errors
-
-
-def test_completion_is_refused_for_another_shell(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["completion", "zsh"]) == 2
-    assert capsys.readouterr() == (
-        "",
-        "error: completion zsh: there is that of bash alone; give no word after completion\n",
-    )
-    assert command.main(["completion", "bash"]) == command.main(["completion"]) == 0
-
-
-def test_the_index_of_results_explains_itself(call: Command) -> None:
-    code, said, _ = call("results_index.py", "--help")
-    assert code == 0 and "results_index.py --check" in said

@@ -11,7 +11,7 @@ import pytest
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes
 from paper_repro.datamodules import array_shards
-from paper_repro.datamodules.array_shards import Array, Manifest, Shard, ShardFolder, StoredArrays
+from paper_repro.datamodules.array_shards import Array, Manifest, Shard, StoredArrays
 from paper_repro.datamodules.token_shards import TokenManifest
 
 PAIRS = np.arange(2 * 5 * 3, dtype=np.uint8).reshape(2, 5, 3)
@@ -70,7 +70,7 @@ def test_a_file_that_is_not_what_the_manifest_says_is_refused(tmp_path: Path) ->
     whole = path.read_bytes()
     manifest.check(tmp_path, first, stamps)
     path.write_bytes(whole[:-8])
-    with pytest.raises(UsageError, match=r"has 47 bytes, expected 55, 5 pairs of 3, 5 marks: it is truncated"):
+    with pytest.raises(UsageError, match="has 47 bytes, expected 55 for 5 items: it is truncated"):
         manifest.check(tmp_path, first, stamps)
     path.write_bytes(whole[::-1])
     with pytest.raises(UsageError, match="this shard is altered: its SHA-256 is"):
@@ -85,14 +85,11 @@ def test_a_file_that_is_not_what_the_manifest_says_is_refused(tmp_path: Path) ->
     [
         ({"format": 2}, "manifest of format 2, expected 1: prepare the data again"),
         ({"arrays": {"pairs": {"dtype": "|O", "shape": [3]}}}, "not a manifest of shards .*an array of .O"),
-        ({"arrays": {"pairs": {"dtype": "|u1", "shape": [0]}}}, "not a manifest of shards"),
-        ({"arrays": {"triples": {"dtype": "|u1", "shape": []}}}, "KeyError.*'triples'"),
         ({"arrays": {}}, "not a manifest of shards"),
+        ({"arrays": {"triples": {"dtype": "|u1", "shape": []}}}, "KeyError.*'triples'"),
         ({"shards": [{"file": "../x", "split": "a", "pairs": 1, "sha256": ""}]}, r"a shard called '\.\./x'"),
         ({"shards": [{"file": "x", "split": "a", "pairs": -1, "sha256": ""}]}, "a shard of .*-1"),
         ({"shards": [{"file": "x", "split": "a", "pairs": 1}]}, "KeyError.*'sha256'"),
-        ({"shards": 3}, "not a manifest of shards"),
-        ({"shards": []}, r"its totals are \{'train': \{'pairs': 10, 'odd': 1\}\}, those of its shards \{\}"),
     ],
 )
 def test_what_is_no_manifest_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
@@ -133,18 +130,3 @@ def test_a_file_that_keeps_its_time_of_change_is_trusted_for_a_day(tmp_path: Pat
     forget()
     with pytest.raises(UsageError, match="this shard is altered: its SHA-256 is"):
         manifest.check(tmp_path, first, stamps)
-
-
-def test_a_manifest_that_says_the_same_in_other_bytes_is_kept(tmp_path: Path) -> None:
-    manifest = written(tmp_path)
-    path = tmp_path / "manifest.json"
-    other = json.dumps(json.loads(path.read_bytes())).encode()
-    path.write_bytes(other)
-    folder = ShardFolder(tmp_path, SETTINGS, Manifest, lambda _: None)
-    folder.finish(manifest.shards)
-    assert path.read_bytes() == other
-    path.write_bytes(b"damaged")
-    folder.finish(manifest.shards)
-    assert path.read_bytes() == manifest.to_bytes()
-    folder.finish(manifest.shards[:1])
-    assert len(Manifest.read(path).shards) == 1

@@ -13,7 +13,7 @@ from paper_repro.datamodules import media_preparation
 from paper_repro.datamodules.image_sources import Photographs
 from paper_repro.datamodules.images import CelebAData
 from paper_repro.scripts import prepare_data
-from paper_repro.tests.support.prepared import content
+from paper_repro.tests.support.prepared import content, refusal
 
 SPLITS = {"train": 7, "val": 2, "test": 3}
 NAMES = {  # the split file lists them out of order
@@ -55,12 +55,6 @@ def prepare(folder: Path, to: str = "out", *words: str) -> Path:
     return out
 
 
-def refusal(*words: str) -> str:
-    with pytest.raises(UsageError) as caught:
-        prepare_data.main(["celeba", *words])
-    return str(caught.value)
-
-
 def opened(out: Path, **settings: Any) -> CelebAData:
     given = {"batch_size": 4, "data_root": out, **settings}
     return CelebAData(files={"manifest": "celeba/manifest.json"}, **given)
@@ -97,44 +91,32 @@ def test_training_sees_random_crops_and_evaluation_none(celeba: Path) -> None:
     assert int((distance > 0).sum()) > 14, "most of 28 crops are not the whole square"
     other = (plain_steps.roll(1, 0) - plain_steps).square().flatten(1).mean(1)
     assert float(distance.mean()) < float(other.mean()) / 2, "and yet of the same images"
-    assert torch.equal(opened(out).train_batch(3)[0], cropped.train_batch(3)[0])
 
 
 def test_unfit_images_are_all_named_and_refused_or_left_out(celeba: Path, photographs: dict[str, bytes]) -> None:
     images = celeba / "img_align_celeba"
     Image.new("L", (178, 218), 7).save(images / "000001.jpg")
-    Image.new("I;16", (178, 218)).save(images / "000003.jpg", "PNG")
     (images / "000005.jpg").write_bytes(photographs["000005.jpg"][:-1_000])
     Image.fromarray(np.zeros((178, 178, 3), np.uint8)).save(images / "000008.jpg")
     Image.new("RGB", (178, 218), (9, 9, 9)).save(images / "000010.jpg", "PNG")
     (images / "000011.jpg").unlink()
     reasons = {
         "000001.jpg": "mode L, expected RGB",
-        "000003.jpg": "mode I;16, expected RGB",
         "000005.jpg": "that are no whole image (image file is truncated",
         "000008.jpg": "178x178 pixels, expected 178x218",
         "000010.jpg": "every pixel is (9, 9, 9), expected a photograph",
         "000011.jpg": "cannot be read (No such file or directory)",
     }
-    found = refusal("--from", str(celeba), "--to", str(celeba.parent / "new"))
-    assert "6 of 12 images are unfit" in found and "and 1 more" in found and "--on-corrupt skip" in found
+    found = refusal("celeba", "--from", str(celeba), "--to", str(celeba.parent / "new"))
+    assert "5 of 12 images are unfit" in found and "--on-corrupt skip" in found
     out = prepare(celeba, "new", "--on-corrupt", "skip")
     manifest = json.loads((out / "celeba" / "manifest.json").read_bytes())
     noted = {name: reason for shard in manifest["shards"] for name, reason in shard["skipped"].items()}
     assert set(noted) == set(reasons) and all(reasons[name] in reason for name, reason in noted.items())
-    assert opened(out).source.counts == {"train": 4, "val": 1, "test": 1}
+    assert opened(out).source.counts == {"train": 5, "val": 1, "test": 1}
 
 
-def test_a_split_without_a_fit_image_is_refused(celeba: Path) -> None:
-    for name in NAMES["val"]:
-        (celeba / "img_align_celeba" / name).write_bytes(b"")
-    found = refusal("--from", str(celeba), "--to", str(celeba.parent / "out"), "--on-corrupt", "skip")
-    assert "no images of split 'val' are fit: 000008.jpg: 0 bytes that are no whole image" in found
-
-
-def test_the_hub_is_asked_for_one_commit_and_parquet_files_give_the_same_pixels(
-    celeba: Path, photographs: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parquet_files_give_the_same_pixels(celeba: Path, photographs: dict[str, bytes]) -> None:
     import datasets
 
     theirs = {"train": "train", "val": "valid", "test": "test"}
@@ -145,24 +127,11 @@ def test_the_hub_is_asked_for_one_commit_and_parquet_files_give_the_same_pixels(
     found = [content(folder / "celeba") for folder in (prepare(celeba), prepare(celeba.parent / "parquet", "other"))]
     assert [some.pop("manifest.json") and some for some in found] == [found[0]] * 2
 
-    def silent(name: str, revision: str | None) -> None:
-        raise ConnectionError(f"offline: {name} {revision}")
-
-    monkeypatch.setattr(datasets, "load_dataset", silent)
-    for words, asked in (
-        ((), "flwrlabs/celeba 2d738f56e0e7f925ea36ae7c808ea925264aacec"),
-        (("--hub", "eurecom-ds/celeba@c0ffee"), "eurecom-ds/celeba c0ffee"),
-    ):
-        message = refusal("--download", "--to", str(celeba.parent / "new"), *words)
-        assert f"the hub did not give it (offline: {asked})" in message
-
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("000013.jpg 3", r":13: '000013\.jpg 3', expected an image, named once, and its split, 0, 1 or 2"),
-        ("000013.jpg", ":13: '000013.jpg', expected an image"),
-        ("000001.jpg 2", ":13: '000001.jpg 2', expected an image, named once"),
+        ("000013.jpg 3", r":13: '000013\.jpg 3', expected an image and its split, 0, 1 or 2"),
         ("../000013.jpg 2", ":13: "),
     ],
 )
@@ -176,33 +145,23 @@ def test_a_line_of_the_split_file_that_is_none_is_refused(celeba: Path, line: st
 def test_what_is_no_celeba_is_refused(celeba: Path) -> None:
     path = celeba / "list_eval_partition.txt"
     lines = path.read_text().splitlines()
-    path.write_text("\n".join(lines[:-2]))
-    with pytest.raises(UsageError, match=r"lists 10 images, not 2 that lie in .* \(000011.jpg"):
-        media_preparation.load_images("celeba", celeba)
-    path.write_text("\n".join(lines[:7]))
-    with pytest.raises(UsageError, match="no image of split 'val': get the official file"):
-        media_preparation.load_images("celeba", celeba)
     path.unlink()
     with pytest.raises(UsageError, match=r"found img_align_celeba, expected a folder with img_align_celeba/ and list"):
         media_preparation.load_images("celeba", celeba)
-    with pytest.raises(UsageError, match="found neither, expected a folder with"):
-        media_preparation.load_images("celeba", celeba / "img_align_celeba")
-    assert "there is no such folder" in refusal("--from", str(celeba / "absent"))
-    assert "give either --from DIR, or --download" in refusal()
-    assert "give either --from DIR, or --download" in refusal("--from", str(celeba), "--hub", "a/b")
-    assert "--on-corrupt drop: give refuse or skip" in refusal("--from", str(celeba), "--on-corrupt", "drop")
-    assert "is not there: give the command without --verify" in refusal("--verify", "--to", str(celeba))
+    for name in NAMES["val"]:
+        (celeba / "img_align_celeba" / name).write_bytes(b"")
+    (celeba / "list_eval_partition.txt").write_text("\n".join(lines))
+    found = refusal("celeba", "--from", str(celeba), "--to", str(celeba.parent / "out"), "--on-corrupt", "skip")
+    assert "no images of split 'val' are fit: 000008.jpg: 0 bytes that are no whole image" in found
+    assert "give either --from DIR, or --download" in refusal("celeba", "--from", str(celeba), "--hub", "a/b")
+    assert "is not there: give the command without --verify" in refusal("celeba", "--verify", "--to", str(celeba))
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"scale": (0.9, 1.1)}, r"scale must be two numbers, the lower first, at most 1, got \(0\.9, 1\.1\)"),
-        ({"scale": (1.0, 0.9)}, "scale must be two numbers, the lower first"),
-        ({"scale": 0.9}, "scale must be two numbers"),
+        ({"scale": (0.9, 1.1)}, r"scale must be two numbers up to 1, the lower first, got \(0\.9, 1\.1\)"),
         ({"ratio": (0, 1)}, "ratio must be a positive finite number, got 0"),
-        ({"ratio": "ab"}, "ratio must be two numbers"),
-        ({"cell": 50}, "cells of 50 do not tile images of 120"),
         ({"files": {"train": "x"}}, "files must name manifest, got train"),
     ],
 )

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from paper_repro.base import files
-from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import continuations
 from paper_repro.datamodules.token_shards import write_shards
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.scripts import prepare_data
+from paper_repro.tests.support.prepared import refusal
 
 WANTED = 40
 
@@ -47,12 +47,6 @@ def prepare(root: Path, *words: str) -> Path:
 
 def rows(folder: Path, letters: int, part: str = "test") -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / f"continuations_{letters}_{part}.jsonl").read_text().splitlines()]
-
-
-def refusal(root: Path, *words: str) -> str:
-    with pytest.raises(UsageError) as caught:
-        prepare_data.main(["continuations", "--to", str(root), *words])
-    return str(caught.value)
 
 
 def test_the_same_documents_give_the_same_bytes_and_they_are_verified(root: Path, tmp_path: Path) -> None:
@@ -97,41 +91,25 @@ def test_all_answers_have_six_tokens_and_follow_the_same_one(root: Path) -> None
                 assert all(ids[: len(before)] == before for ids in wholes)
 
 
-def test_what_follows_at_a_place_is_offered_without_knowing_whether_it_is_true(root: Path) -> None:
-    # A wrong answer is the true one of another place after the same token and as many letters.
-    ids = [TOKENIZER.encode(text) for text in VAL]
-    places = continuations._places(ids, range(len(ids)), TOKENIZER)
-    known = {(place.group, place.following) for own in places.values() for place in own}
-    for letters in continuations.LETTERS:
-        for row in rows(prepare(root), letters):
-            last = TOKENIZER.encode(row["context"])[-1]
-            following = [
-                tuple(TOKENIZER.encode(row["context"] + text)[-continuations.CONTINUATION :]) for text in row["choices"]
-            ]
-            assert {((letters, last), own) for own in following} <= known
-
-
 def test_what_cannot_be_prepared_is_refused_by_name(root: Path) -> None:
-    message = refusal(root, "--vocabulary", "2048")
+    to = ("continuations", "--to", str(root))
+    message = refusal(*to, "--vocabulary", "2048")
     assert "needs docstrings-2048/manifest.json" in message
     assert message.endswith("run: python scripts/prepare_data.py docstrings --vocabulary 2048")
-    assert "--vocabulary few: give a whole number above 0" in refusal(root, "--vocabulary", "few")
-    assert "manifest.json: cannot be read" in refusal(root, "--verify")
+    assert "--vocabulary few: give a whole number above 0" in refusal(*to, "--vocabulary", "few")
     folder = prepare(root)
     altered = folder / "continuations_2_test.jsonl"
     altered.write_bytes(altered.read_bytes()[:-1])
-    assert f"{altered}: altered since it was prepared; give the command" in refusal(root, "--verify")
+    assert f"{altered}: altered since it was prepared; give the command" in refusal(*to, "--verify")
     altered.unlink()
-    assert f"{altered}: cannot be read" in refusal(root, "--verify")
+    assert f"{altered}: cannot be read" in refusal(*to, "--verify")
     (folder / "manifest.json").write_text("[]")
-    assert "no manifest of questions" in refusal(root, "--verify")
-    prepare(root)
-    prepare(root, "--verify")
+    assert "no manifest of questions" in refusal(*to, "--verify")
 
 
 def test_too_few_documents_are_refused(tmp_path: Path, root: Path) -> None:
     few = tmp_path / "few"
     corpus(few, VAL[:12])
-    message = refusal(few)
+    message = refusal("continuations", "--to", str(few))
     assert "questions of the task continuations_1 (dev), expected 5: its 12 validation documents are too few" in message
     assert not (few / "downstream").exists()

@@ -27,7 +27,7 @@ SMALL: dict[str, Callable[..., CounterBasedDataModule]] = {
     "tokens": lambda root, **seed: TokenData(MANIFEST, 4, 16, 3, data_root=root, **seed),
     "documents": lambda root, **seed: DocumentData(MANIFEST, 4, 16, 3, data_root=root, **seed),
     "images": lambda _, **seed: ImageData(Digits(), 5, labelled=True, num_evaluation_images=9, **seed),
-    "masked": lambda _, **seed: MaskedImageData(Photographs(24), 4, batch_size=3, num_evaluation_images=9, **seed),
+    "masked": lambda _, **seed: MaskedImageData(Photographs(24), cell=4, batch_size=3, num_evaluation_images=9, **seed),
     "clips": lambda _, **seed: VideoData(SampleClips(8, 8), 4, batch_size=3, num_evaluation_windows=5, **seed),
     "listops": lambda _, **seed: ListOpsData(ListOps(10, num_train=300, num_test=20), 5, 16, 3, **seed),
     "sudoku": lambda _, **seed: GeneratedSudoku(20, 5, 1, (50, 60), (60, 60), augment=True, **seed),

@@ -21,7 +21,6 @@ from paper_repro.cells.planned import file_hashes, plan_cell
 from paper_repro.datamodules import docstrings, sudoku
 from paper_repro.datamodules.sudoku_boards import puzzle
 from paper_repro.datamodules.text import TokenData
-from paper_repro.datamodules.text_sources import names_and_sizes
 from paper_repro.datamodules.token_shards import TokenManifest
 from paper_repro.scripts import prepare_data
 from paper_repro.tables import plan as plans
@@ -183,13 +182,3 @@ def test_an_absolute_name_of_a_file_gives_the_id_of_the_name_below_the_root(tmp_
         for name in ("docstrings-512/manifest.json", str(path))
     )
     assert below == absolute
-
-
-def test_hidden_files_of_a_download_do_not_count(tmp_path: Path) -> None:
-    (tmp_path / "train-0.jsonl").write_text('{"text": "a"}\n')
-    before = names_and_sizes(tmp_path)
-    (tmp_path / ".cache" / "huggingface").mkdir(parents=True)
-    (tmp_path / ".cache" / "huggingface" / "train-0.metadata").write_text("1732700000.25")
-    assert names_and_sizes(tmp_path) == before
-    (tmp_path / "train-1.jsonl").write_text('{"text": "b"}\n')
-    assert names_and_sizes(tmp_path) != before

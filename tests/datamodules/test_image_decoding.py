@@ -39,7 +39,6 @@ def png(width: int, height: int, depth: int, kind: int, row: bytes, rows: int | 
     [
         (300, 200, [(150, 100), (75, 50), (37, 25)], (24, 16)),
         (64, 64, [(32, 32), (16, 16)], (16, 16)),
-        (20, 41, [], (16, 33)),
         (9, 12, [], (16, 21)),
     ],
 )
@@ -83,7 +82,6 @@ def test_what_has_an_rgb_image_of_the_same_colours_becomes_that() -> None:
 
 
 TRANSPARENT = Image.new("RGBA", (20, 20), (1, 2, 3, 254))
-CLEAR_PALETTE = encoded(photograph(20, 20).quantize(8), transparency=0)
 FRAMES = [Image.new("RGB", (20, 20), colour) for colour in ("red", "blue")]
 NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8))
 
@@ -92,19 +90,14 @@ NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), d
     ("content", "message"),
     [
         (encoded(TRANSPARENT), "mode RGBA, partly transparent, expected opaque"),
-        (CLEAR_PALETTE, "mode P, partly transparent"),
         (encoded(photograph(20, 20).convert("CMYK"), "JPEG"), "mode CMYK, expected grey, palette or RGB"),
         (encoded(Image.new("I;16", (20, 20))), "mode I;16B, 16 bits each, expected 8"),
         (png(20, 20, 16, 2, b"\x12\x34" * 60), "mode RGB;16B, 16 bits each, expected 8"),
-        (encoded(Image.new("F", (20, 20)), "TIFF"), "mode F, expected grey"),
         (encoded(FRAMES[0], "GIF", save_all=True, append_images=FRAMES[1:]), "several frames, expected one image"),
         (encoded(NOISE, "JPEG")[:-200], r"no whole image \(image file is truncated"),
         (png(9_000, 9_000, 8, 2, b"", 0), "9000x9000 pixels, expected at most 67,108,864 in all"),
-        (png(60_000, 60_000, 8, 2, b"", 0), r"no whole image \(Image size \(3600000000 pixels\) exceeds limit"),
         (encoded(Image.new("RGB", (1, 500_000))), "16x8000000 pixels, expected at most"),
-        (encoded(photograph(20, 20), "PPM"), "no whole image"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "no whole image"),
-        (b"", "0 bytes that are no whole image"),
     ],
 )
 def test_what_would_change_or_cannot_be_read_is_named(content: bytes, message: str) -> None:

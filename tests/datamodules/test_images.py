@@ -1,5 +1,4 @@
 import importlib.util
-import io
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +14,6 @@ from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.image_sources import Digits, Faces, ImageSource, Photographs
 from paper_repro.datamodules.images import ImageData, MaskedImageData
 from paper_repro.datamodules.pixels import Pixels, random_box, random_resized_crop, resized
-from paper_repro.models.cet import CET
 
 
 class Numbers(ImageSource):
@@ -48,11 +46,9 @@ def test_exactly_half_of_the_cells_are_blank_and_the_rest_is_as_it_was() -> None
     masked, images = data.train_batch(0)
     assert masked.shape == images.shape == (8, 3, 120, 120) and masked.dtype == images.dtype == torch.float32
     assert masked.is_contiguous() and images.is_contiguous()
-    cells = masked.unflatten(3, (6, 20)).unflatten(2, (6, 20)).permute(0, 2, 4, 1, 3, 5).reshape(8, 36, -1)
-    clean = images.unflatten(3, (6, 20)).unflatten(2, (6, 20)).permute(0, 2, 4, 1, 3, 5).reshape(8, 36, -1)
-    blank = (cells == 0).all(-1)
-    assert blank.sum(1).tolist() == [18] * 8
-    assert torch.equal(cells[~blank], clean[~blank]) and bool((clean[blank] != 0).any(-1).all())
+    blank = data.blank(masked)
+    assert blank.shape == (8, 1, 120, 120) and blank[..., ::20, ::20].sum((1, 2, 3)).tolist() == [18] * 8
+    assert torch.equal(masked, images.masked_fill(blank, 0.0)) and blank.sum((1, 2, 3)).tolist() == [18 * 400] * 8
 
 
 def test_every_cell_is_blank_equally_often() -> None:
@@ -85,8 +81,6 @@ def test_what_is_evaluated_depends_on_its_own_seed_alone() -> None:
     assert torch.equal(first[0], masked[:6]) and torch.equal(first[1], images[:6])
     assert not torch.equal(evaluated(evaluation_seed=1)[0], masked)
     assert sorted(numbers(torch.cat([batch[1] for batch in numbered().evaluation_batches("train")]))) == list(range(10))
-    with pytest.raises(ValueError, match="split must be one of train, test"):
-        next(iter(numbered().evaluation_batches("tset")))
 
 
 def test_every_square_of_a_photograph_is_an_image() -> None:
@@ -106,23 +100,12 @@ def test_every_square_of_a_photograph_is_an_image() -> None:
     assert set(hashes) == {"train", "test"} and hashes != dimmed.data_hashes()
 
 
-def test_blank_pixels_are_found_in_the_masked_image() -> None:
-    data = MaskedImageData(Faces(24), 4, batch_size=6)
-    masked, images = data.train_batch(0)
-    blank = data.blank(masked)
-    assert blank.shape == (6, 1, 24, 24) and blank.sum((1, 2, 3)).tolist() == [18 * 16] * 6
-    assert torch.equal(masked, images.masked_fill(blank, 0.0))
-
-
-def test_digits_fill_the_range_and_go_through_the_model() -> None:
-    data = MaskedImageData(Digits(), 2, batch_size=32)
+def test_digits_fill_the_range() -> None:
+    data = MaskedImageData(Digits(), cell=2, batch_size=32)
     assert data.source.counts == {"train": 1_438, "test": 359}
-    masked, images = next(iter(data.evaluation_batches("train")))
+    _, images = next(iter(data.evaluation_batches("train")))
     assert images.shape == (32, 1, 8, 8) and (float(images.min()), float(images.max())) == (-1.0, 1.0)
-    rows = np.loadtxt(io.StringIO("\n".join(map(str, images[0].flatten().tolist()))))
-    assert np.array_equal(rows * 8, np.rint(rows * 8)), "steps of 1/8: 0 to 16"
-    model = CET(1, 8, 4, 2, width=8, num_heads=2, head_width=4, num_memories=8)
-    assert model(masked, num_steps=2).shape == images.shape
+    assert torch.equal(images * 8, (images * 8).round()), "steps of 1/8: 0 to 16"
     assert sum(len(batch[1]) for batch in data.evaluation_batches("test")) == 359
     assert set(data.data_hashes()) == {"train", "test"}
 
@@ -188,17 +171,9 @@ def test_where_no_try_fits_the_largest_central_crop_is_taken(height: int, width:
     ("settings_", "message"),
     [
         ({"cell": 4}, "cells of 4 do not tile images of 6"),
-        ({"cell": 12}, "cells of 12 do not tile images of 6"),
-        ({"cell": 6}, "blanks 0 of 1 cells, expected at least one and not all"),
-        ({"mask_ratio": 0.97}, "blanks 9 of 9 cells"),
-        ({"mask_ratio": 0}, "between 0 and 1, both excluded, got 0"),
-        ({"mask_ratio": 1.0}, "between 0 and 1, both excluded, got 1.0"),
-        ({"mask_ratio": math.nan}, "got nan"),
-        ({"mask_ratio": True}, "got True"),
+        ({"mask_ratio": 0}, "blanks 0 of 9 cells"),
+        ({"mask_ratio": 1.0}, "blanks 9 of 9 cells"),
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1"),
-        ({"evaluation_batch_size": 0}, "evaluation_batch_size must be"),
-        ({"num_evaluation_images": 0}, "num_evaluation_images must be"),
-        ({"seed": -1}, "seed must be"),
     ],
 )
 def test_wrong_arguments_are_refused(settings_: dict[str, Any], message: str) -> None:
@@ -210,7 +185,7 @@ def test_stand_ins_say_what_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for source, package in ((Photographs(), "scikit-image"), (Faces(), "scikit-image"), (Digits(), "scikit-learn")):
         with pytest.raises(UsageError, match=f"which {package} ships: run: pip install {package}"):
-            MaskedImageData(source, 2).prepare_data()
+            MaskedImageData(source, cell=2).prepare_data()
 
 
 def test_photographs_are_for_training_or_for_testing_and_shrunk_by_means() -> None:
@@ -225,8 +200,6 @@ def test_photographs_are_for_training_or_for_testing_and_shrunk_by_means() -> No
     assert np.array_equal(source.augmented(5, [[0.1] * 4]), image[:, ::-1])
     with pytest.raises(UsageError, match=r"data\.source\.size=300: the photographs hold"):
         _ = Photographs(300, shrink=4).counts
-    with pytest.raises(ValueError, match="shrink"):
-        Photographs(shrink=0)
 
 
 def test_faces_are_cut_at_random_and_evaluated_at_the_centre() -> None:
@@ -248,17 +221,9 @@ def test_images_may_bring_their_labels() -> None:
     assert images.shape == (6, 1, 8, 8) and labels.dtype == torch.int64
     examples = data.example_batch()
     assert [part.shape for part in examples] == [images.shape, labels.shape]
-    plain = ImageData(Digits(), batch_size=6)
-    assert torch.equal(plain.train_batch(2), images) and plain.example_batch().shape == images.shape
+    assert torch.equal(ImageData(Digits(), batch_size=6).train_batch(2), images)
     held = [label for _, some in data.evaluation_batches("test") for label in some.tolist()]
     digits = [label for _, some in data.evaluation_batches("train") for label in some.tolist()]
     assert len(held) == 359 and set(held) == set(digits) == set(range(10))
     with pytest.raises(ValueError, match="no labels"):
         ImageData(Faces(), labelled=True)
-
-
-def test_masked_batches_hold_the_images_of_plain_ones() -> None:
-    for split in ("train", "test"):
-        plain = next(iter(ImageData(Digits(), batch_size=6).evaluation_batches(split)))
-        _, images = next(iter(MaskedImageData(Digits(), 2, batch_size=6).evaluation_batches(split)))
-        assert torch.equal(plain, images)

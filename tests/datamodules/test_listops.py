@@ -1,11 +1,10 @@
 import statistics
 from functools import lru_cache
-from itertools import pairwise
 
 import pytest
 import torch
 
-from paper_repro.datamodules.listops import EOS, EQUALS, Corpus, Item, ListOps, ListOpsData
+from paper_repro.datamodules.listops import EOS, Corpus, ListOps, ListOpsData
 from paper_repro.tests.support import golden
 
 SMALL = ListOps(modulus=10, num_train=300, num_test=20)
@@ -119,26 +118,6 @@ def test_modulus_20_has_the_papers_inputs_and_results():
     assert 370 <= len(corpus.excluded) <= 400
 
 
-def test_steps_of_a_known_sample():
-    task = ListOps(modulus=10)
-    words = ["median_10", *"(4", "add_10", *"(98))=", "median_10", *"(47)=7", "<eos>"]
-    item = Item(task.encode(words))
-    assert task.decode(item.prompt) == "median_10 ( 4 add_10 ( 9 8 ) ) ="
-    assert task._work_out_one(["median", 4, ["add", 9, 8]]) == ["median", 4, 7]
-    assert task._work_out_one(["median", 4, 7]) == 7
-    assert task._work_out_one(["max", ["add", 1, ["max", 2, 3]], ["add", 5, 6]]) == [
-        "max",
-        ["add", 1, 3],
-        ["add", 5, 6],
-    ]
-
-
-def test_fewer_samples_are_the_first_of_more():
-    few, more = generated(ListOps(modulus=10, num_train=50, num_test=20)), generated(SMALL)
-    assert few.train == more.train[:50]
-    assert generated(ListOps(modulus=10, num_train=300, num_test=20, seed=7)).train != more.train
-
-
 @pytest.fixture
 def data():
     return ListOpsData(SMALL, batch_size=5, window=16, num_evaluation_batches=3, seed=3)
@@ -161,15 +140,6 @@ def test_batches_are_windows_of_the_stream_and_its_next_tokens(data):
             assert {tuple(row.tolist()) for row in rows} <= windows[split]
 
 
-def test_every_window_can_be_drawn_the_last_one_too():
-    task = ListOps(modulus=10, num_train=3, num_test=1, max_depth=1)
-    data = ListOpsData(task, batch_size=512, window=1, num_evaluation_batches=1)
-    ids, targets = next(iter(data.evaluation_batches("val")))
-    stream = [token for item in data.corpus.train for token in item.tokens]
-    tail = stream[len(stream) * 9 // 10 :]
-    assert set(zip(ids.flatten().tolist(), targets.flatten().tolist(), strict=True)) == set(pairwise(tail))
-
-
 def test_cache_gives_the_same_samples_without_drawing_them(tmp_path, monkeypatch):
     first = ListOpsData(SMALL, cache=tmp_path).corpus
     assert first == generated(SMALL)
@@ -184,19 +154,10 @@ def test_cache_gives_the_same_samples_without_drawing_them(tmp_path, monkeypatch
     ("options", "message"),
     [
         ({"modulus": 2}, "modulus must be a whole number of at least 3, got 2"),
-        ({"modulus": 10.0}, "modulus must be a whole number"),
-        ({"max_depth": 0}, "max_depth must be a whole number of at least 1"),
-        ({"max_children": 2}, "max_children must be a whole number of at least 3, got 2"),
         ({"min_children": 5, "max_children": 4}, "max_children must be a whole number of at least 5"),
-        ({"function_probability": 1.0}, "function_probability must be a number from 0 to below 1, got 1.0"),
-        ({"function_probability": "0.25"}, "function_probability must be a number"),
-        ({"functions": ()}, r"functions must be a list of names from max, median, add, got \(\)"),
+        ({"function_probability": 1.0}, "function_probability must be from 0 to below 1, got 1.0"),
         ({"functions": "max"}, "functions must be a list of names"),
         ({"functions": ("mx",)}, r"functions must be one of .* got 'mx' \(did you mean 'max'\?\)"),
-        ({"functions": ("max", "max")}, "functions must differ"),
-        ({"num_train": 0}, "num_train must be a whole number of at least 1"),
-        ({"num_test": -1}, "num_test must be a whole number of at least 1"),
-        ({"seed": -1}, "seed must be a whole number of at least 0"),
     ],
 )
 def test_wrong_settings_are_refused_by_name(options, message):
@@ -210,30 +171,7 @@ def test_expressions_that_all_hold_an_excluded_triple_are_refused():
         task.generate()
 
 
-def test_unknown_words_are_refused():
-    with pytest.raises(ValueError, match=r"word must be one of .* got 'max_10'"):
-        ListOps(modulus=20).encode(["max_10"])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"batch_size": 0}, "batch_size"),
-        ({"window": 0}, "window"),
-        ({"num_evaluation_batches": 0}, "num_evaluation_batches"),
-        ({"seed": -1}, "seed"),
-    ],
-)
-def test_wrong_arguments_of_the_datamodule_are_refused_by_name(options, message):
-    with pytest.raises(ValueError, match=f"{message} must be a whole number"):
-        ListOpsData(SMALL, **options)
-
-
 def test_window_longer_than_the_stream_is_refused():
     data = ListOpsData(ListOps(modulus=10, num_train=20, num_test=2), window=128)
     with pytest.raises(ValueError, match=r"window must be below the .* tokens of split 'val', got 128: give a smaller"):
         data.train_batch(0)
-
-
-def test_marks_have_the_ids_that_the_vocabulary_says():
-    assert ListOps().vocabulary[EOS] == "<eos>" and ListOps().vocabulary[EQUALS] == "="

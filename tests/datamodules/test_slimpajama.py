@@ -179,13 +179,6 @@ def test_ranks_in_any_order_make_the_files_of_one(tmp_path: Path, most: int | No
     assert content(tmp_path / "shared") == content(tmp_path / "alone")
 
 
-def test_nothing_is_read_beyond_the_block_that_holds_the_last_token(tmp_path: Path) -> None:
-    for most, documents in ((ENDS[14], 20), (ENDS[19], 20)):
-        asked: list[int] = []
-        manifest = write(tmp_path / str(most), Rank(), most, parts(lambda: asked.append(1), at=documents))  # noqa: B023
-        assert manifest is not None and asked == [], documents
-
-
 def test_ranks_at_the_same_time_make_the_files_of_one(tmp_path: Path) -> None:
     for most in (ENDS[44], ENDS[90] - 1, None):
         write(tmp_path / f"alone{most}", Rank(), most)
@@ -287,37 +280,24 @@ def test_the_hub_that_does_not_answer_and_the_tokenizer_that_is_absent_are_told(
         raise ConnectionError("couldn't reach the hub")
 
     monkeypatch.setattr(datasets, "load_dataset", hub)
-    to = ["--to", str(corpus / "out")]
-    message = refusal("slimpajama", "--download", "--tokenizer", str(corpus / "tokenizer.json"), *to)
-    assert "couldn't reach the hub" in message and "prepare_data.py docstrings" in message
-    assert "expected tokenizer.json, found none" in refusal(
-        "slimpajama", "--from", "x", "--tokenizer", str(corpus / "nowhere"), *to
-    )
-    message = refusal("slimpajama", "--from", "x", *to)
-    assert (
-        str(corpus / "out" / "llama") in message and "run: hf download hf-internal-testing/llama-tokenizer" in message
-    )
+    own, to = ["--tokenizer", str(corpus / "tokenizer.json")], ["--to", str(corpus / "out")]
+    assert "couldn't reach the hub" in refusal("slimpajama", "--download", *own, *to)
+    assert "run: hf download hf-internal-testing/llama-tokenizer" in refusal("slimpajama", "--from", "x", *to)
+    assert "there is no such folder" in refusal("slimpajama", "--from", str(corpus / "none"), *own)
 
 
-def test_the_hub_is_read_in_llamas_ids_that_lie_among_the_data(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets
-
-    load = datasets.load_dataset
-    monkeypatch.setattr(datasets, "load_dataset", lambda name, **_: load(str(corpus / "corpus"), streaming=True))
-    (corpus / "out" / "llama").mkdir(parents=True)
-    (corpus / "out" / "llama" / "tokenizer.json").write_bytes(TOKENIZER.to_bytes())
-    words = ["slimpajama", "--download", "--to", str(corpus / "out"), "--max-tokens", str(ENDS[20])]
-    assert prepare_data.main(words) == 0
-    folder = corpus / "out" / "slimpajama"
-    assert texts(folder, "train", TOKENIZER) == TRAIN[:21]
-    source = TokenManifest.read(folder / "manifest.json").settings["source"]
-    assert (source["from"], source["revision"]) == (text_sources.SLIMPAJAMA, text_sources.SLIMPAJAMA_REVISION)
+def test_the_rank_of_the_environment_writes_its_own_blocks(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "2")
+    assert "$RANK 2 and $WORLD_SIZE 1" in refusal("slimpajama", "--download")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    folder = prepare(corpus, "out", "--max-tokens", str(ENDS[60]))
+    found = {path.name for path in folder.iterdir() if path.suffix == ".bin"}
+    assert found == {f"train-{index:05d}.bin" for index in range(2, 12, 3)}
 
 
 @pytest.mark.parametrize(
     ("files", "part"),
     [
-        ({}, "cannot be read"),
         ({"train.parquet": b"PAR1 and no more"}, "corpus-2"),
         ({"test.jsonl": b'{"text": "a"}\n'}, "splits test, expected one called 'train'"),
         ({"train.jsonl": b'{"body": "a"}\n' * 40}, "columns body, expected a text in one called 'text'"),
@@ -332,18 +312,3 @@ def test_a_wrong_folder_is_refused(corpus: Path, files: dict[str, bytes], part: 
         prepare(corpus, "out", source="corpus-2")
     assert part in str(caught.value)
     assert not list(corpus.glob("out/slimpajama/*.bin"))
-
-
-def test_wrong_words_and_ranks_are_answered(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "give --from DIR, or --download" in refusal("slimpajama")
-    assert "there is no such folder" in refusal(
-        "slimpajama", "--from", str(corpus / "none"), "--tokenizer", str(corpus / "tokenizer.json")
-    )
-    assert "slimpajama takes no --shard-tokens" in refusal("slimpajama", "--shard-tokens", "9")
-    assert "--max-tokens 0: give a whole number above 0" in refusal("slimpajama", "--download", "--max-tokens", "0")
-    monkeypatch.setenv("RANK", "2")
-    assert "$RANK 2 and $WORLD_SIZE 1" in refusal("slimpajama", "--download")
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    folder = prepare(corpus, "out", "--max-tokens", str(ENDS[60]))
-    found = {path.name for path in folder.iterdir() if path.suffix == ".bin"}
-    assert found == {f"train-{index:05d}.bin" for index in range(2, 12, 3)}

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from paper_repro.base import files
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import sudoku
 from paper_repro.datamodules.sudoku import GeneratedSudoku, SATNetAndRRN, read_rrn, read_satnet, symmetric
@@ -24,6 +23,7 @@ from paper_repro.datamodules.sudoku_boards import (
 )
 from paper_repro.metrics.sudoku import solved
 from paper_repro.scripts import prepare_data
+from paper_repro.tests.support.prepared import refusal
 
 SEVENTEEN = "000000010400000000020000000000050407008000300001090000300400200050100000000806000"
 """The fewest givens that a board with one solution can have."""
@@ -35,14 +35,14 @@ def small(**options):
     return GeneratedSudoku(**{**SMALL, "batch_size": 8, **options})
 
 
-def text(board):
-    return "".join(map(str, board))
-
-
-def refusal(action):
+def said_of(action):
     with pytest.raises(UsageError) as caught:
         action()
     return str(caught.value)
+
+
+def text(board):
+    return "".join(map(str, board))
 
 
 def brute_force(board):
@@ -78,8 +78,7 @@ def test_the_solver_counts_what_brute_force_counts(seed):
 
 def test_propagation_fills_what_has_one_digit_left_and_nothing_else():
     board, solution = puzzle(0, 60)
-    assert propagated(board) == solution
-    assert propagated(parse_board(HARD)) == parse_board(HARD)
+    assert propagated(board) == solution and propagated(parse_board(HARD)) == parse_board(HARD)
 
 
 @pytest.mark.parametrize("givens", [70, 45, 30, 25])
@@ -91,33 +90,13 @@ def test_a_generated_board_has_the_givens_that_are_asked_for_and_one_solution(gi
     assert puzzle(0, givens) == puzzle(0, givens) != puzzle(1, givens)
 
 
-def test_filled_boards_are_not_symmetries_of_one_board():
-    """How many boxes share the three digits of a row takes at most two values over the symmetries of one board."""
-
-    def kinds(board):
-        boxes = [
-            [frozenset(board[27 * band + 9 * row + 3 * box + i] for i in range(3)) for row in range(3)]
-            for band in range(3)
-            for box in range(3)
-        ]
-        return sum(len({*first} & {*second}) for first, second in itertools.combinations(boxes, 2))
-
-    assert len({kinds(full_board(random.Random(seed))) for seed in range(30)}) > 3
-
-
 def test_boards_follow_from_their_seed_and_index_alone(tmp_path):
     data, fewer = small(), small(num_train=10)
     assert (data.boards("train")[:10] == fewer.boards("train")).all()
     assert (small(boards_seed=1).boards("train") != data.boards("train")).any()
     assert (data.boards("train")[:6] != data.boards("val")).any()
-    cached = small(cache=tmp_path)
-    assert cached.data_hashes() == data.data_hashes()
-    written = {path: path.read_bytes() for path in tmp_path.glob("*.npz")}
-    assert len(written) == 3
-    assert small(cache=tmp_path).data_hashes() == data.data_hashes()
-    next(iter(written)).write_bytes(b"damaged")
-    assert small(cache=tmp_path).data_hashes() == data.data_hashes()
-    assert len(list(tmp_path.glob("*.npz"))) == len(written)
+    assert small(cache=tmp_path).data_hashes() == small(cache=tmp_path).data_hashes() == data.data_hashes()
+    assert len(list(tmp_path.glob("*.npz"))) == 3
 
 
 def test_givens_are_distributed_as_asked():
@@ -127,18 +106,11 @@ def test_givens_are_distributed_as_asked():
     assert (data.boards("test")[:, 0] > 0).sum(1).tolist() == [40, 40, 41, 41, 42, 42]
 
 
-def test_a_batch_follows_from_the_step_and_an_epoch_sees_every_board_once():
+def test_an_epoch_sees_every_board_once():
     data = small()
-    first = [data.train_batch(step) for step in range(5)]
-    again = small()
-    for step in (3, 0, 4):
-        assert all(torch.equal(one, other) for one, other in zip(first[step], again.train_batch(step), strict=True))
-    seen = torch.cat([givens for givens, _ in first]).tolist()
+    seen = torch.cat([data.train_batch(step)[0] for step in range(5)]).tolist()
     boards = sorted(data.boards("train")[:, 0].tolist())
     assert sorted(seen[:20]) == boards and sorted(seen[20:40]) == boards and seen[:20] != seen[20:40]
-    assert not torch.equal(first[0][0], small(seed=1).train_batch(0)[0])
-    assert [tensor.shape for tensor in data.example_batch()] == [tensor.shape for tensor in first[0]]
-    assert all(tensor.dtype == torch.int64 for tensor in (*first[0], *data.example_batch()))
 
 
 def test_an_evaluation_sees_each_board_of_a_split_once_and_in_order():
@@ -170,9 +142,9 @@ def test_symmetries_reach_transpositions_and_exchanged_bands():
 
 def test_wrong_boards_are_refused_with_the_place_of_what_is_wrong():
     board = text(puzzle(0, 40)[0])
-    assert "board: 80 characters, expected 81" in refusal(lambda: parse_board(board[:80]))
+    assert "board: 80 characters, expected 81" in said_of(lambda: parse_board(board[:80]))
     wrong = board[:12] + "x" + board[13:]
-    assert "'x' at row 2, column 4, expected 1 to 9, or 0 or . for a blank" in refusal(lambda: parse_board(wrong))
+    assert "'x' at row 2, column 4, expected 1 to 9, or 0 or . for a blank" in said_of(lambda: parse_board(wrong))
     assert parse_board("\n".join(board[row : row + 9] for row in range(0, 81, 9)).replace("0", ".")) == parse_board(
         board
     )
@@ -182,26 +154,25 @@ def test_wrong_boards_are_refused_with_the_place_of_what_is_wrong():
     ("cells", "said"),
     [
         ((0, 8), "row 1 has the digit 5 twice (row 1, column 1 and row 1, column 9)"),
-        ((3, 75), "column 4 has the digit 5 twice (row 1, column 4 and row 9, column 4)"),
         ((60, 70), "box 9 has the digit 5 twice (row 7, column 7 and row 8, column 8)"),
     ],
 )
 def test_two_equal_givens_of_a_unit_are_refused(cells, said):
     board = [5 if cell in cells else 0 for cell in range(CELLS)]
     assert conflict(board) == said
-    assert refusal(lambda: check_board(board)) == f"board: {said}: change one of them"
+    assert said_of(lambda: check_board(board)) == f"board: {said}: change one of them"
 
 
 def test_boards_without_and_with_two_solutions_are_refused():
     unsolvable = "123456780" + "000000009" + "0" * 63
-    assert "no digits fill its blanks by the rules" in refusal(lambda: check_board(parse_board(unsolvable)))
+    assert "no digits fill its blanks by the rules" in said_of(lambda: check_board(parse_board(unsolvable)))
     givens = list(puzzle(0, 26)[0])
     for cell in range(CELLS):
         given, givens[cell] = givens[cell], 0
         if len(list(itertools.islice(solutions(givens), 2))) == 2:
             break
         givens[cell] = given
-    said = refusal(lambda: check_board(givens))
+    said = said_of(lambda: check_board(givens))
     assert "more than one solution (" in said and "expected one: add givens" in said
 
 
@@ -210,11 +181,8 @@ def test_boards_without_and_with_two_solutions_are_refused():
     [
         ({"train_givens": [FEWEST_GIVENS - 1, 40]}, "train_givens must be a whole number of at least 23, got 22"),
         ({"train_givens": [60, 50]}, r"train_givens must be the fewest and the most givens, got \[60, 50\]"),
-        ({"test_givens": [40]}, "test_givens must be the fewest and the most givens"),
         ({"test_givens": [40, 82]}, "test_givens must be a whole number up to 81, got 82"),
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1"),
-        ({"num_test_each": 0}, "num_test_each must be a whole number of at least 1"),
-        ({"evaluation_batch_size": 0}, "evaluation_batch_size must be"),
     ],
 )
 def test_arguments_out_of_range_are_refused(options, said):
@@ -225,8 +193,6 @@ def test_arguments_out_of_range_are_refused(options, said):
 @pytest.fixture
 def official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Files in the form of SATNet's and RRN's, of few boards."""
-    monkeypatch.setattr(files, "DATA", tmp_path / "unused")
-    monkeypatch.delenv(files.DATA_VARIABLE, raising=False)
     monkeypatch.setattr(sudoku, "SATNET_BOARDS", 10)
     monkeypatch.setattr(sudoku, "SATNET_TRAIN", 9)
     boards = torch.tensor(np.array([puzzle(seed, 60) for seed in range(10)]))
@@ -256,54 +222,43 @@ def test_the_files_of_both_data_sets_are_read(official):
     assert (read_rrn(test) == expected[:4]).all()
 
 
-def test_an_absent_file_is_named_with_the_command_that_brings_it(official):
-    (official / "labels.pt").unlink()
-    said = refusal(lambda: paper_boards(official).train_batch(0))
-    assert "needs sudoku/labels.pt" in said and "prepare_data.py sudoku --from DIR" in said
-
-
 def test_labels_are_judged_when_they_are_read(official):
     hot = torch.load(official / "labels.pt")
     hot[6] = hot[6].roll(1, dims=0)
     torch.save(hot, official / "labels.pt")
-    said = refusal(lambda: paper_boards(official).prepare_data())
+    said = said_of(lambda: paper_boards(official).prepare_data())
     assert "1 of 10 solutions break the rules or their givens, the first is board 7" in said
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (torch.zeros(10, 9, 9), r"labels.pt: (10, 9, 9), expected a tensor (10, 9, 9, 9)"),
+        (torch.zeros(10, 9, 9), "shape (10, 9, 9), expected a tensor (10, 9, 9, 9)"),
         (torch.ones(10, 9, 9, 9), "cells that are not one-hot"),
-        (torch.full((10, 9, 9, 9), 0.5), "cells that are not one-hot"),
-        ({"a": 1}, "labels.pt: dict, expected a tensor"),
+        (b"nothing", "not a tensor"),
     ],
 )
 def test_other_tensors_are_refused(official, content, said):
-    torch.save(content, official / "labels.pt")
-    assert said in refusal(lambda: read_satnet(official / "features.pt", official / "labels.pt"))
-
-
-def test_a_file_that_is_no_tensor_is_refused(official):
-    (official / "labels.pt").write_bytes(b"nothing")
-    assert "not a tensor" in refusal(lambda: read_satnet(official / "features.pt", official / "labels.pt"))
+    if isinstance(content, bytes):
+        (official / "labels.pt").write_bytes(content)
+    else:
+        torch.save(content, official / "labels.pt")
+    assert said in said_of(lambda: read_satnet(official / "features.pt", official / "labels.pt"))
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", "no boards, expected lines of givens and solution"),
         ("quizzes,solutions\n", "no boards, expected lines"),
         ("1" * 81 + "\n", "line 1 has 1 fields, expected givens and solution"),
         ("0" * 80 + "," + "1" * 81, "line 1: 80 characters, expected 81"),
         ("0" * 81 + "," + "1" * 81, "1 of 1 solutions break the rules"),
-        ("0" * 81 + "," + "1" * 80 + "a", "line 1: 'a' at row 9, column 9"),
     ],
 )
 def test_other_tables_are_refused(tmp_path, content, said):
     path = tmp_path / "test.csv"
     path.write_text(content)
-    assert said in refusal(lambda: read_rrn(path))
+    assert said in said_of(lambda: read_rrn(path))
 
 
 def test_prepare_data_checks_the_files_and_puts_them_in_their_place(official, tmp_path, capsys):
@@ -315,18 +270,14 @@ def test_prepare_data_checks_the_files_and_puts_them_in_their_place(official, tm
     }
     assert prepare_data.main(["sudoku", "--verify", "--to", str(to)]) == 0
     (to / "sudoku" / "test.csv").write_text("0" * 81 + "," + "1" * 81)
-    said = refusal(lambda: prepare_data.main(["sudoku", "--verify", "--to", str(to)]))
-    assert "solutions break the rules" in said
+    assert "solutions break the rules" in refusal("sudoku", "--verify", "--to", str(to))
 
 
 def test_prepare_data_names_files_that_are_absent_or_there_twice(official, tmp_path):
     to = ["--to", str(tmp_path / "prepared")]
-    assert "give --from DIR" in refusal(lambda: prepare_data.main(["sudoku", *to]))
-    assert "features.pt is not there" in refusal(lambda: prepare_data.main(["sudoku", "--verify", *to]))
+    assert "give --from DIR" in refusal("sudoku", *to)
+    assert "features.pt is not there" in refusal("sudoku", "--verify", *to)
     (official / "more").mkdir()
     (official / "more" / "test.csv").write_text("")
-    said = refusal(lambda: prepare_data.main(["sudoku", "--from", str(official), *to]))
-    assert "test.csv is there 2 times" in said and not (tmp_path / "prepared").exists()
-    (official / "labels.pt").unlink()
-    said = refusal(lambda: prepare_data.main(["sudoku", "--from", str(official), *to]))
-    assert "labels.pt is there nowhere, expected once" in said
+    assert "test.csv is there 2 times" in refusal("sudoku", "--from", str(official), *to)
+    assert not (tmp_path / "prepared").exists()

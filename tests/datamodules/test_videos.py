@@ -1,11 +1,9 @@
 """Clips: decoded with their times, cut into windows, and refused where they cannot be used."""
 
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
 import pytest
 import torch
@@ -16,25 +14,11 @@ from paper_repro.datamodules import video_sources
 from paper_repro.datamodules.pixels import UnfitError
 from paper_repro.datamodules.video_sources import Clip, SampleClips, VideoSource, decode_clip, shown_at
 from paper_repro.datamodules.videos import VideoData
-
-
-def encoded(values: Sequence[int], times: Sequence[int] | None = None, side: int = 32) -> bytes:
-    """A clip of grey frames, 10 ticks a second; without loss but for the change of colour space."""
-    stream = io.BytesIO()
-    with av.open(stream, "w", format="matroska") as container:
-        video = container.add_stream("ffv1", rate=10)
-        video.width = video.height = side
-        video.pix_fmt = "yuv444p"
-        for number, value in enumerate(values):
-            frame = av.VideoFrame.from_ndarray(np.full((side, side, 3), value, np.uint8), format="rgb24")
-            frame.pts = number if times is None else times[number]
-            container.mux(video.encode(frame))
-        container.mux(video.encode())
-    return stream.getvalue()
+from paper_repro.tests.support.prepared import clip_of, sound
 
 
 def test_frames_are_found_by_their_times_also_at_a_varying_rate() -> None:
-    clip = decode_clip(encoded([10, 60, 110, 200], [0, 1, 4, 10]), shrink=8)
+    clip = decode_clip(clip_of([10, 60, 110, 200], [0, 1, 4, 10]), shrink=8)
     assert clip.frames.shape == (4, 4, 4, 3)
     assert np.abs(clip.frames[:, 0, 0, 0].astype(int) - [10, 60, 110, 200]).max() <= 2
     assert np.allclose(clip.times, [0, 0.1, 0.4, 1.0], atol=2e-3)
@@ -42,22 +26,16 @@ def test_frames_are_found_by_their_times_also_at_a_varying_rate() -> None:
 
 
 def test_clips_that_cannot_be_used_say_why() -> None:
-    whole = encoded([0, 1, 2])
-    for content, reason in ((b"no clip", "no whole clip"), (b"", "no whole clip")):
+    whole = clip_of([0, 1, 2])
+    for content, reason in (
+        (b"", "no whole clip"),
+        (whole[:300], "no frame|no whole clip"),
+        (sound(), "no video stream"),
+    ):
         with pytest.raises(UnfitError, match=reason):
             decode_clip(content)
-    with pytest.raises(UnfitError, match=r"no frame|no whole clip"):
-        decode_clip(whole[:300])
     with pytest.raises(UnfitError, match="32 x 32 cannot be made 40 times smaller"):
         decode_clip(whole, shrink=40)
-    sound = io.BytesIO()
-    with av.open(sound, "w", format="wav") as container:
-        stream = container.add_stream("pcm_s16le", rate=8000, layout="mono")
-        frame = av.AudioFrame.from_ndarray(np.zeros((1, 800), np.int16), layout="mono")
-        frame.sample_rate = 8000
-        container.mux(stream.encode(frame))
-    with pytest.raises(UnfitError, match="no video stream"):
-        decode_clip(sound.getvalue())
 
 
 class Counting(VideoSource):
@@ -151,12 +129,3 @@ def test_training_squares_are_turned_and_tested_ones_are_not() -> None:
     assert found == expected and len(found) == 8
     states = [source.states("test", 0, [0.5], [*place, 0.9]) for source in (plain, turned)]
     assert np.array_equal(*states)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [({"num_frames": 1}, "num_frames"), ({"spacing": 0.0}, "spacing"), ({"batch_size": 0}, "batch")],
-)
-def test_windows_that_cannot_be(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        VideoData(Counting(), **wrong)

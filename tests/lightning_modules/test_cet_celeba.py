@@ -78,7 +78,7 @@ def test_a_run_is_the_optimiser_s_steps_on_the_method_s_gradients(method: str, t
 
 def test_metrics_are_of_the_free_state_over_all_pixels() -> None:
     module = module_of("ep")
-    data = MaskedImageData(Digits(), 2, batch_size=8, evaluation_batch_size=5, num_evaluation_images=8)
+    data = MaskedImageData(Digits(), cell=2, batch_size=8, evaluation_batch_size=5, num_evaluation_images=8)
     found = module.evaluate(data)
     batches = list(data.evaluation_batches("test"))
     masked, images = (torch.cat(parts) for parts in zip(*batches, strict=True))

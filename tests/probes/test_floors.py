@@ -96,7 +96,7 @@ def test_a_gaussian_of_all_directions_gives_the_conditional_mean() -> None:
 
 
 def test_a_gaussian_of_faces_fills_better_than_their_mean() -> None:
-    data = MaskedImageData(Faces(24), 4, batch_size=16, evaluation_batch_size=80)
+    data = MaskedImageData(Faces(24), cell=4, batch_size=16, evaluation_batch_size=80)
     masked, whole = next(iter(data.evaluation_batches("test")))
     blank = data.blank(masked)
 
@@ -148,7 +148,7 @@ def config(rule: str = "visible_mean", kind: str = "MaskedImageData", **data: An
 
 
 def test_blank_pixels_get_a_mean_and_visible_ones_stay(tmp_path: Path) -> None:
-    data = MaskedImageData(Faces(24), 4, batch_size=16)
+    data = MaskedImageData(Faces(24), cell=4, batch_size=16)
     for rule in ("visible_mean", "mean_image"):
         (outcome,) = CompletionFloor(rule).run([Cell("cell", config(rule))], tmp_path, Recorder())
         assert outcome.status == FINISHED
@@ -167,7 +167,7 @@ def test_blank_pixels_get_a_mean_and_visible_ones_stay(tmp_path: Path) -> None:
 
 def test_a_harmonic_completion_is_the_mean_of_its_neighbours() -> None:
     """Each blank pixel is the mean of the neighbours that it has; a plane without slope at the edges stays as it is."""
-    data = MaskedImageData(Faces(24), 4, batch_size=3)
+    data = MaskedImageData(Faces(24), cell=4, batch_size=3)
     whole = data.train_batch(0)[1]  # (B, C, H, H)
     masked = whole * (~data.blank(data.train_batch(0)[0]))
     blank = data.blank(masked)
@@ -181,7 +181,7 @@ def test_a_harmonic_completion_is_the_mean_of_its_neighbours() -> None:
 
 
 def test_a_plane_with_its_border_visible_is_completed_without_error() -> None:
-    data = MaskedImageData(Faces(24), 4, batch_size=1)
+    data = MaskedImageData(Faces(24), cell=4, batch_size=1)
     whole = torch.linspace(-1, 1, 24).expand(1, 2, 24, 24).contiguous()
     blank = torch.zeros(1, 1, 24, 24, dtype=torch.bool)
     blank[..., 1:-1, 1:-1] = True

@@ -41,7 +41,7 @@ def module() -> CETCelebA:
 
 @pytest.fixture(scope="module")
 def data() -> MaskedImageData:
-    return MaskedImageData(Digits(), 2, batch_size=4, evaluation_batch_size=3, num_evaluation_images=8)
+    return MaskedImageData(Digits(), cell=2, batch_size=4, evaluation_batch_size=3, num_evaluation_images=8)
 
 
 def traced(*images: list[float], trained: int = 2) -> Traced:

@@ -236,7 +236,7 @@ def test_shakespeare_is_checked_copied_and_refused_when_it_is_another_text(
         assert copy.read_text() == text and prepare_data.main(["shakespeare", *to, "--verify"]) == 0
         copy.unlink()
     copy.write_bytes(b"\xff" + text.encode())
-    assert "not UTF-8: byte 0xFF at 0" in refusal("shakespeare", *to, "--verify")
+    assert "not UTF-8" in refusal("shakespeare", *to, "--verify")
     copy.unlink()
     source.unlink()
     assert "did not answer" in refusal("shakespeare", *to, "--download")

@@ -1,5 +1,7 @@
-"""What ``scripts/prepare_data.py`` has written, and how it refuses words."""
+"""What ``scripts/prepare_data.py`` has written, and how it refuses words; small clips."""
 
+import io
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,35 @@ def refusal(*words: str) -> str:
         prepare_data.main(words)
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def clip_of(values: Sequence[int], times: Sequence[int] | None = None, side: int = 32) -> bytes:
+    """Return a clip of grey frames, 10 ticks a second; without loss but for the change of colour space."""
+    import av
+
+    stream = io.BytesIO()
+    with av.open(stream, "w", format="matroska") as container:
+        video = container.add_stream("ffv1", rate=10)
+        video.width, video.height, video.pix_fmt = side, side, "yuv444p"
+        for number, value in enumerate(values):
+            frame = av.VideoFrame.from_ndarray(np.full((side, side, 3), value, np.uint8), format="rgb24")
+            frame.pts = number if times is None else times[number]
+            container.mux(video.encode(frame))
+        container.mux(video.encode())
+    return stream.getvalue()
+
+
+def sound() -> bytes:
+    """Return a file of sound, which has no video stream."""
+    import av
+
+    stream = io.BytesIO()
+    with av.open(stream, "w", format="wav") as container:
+        audio = container.add_stream("pcm_s16le", rate=8000, layout="mono")
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 800), np.int16), layout="mono")
+        frame.sample_rate = 8000
+        container.mux(audio.encode(frame))
+    return stream.getvalue()
 
 
 def texts(folder: Path, split: str, tokenizer: BytePairTokenizer) -> list[str]:
