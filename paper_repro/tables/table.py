@@ -521,7 +521,8 @@ def table_of(view: View) -> Table:
 
 
 def _claim_document(one: Judgement) -> dict[str, Any]:
-    estimate, claim, found = one.estimate, one.claim, None
+    estimate, claim = one.estimate, one.claim
+    found: dict[str, Any] | None = None
     if (interval := estimate.interval) is not None:
         found = {"of": estimate.of, "to": estimate.to, "kind": estimate.kind, **_ends(estimate, interval)}
         found |= {"seeds": interval.count, "items": estimate.items, "text": estimate.text}

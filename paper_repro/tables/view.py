@@ -311,8 +311,6 @@ def with_derived(record: Record, metrics: Mapping[str, Metric]) -> Record:
             found[name] = value
         else:
             lacking[name] = NOT_FINITE
-    if len(found) == len(record.metrics) and len(lacking) == len(record.unavailable):
-        return record
     return replace(record, metrics=found, unavailable=lacking)
 
 
