@@ -106,17 +106,14 @@ class Site:
         return self.environment.get_template(template).render(here=path, up=up, **given).encode()
 
     def files(self) -> dict[str, bytes]:
-        """Return every file of the site by its path."""
         source, figures = self.source, list[tuple[Result, str]]()
         files = {f"static/{path.name}": path.read_bytes() for path in sorted((HERE / "static").iterdir())}
         for result in source.results:
             place = f"{result.id}/{result.scale}"
-            drawn = {
-                stem: drawing(result.files, stem, f"Figure of {result.id}: {result.document['title']}")
-                for stem in ("figure", "figure_appendix")
-                if f"{stem}.svg" in result.files
-            }
             try:
+                label = f"Figure of {result.id}: {result.document['title']}"
+                stems = [stem for stem in ("figure", "figure_appendix") if f"{stem}.svg" in result.files]
+                drawn = {stem: drawing(result.files, stem, label) for stem in stems}
                 files[result.page] = self.artifact(result, drawn)
             except DAMAGES as error:
                 raise damaged(result.path, error) from error

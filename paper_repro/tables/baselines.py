@@ -102,7 +102,6 @@ class Baseline:
 
 @functools.cache
 def registry() -> dict[str, Node]:
-    """Return the definitions of ``papers/baselines.yaml`` by name."""
     return configs.read(LIST).items()
 
 

@@ -121,7 +121,6 @@ class Contrast:
         return cls(kind, of, to, tuple(over), dict(only), dict(best))
 
     def problems(self, artifact: Any) -> Iterator[str]:
-        """Yield what is wrong with it in an artifact."""
         measured = [name for name, spec in artifact.metrics.items() if spec.measured]
         what, known = ("column", list(artifact.columns)) if self.kind == COUNT else ("metric", measured)
         for axis in (*self.over, *self.only):
@@ -149,7 +148,6 @@ class Contrast:
                 yield baselines.label(view.artifact, values), place
 
     def estimate(self, view: "Records") -> "Estimate":
-        """Return the estimate from records."""
         places = list(self.places(view))
         if not places:
             return nothing("the scale runs no such cells")
@@ -251,10 +249,6 @@ class Estimate:
 
     def shown(self, value: float) -> float:
         return math.exp(value) if self.logs and value < LARGEST_EXPONENT else value / self.factor
-
-    @property
-    def no_effect(self) -> float | None:
-        return {RATIO: 1.0, DIFFERENCE: 0.0, NUMBER: 1.0 if self.logs else 0.0}.get(self.kind)
 
     def numbers(self, interval: Interval) -> str:
         mean, low, high = (_number(self.shown(end), self.kind) for end in (interval.mean, interval.low, interval.high))
@@ -420,7 +414,6 @@ class Claim:
         return cls(**values, form=form, threshold=threshold, line=node.where)
 
     def problems(self, artifact: Any) -> Iterator[str]:
-        """Yield what is wrong with it in its artifact."""
         yield from unknown("scale", self.scales, artifact.scales)
         if isinstance(self.form, Contrast):
             yield from self.form.problems(artifact)
@@ -519,8 +512,8 @@ def _unfit(
 
 def _no_difference(claim: Claim, estimate: Estimate, ends: Sequence[float]) -> str | None:
     """Return the smallest effect in words where a claim asks for an effect and the interval excludes one of it."""
-    none = estimate.no_effect
-    if none is None or claim.threshold.limits != [none]:
+    no_effect = {RATIO: 1.0, DIFFERENCE: 0.0, NUMBER: 1.0 if estimate.logs else 0.0}
+    if estimate.kind not in no_effect or claim.threshold.limits != [no_effect[estimate.kind]]:
         return None
     small = claim.smallest
     if small is None:

@@ -142,7 +142,6 @@ class Figure(ABC):
         return " ".join(part for part in parts if part)
 
     def write(self, folder: Path) -> list[Path]:
-        """Write figure.csv, .png and .svg into ``folder``, and those of an appendix."""
         from matplotlib import rc_context, rcdefaults, rcParams
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.backends.backend_svg import FigureCanvasSVG

@@ -127,7 +127,6 @@ def strip(view: View, name: str, place: Mapping[str, str], seed: int) -> Any:
 
 
 def baseline_strip(view: View, baseline: str, name: str, seed: int) -> Any:
-    """Read the pixels of a strip of a baseline's cell, as ``strip`` does."""
     return _pixels(view.baseline_attachment(baseline, name, seed))
 
 

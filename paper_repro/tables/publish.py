@@ -74,7 +74,6 @@ def check(artifact: Artifact) -> None:
 
 
 def closing(artifact: str, by_status: Mapping[str, int], seconds: float, folder: Path) -> str:
-    """Return the line with which a run ends."""
     total = sum(by_status.values())
     others = [f"{count} {status}" for status, count in by_status.items() if status != FINISHED]
     cells = f"{total} cell{'' if total == 1 else 's'}" + (f" ({', '.join(others)})" if others else "")
@@ -443,13 +442,11 @@ class Candidate:
 
     @property
     def kind(self) -> tuple[str, frozenset[str]]:
-        """The experiment, and the classes of the ``model`` section."""
         classes = (str(value) for key, value in leaves(self.cell.config.get("model")) if key.endswith(TARGET))
         return self.artifact.experiment, frozenset(classes)
 
     @property
     def place(self) -> str:
-        """The cell's place as ``--config`` takes it."""
         return ",".join(f"{axis}={value}" for axis, value in self.cell.key)
 
 

@@ -218,13 +218,11 @@ class Sweep:
     only: dict[str, list[str]] = field(default_factory=dict)
 
     def problems(self, artifact: "Artifact") -> Iterator[str]:
-        """Yield what is wrong with it in its artifact."""
         yield from unknown("axis", (self.axis, *self.over, *self.at, *self.only), artifact.axes)
         yield from unknown("metric", [self.metric], artifact.metrics)
         yield from unknown("column", [self.by], artifact.columns)
 
     def holds(self, place: Mapping[str, str]) -> bool:
-        """Return whether a point belongs to it."""
         wanted = {**self.only, **{axis: [value] for axis, value in self.at.items()}}
         return all(place[axis] in values for axis, values in wanted.items())
 
@@ -385,7 +383,6 @@ def folders() -> list[Path]:
 
 
 def scan(pattern: str = "*/*.yaml") -> dict[str, list[Path]]:
-    """Return the files of every id."""
     found: dict[str, list[Path]] = {}
     for folder in folders():
         for path in sorted(folder.glob(pattern)):
@@ -421,12 +418,10 @@ def load_file(path: Path) -> Artifact:
 
 
 def named_first(path: Path, error: UsageError) -> UsageError:
-    """Return an error that begins with the user's file."""
     return error if str(error).startswith(f"{path}:") else UsageError(f"{path}: {error}")
 
 
 def where(artifact: Artifact, section: str, name: str) -> str:
-    """Return the file and line of a key of a section."""
     return _at_key(_read(artifact.path)[0].items()[section].items()[name])
 
 

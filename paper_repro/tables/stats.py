@@ -90,7 +90,6 @@ def rounded(value: float) -> float:
 
 
 def columns(prefix: str, values: Sequence[float]) -> dict[str, float | int | None]:
-    """Return mean, sample standard deviation and number of values as columns of a table."""
     spread = sample_std(values)
     return {
         f"{prefix}_mean": rounded(mean(values)) if values else None,
@@ -100,7 +99,6 @@ def columns(prefix: str, values: Sequence[float]) -> dict[str, float | int | Non
 
 
 def student(center: float, error: float, freedom: float, count: int, paired: bool = True) -> Interval:
-    """Return the interval of a mean with its standard error."""
     half = students_t.half_width(freedom, CONFIDENCE) * error if error else 0.0
     return Interval(center, center - half, center + half, count, paired, error, freedom)
 

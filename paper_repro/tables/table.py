@@ -112,7 +112,6 @@ class Table:
         return []
 
     def write(self, folder: Path) -> list[Path]:
-        """Write table.md, .csv, .tex and .json into ``folder``."""
         content = {
             "table.md": self.markdown(),
             "table.csv": self.csv(),
@@ -195,7 +194,6 @@ class Table:
 
     @cached_property
     def _headers(self) -> dict[str, dict[str, str]]:
-        """For each metric the kinds of its columns with their headers."""
         view, found = self.view, dict[str, dict[str, str]]()
         for name, metric in self.artifact.metrics.items():
             title, printed = metric.title, self.artifact.published is not None and bool(metric.published)
@@ -351,7 +349,6 @@ class Table:
 
     @cached_property
     def judgements(self) -> list[Judgement]:
-        """The claims that are judged at this scale, with their words."""
         scale = self.view.scale_name
         return [claims.judge(one, self.view) for one in self.artifact.claims if not one.scales or scale in one.scales]
 
@@ -524,7 +521,8 @@ def table_of(view: View) -> Table:
 
 
 def _claim_document(one: Judgement) -> dict[str, Any]:
-    estimate, claim, found = one.estimate, one.claim, None
+    estimate, claim = one.estimate, one.claim
+    found: dict[str, Any] | None = None
     if (interval := estimate.interval) is not None:
         found = {"of": estimate.of, "to": estimate.to, "kind": estimate.kind, **_ends(estimate, interval)}
         found |= {"seeds": interval.count, "items": estimate.items, "text": estimate.text}

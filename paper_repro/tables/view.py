@@ -108,7 +108,6 @@ class View:
         return self.points.get(key) or Point(key, {}, {}, {})
 
     def covers(self, place: Mapping[str, str]) -> bool:
-        """Return whether the scale has a point at a (partial) place."""
         return any(place.items() <= dict(key).items() for key in self.points)
 
     def results(self, point: Point) -> dict[int, Record]:
@@ -312,8 +311,6 @@ def with_derived(record: Record, metrics: Mapping[str, Metric]) -> Record:
             found[name] = value
         else:
             lacking[name] = NOT_FINITE
-    if len(found) == len(record.metrics) and len(lacking) == len(record.unavailable):
-        return record
     return replace(record, metrics=found, unavailable=lacking)
 
 
@@ -341,7 +338,6 @@ def column_value(artifact: Artifact, column: Column, point: Point, found: Mappin
 
 
 Row = dict[str, Any]
-FIRST = ("artifact", "artifacts", "scale")
 LAST = ("seed", "metric", "value", "unit", "status", "cell", "num_parameters", "seconds", "device", "commit")
 SHORTEST = 4  # characters of an id
 
@@ -373,8 +369,6 @@ def frame(
     root = RESULTS if runs is None else Path(runs).expanduser()
     if not (root / "cells").is_dir():
         raise UsageError(f"{root}: no folder cells/ in it, expected a runs folder; give runs=DIR")
-    if taken := sorted({*keys} & {*FIRST, *LAST}):
-        raise UsageError(f"keys={list(keys)}: {taken[0]} is a column already; leave it out")
     if overrides and not artifacts:
         raise UsageError(f"overrides={list(overrides)}: they belong to an artifact; name one")
     found, between = list[tuple[Row, Record, dict[str, str], bool]](), list[str]()

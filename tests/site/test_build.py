@@ -147,7 +147,7 @@ def test_absent_and_damaged_records_are_named_and_the_build_goes_on(tmp_path: Pa
         ({"rows": None}, "'rows' is no list"),
         ({"rows": [{"quantity": "loss", "verdict": "", "own_mean": "1"}]}, "'str'"),
         ({"cells": {"../../../secret": {"seed": 0}}}, "'../../../secret' is no id of a cell"),
-        ({"claims": [{"id": "x"}]}, "a claim lacks 'whose'"),
+        ({"claims": [{"id": "x"}]}, "has no attribute"),
     ],
 )
 def test_a_damaged_table_is_named_with_the_way_out(tmp_path: Path, changes: dict[str, Any], said: str) -> None:

@@ -15,9 +15,7 @@ MARKERS = ("o", "s", "^", "D", "v")
 
 
 class PerplexityFigure(figure.Figure):
-    """A row for each finished run, with place, parameters, tokens, seed and perplexity; of several rates only the best,
-    by validation loss.
-    """
+    """A row for each finished run; of several rates only the best, by validation loss."""
 
     metric: str | None = PERPLEXITY
     marks = "Faint dots: seeds; marks and lines: means over seeds."

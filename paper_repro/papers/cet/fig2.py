@@ -9,10 +9,7 @@ from paper_repro.tables import figure, plots
 
 
 class Figure2(figure.Figure):
-    """Images of the first seed that every method has.
-
-    They are drawn from the attachments, figure.csv holds their errors.
-    """
+    """Images of the first seed that every method has; figure.csv holds their errors."""
 
     size = (7.0, 7.6)
     marks = IMAGE_MARKS

@@ -52,10 +52,7 @@ def traces(view: View, name: str) -> list[RecordedRelaxation]:
 
 
 class RelaxationFigure(figure.Figure):
-    """Energies (``energies``) and images (``images``) of the first seed that has a trace.
-
-    The images are drawn from the attachments, figure.csv holds their errors.
-    """
+    """Energies (``energies``) and images (``images``) of the first seed that has a trace."""
 
     legend = False
     name: str

@@ -126,11 +126,7 @@ def estimate_scaling_rate_gap(view: View) -> claims.Estimate:
 
 
 def points(view: View, model: str, of_printed: bool = False) -> list[Point]:
-    """Return the printed runs of one model, none while FLOPs are not counted.
-
-    Args:
-        of_printed: whether FLOPs are the printed ones; else those that are counted by formula.
-    """
+    """Return the printed runs of one model, with printed FLOPs or, once they are, with those counted by formula."""
     found: list[Point] = []
     for size in view.artifact.axes["size"].values:
         place = {"size": size, "model": model}

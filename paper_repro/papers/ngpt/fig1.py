@@ -10,9 +10,7 @@ MEAN = "mean"
 
 
 class Figure1(figure.Figure):
-    """Loss against tokens seen at the best rate of each model and budget: every seed, and the mean; the longest budget
-    is strong.
-    """
+    """Loss against tokens seen at the best rate of each model and budget: every seed, and the mean."""
 
     metric = LOSS
     marks = "Each at its best rate. Lines: means over seeds; strong: the longest training; pale: shorter ones. "

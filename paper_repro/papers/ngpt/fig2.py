@@ -201,9 +201,7 @@ class Figure2(figure.Figure):
         panels[1][0].set_ylabel("tokens of baseline / of nGPT")
 
     def printed(self, rows: Sequence[Row]) -> list[PrintedNumber]:
-        """Return, for each context, the printed speedup, GPT's longest run, and the tokens at which nGPT would have
-        its loss.
-        """
+        """Return by context the printed speedup, GPT's longest run, and nGPT's tokens for its loss."""
         found, contexts = [], self._contexts()
         for panel, context in enumerate(contexts):
             word, place = f"speedup_{context.removeprefix('c')}", ("best", context, SIZE, "gpt")

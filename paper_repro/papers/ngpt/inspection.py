@@ -80,9 +80,7 @@ def bins(edges: Sequence[float], shares: Sequence[float]) -> Iterator[figure.Row
 
 
 def colors(series: Sequence[Series]) -> dict[str, str]:
-    """Return a colour for each series: its model's where each has a model of its own; nGPT's for the first of several
-    runs, which are all of nGPT, and others for those behind it; else one after the other.
-    """
+    """Return a colour for each series: its model's, or of several runs of nGPT nGPT's for the first."""
     models = [one.place.get("model", "") for one in series]
     if all(models) and len(set(models)) == len(models):
         return {one.label: plots.model("ngpt", model) for one, model in zip(series, models, strict=True)}
@@ -130,11 +128,7 @@ def count_layers(axes: figure.Axes) -> None:
 
 
 def sides(view: View, metrics: Mapping[str, tuple[str, str]]) -> dict[str, tuple[stats.Samples, stats.Samples]]:
-    """Return a metric of GPT and one of nGPT by seed, at every size of the scale.
-
-    Args:
-        metrics: the metric of GPT and that of nGPT, by the label of the part.
-    """
+    """Return a metric of GPT and one of nGPT by seed, at every size; ``metrics`` has both by the label of the part."""
     found: dict[str, tuple[stats.Samples, stats.Samples]] = {}
     for size, spec in view.artifact.axes["size"].values.items():
         for label, names in metrics.items() if view.covers({"size": size}) else ():

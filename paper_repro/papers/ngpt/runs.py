@@ -80,9 +80,6 @@ def loss_difference(view: View, of: Place, to: Place) -> claims.Estimate:
     """Return the loss of a model less that of another, in nats, each at its best rate.
 
     The interval carries the error of the test sample where records hold the losses of its items.
-
-    Args:
-        of, to: the axis values of both, without the rate.
     """
     metric, best = judged_by(view), [best_runs(view, **place) for place in (of, to)]
     places = [own[0].place for own in best if own]

@@ -43,9 +43,7 @@ def _measured(
 
 
 def estimate_overhead_falls_with_context(view: View) -> claims.Estimate:
-    """Return the ratio at the longest context over that at the shortest for each size, and the same with both axes
-    exchanged; not fused.
-    """
+    """Return the ratio at the longest context over that at the shortest for each size, and with axes exchanged."""
     axes, parts = view.artifact.axes, dict[str, tuple[stats.Samples, stats.Samples]]()
     for axis, other in (("context", "size"), ("size", "context")):
         for fixed, spec in axes[other].values.items():

@@ -25,12 +25,7 @@ def ahead_of_best(view: View, metric: str, own: str, others: Sequence[str]) -> c
 
 
 def closest_step(view: View, what: str, found: Mapping[str, Samples]) -> claims.Estimate:
-    """Return the ratio of a model's numbers to those of the model before it, where that ratio is least.
-
-    Args:
-        what: the name of the numbers.
-        found: the numbers, all above 0, by seed; models in the order that a claim says.
-    """
+    """Return the least ratio of a model's numbers to those of the model before it, in the order of a claim."""
     each = [ratio(view, what, own, before, found[own], found[before]) for before, own in pairwise(found)]
     return min(each, key=_mean)
 

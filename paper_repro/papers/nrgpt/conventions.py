@@ -18,13 +18,7 @@ PRINTED = "n_params"
 
 
 def fitting(printed: str, unit: float, counts: Mapping[str, float]) -> list[str]:
-    """Return which counts print like this, rounded or truncated: 888,385 in millions prints "0.9" or "0.8".
-
-    Args:
-        printed: the digits in the paper, without the unit.
-        unit: 1e6 for millions.
-        counts: parameters by convention.
-    """
+    """Return which counts print like this, rounded or truncated: 888,385 in millions prints "0.9" or "0.8"."""
     scale = 10 ** len(printed.partition(".")[2])
     wanted, shifted = round(float(printed) * scale), {name: count * scale / unit for name, count in counts.items()}
     return [name for name, count in shifted.items() if wanted in (math.floor(count), math.floor(count + 0.5))]

@@ -99,10 +99,7 @@ def optima(view: View, size: str, model: str) -> dict[int, LearningRateOptimum]:
 def compare(view: View, quantity: str, of: str, to: str) -> claims.Estimate:
     """Compare two models at each seed's own best rate.
 
-    Args:
-        view: of a sweep.
-        quantity: ``lowest perplexity``, whose ratio is taken, or ``best rate``, whose difference is in doublings.
-        of, to: the models.
+    Of ``lowest perplexity`` the ratio is taken, of ``best rate`` the difference in doublings.
     """
     labels = [view.artifact.axes["model"].values[model].label for model in (of, to)]
     parts = {}

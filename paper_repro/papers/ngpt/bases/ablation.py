@@ -24,9 +24,7 @@ class AblationTable(table.Table):
 
 
 def with_changes(view: View) -> View:
-    """Return the view with ``loss_change`` in every finished record whose seed the default, or an ablation's first
-    setting, has finished, too.
-    """
+    """Return the view with ``loss_change`` in every finished record whose seed the first setting has finished, too."""
     axis = view.artifact.axes.get(AXIS)
     named = axis is not None and DEFAULT in axis.values
     base = view.point({AXIS: DEFAULT} if named else dict(next(iter(view.points))))

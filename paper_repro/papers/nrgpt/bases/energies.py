@@ -88,9 +88,6 @@ def falling_after_predecessors(content: bytes) -> tuple[int, int]:
     """Count the tokens that are further than ``SETTLED`` of their span from their last energy when all earlier tokens
     have settled, and those of them whose energy rises in no step from then on.
 
-    Args:
-        content: the attachment, a row for each step and token.
-
     Returns:
         How many only fall, and how many there are.
     """
