@@ -355,7 +355,7 @@ def _over_items(kind: str, of: str, to: str, parts: Mapping[str, Mapping[int, Se
     return Estimate(kind, of, to, stats.over_items(whole), kind == RATIO, unit, each, SEEDS_AND_ITEMS)
 
 
-def count(of: str, values: Mapping[str, float | None], unit: str = "") -> Estimate:
+def count(of: str, values: Mapping[str, float | None], to: str = "", unit: str = "") -> Estimate:
     """Return exact values, by the label of the part; a claim holds if all of them lie in its range."""
     known = {label: float(value) for label, value in values.items() if value is not None}
     if len(known) < len(values) or not known:
@@ -363,7 +363,7 @@ def count(of: str, values: Mapping[str, float | None], unit: str = "") -> Estima
     low, high = min(known.values()), max(known.values())
     each = tuple((label, Interval(value, value, value, 1)) for label, value in known.items())
     found = Interval((low + high) / 2, low, high, 1)
-    return Estimate(COUNT, of, "", found, False, unit, each if len(each) > 1 else (), EXACT)
+    return Estimate(COUNT, of, to, found, False, unit, each if len(each) > 1 else (), EXACT)
 
 
 def nothing(because: str) -> Estimate:

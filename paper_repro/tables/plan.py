@@ -132,8 +132,8 @@ def _refuse_twins(artifact: Artifact, cells: Sequence[PlannedCell], overrides: S
         if twin is not cell:
             words = " ".join(overrides)
             why = f"with {words}; train.py {artifact.experiment} {words} runs one cell" if words else "nothing differs"
-            places = f"{dict(twin.key)} and {dict(cell.key)} at seed {cell.seed}"
-            raise UsageError(f"{artifact.path}: {places} are the same experiment: {why}")
+            both = f"{dict(twin.key)} and {dict(cell.key)} at seed {cell.seed}"
+            raise UsageError(f"{artifact.path}: {both} are the same experiment: {why}")
 
 
 def _refuse_disagreement(artifact: Artifact, rule: Agreement, cells: Sequence[PlannedCell]) -> None:

@@ -441,7 +441,8 @@ class Table:
                 elif column.is_at(key):
                     found = column_value(self.artifact, column, point, self.view.judged(point))
                     word = on_column(column, printed, found, self.view.plan.scale.comparable)[0]
-                    row |= {"paper_std": None, **stats.columns(OWN, [found] * (found is not None)), "verdict": word}
+                    own_values = [] if found is None else [found]
+                    row |= {"paper_std": None, **stats.columns(OWN, own_values), "verdict": word}
                 else:
                     continue
                 rows.append(row)
