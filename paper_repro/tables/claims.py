@@ -260,7 +260,7 @@ class Estimate:
     @property
     def named(self) -> str:
         """Its words, for example "loss of A / loss of B, geometric mean of 6"."""
-        joined = (" / " if self.kind == RATIO else " - ").join(filter(None, (self.of, self.to)))
+        joined = (" / " if self.kind in (RATIO, COUNT) else " - ").join(filter(None, (self.of, self.to)))
         pooled = ("geometric mean" if self.logs else "mean") + f" of {len(self.parts)}"
         return f"{joined}, {pooled}" if len(self.parts) > 1 and self.kind != COUNT else joined
 
