@@ -333,6 +333,7 @@ def run_main(main: Callable[[Sequence[str]], int], arguments: Sequence[str] | No
     prepare()
     logging.basicConfig(format=FORMAT, level=logging.WARNING)
     try:
+        _check_cache()
         try:
             code = main(sys.argv[1:] if arguments is None else arguments)
         except SystemExit as end:
@@ -358,6 +359,16 @@ def run_main(main: Callable[[Sequence[str]], int], arguments: Sequence[str] | No
             return 0
         print(f"error: the output cannot be written: {error.strerror}; send it elsewhere", file=sys.stderr)
         return 1
+
+
+def _check_cache() -> None:
+    """Refuse a folder of torch's compiler that cannot be made: torch would fail when it is imported."""
+    if folder := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            message = f"TORCHINDUCTOR_CACHE_DIR={folder}: it cannot be made ({error.strerror})"
+            raise UsageError(f"{message}; give another folder, or unset it") from error
 
 
 def prepare() -> None:
