@@ -1,12 +1,10 @@
 """Figures 2c and 2d: perplexity against the number of inner steps, with each preconditioner."""
 
-import itertools
 from collections.abc import Sequence
 
 from paper_repro.papers.cem.text import PERPLEXITY, PerplexityFigure, chosen
-from paper_repro.tables import claims, plots, stats
+from paper_repro.tables import plots, stats
 from paper_repro.tables.figure import Canvas, Row
-from paper_repro.tables.view import View
 
 PRECONDITIONERS = {"none": ":", "diagonal": "--", "diagonal_low_rank": "-"}
 """The line of each."""
@@ -35,14 +33,3 @@ class StepsFigure(PerplexityFigure):
         steps = [int(self.label("steps", value)) for value in chosen(self.view, "steps")]
         axes.set(xlabel="inner steps T", ylabel=f"{self.split} perplexity", xscale="log")
         axes.set_xticks(steps, labels=[str(count) for count in steps])
-
-
-def estimate_mlp_below_llama(view: View) -> claims.Estimate:
-    """Return perplexity of CEM MLPs over Llama's, for T = 1 and 2 and each preconditioner."""
-    parts = {}
-    for size, steps, kind in itertools.product(chosen(view, "size"), ("t1", "t2"), PRECONDITIONERS):
-        own = {"size": size, "model": "mlp", "steps": steps, "preconditioner": kind}
-        llama = {"size": size, "model": "llama", "steps": "t1", "preconditioner": "none"}
-        label = view.artifact.axes["size"].values[size].label
-        parts[f"{label}, T = {steps[1]}, {kind}"] = view.samples(PERPLEXITY, own), view.samples(PERPLEXITY, llama)
-    return claims.ratio("perplexity of CEM MLP", "perplexity of Llama", parts)

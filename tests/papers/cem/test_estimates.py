@@ -80,14 +80,6 @@ def test_the_rate_is_chosen_on_validation_and_judged_on_the_items_of_the_test_sp
     assert found.interval is not None and found.interval.high > 0.5  # three items tell little
 
 
-def test_mlps_are_pooled_over_steps_and_preconditioners() -> None:
-    gain = {"t1": 0.02, "t2": 0.10}
-    made = text(lambda place: 4.0 + (place["model"] == "mlp") * gain.get(place["steps"], 9.0))
-    found = made_up.estimate(made_up.view("cem/fig2d", made), "mlp_below_llama")
-    assert found.interval is not None and found.interval.mean == pytest.approx(0.06, abs=1e-4)
-    assert len(found.parts) == 6
-
-
 def test_errors_of_regression_are_pooled_over_the_kernels() -> None:
     level = {"rbf": 0.01, "matern": 0.2, "periodic": 0.04, "rational_quadratic": 0.06, "non_stationary": 0.03}
     factor = {"plain": 1.5, "gated": 1.2, "t1": 1.0, "t2": 0.8}
