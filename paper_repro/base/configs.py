@@ -91,8 +91,8 @@ def compose_seeds(experiment: str, overrides: "Sequence[str | Override]", seeds:
     config = unresolved(experiment, parse_all(overrides))
     found = []
     for seed in seeds:
-        if seed < 0:
-            raise UsageError(f"seed {seed} is not a whole number of 0 or above")
+        if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+            raise UsageError(f"seed {seed!r} is not a whole number of 0 or above")
         if seed > LARGEST:
             raise UsageError(f"seed {seed} is above {LARGEST}, the largest that a record can hold: give a smaller one")
         try:

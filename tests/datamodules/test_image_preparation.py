@@ -314,8 +314,9 @@ def test_wrong_folders_and_words_are_answered(coco: Path, imagenet: Path) -> Non
     assert "no images in this folder" in refusal("imagenet", "--from", str(imagenet))
     assert "--on-corrupt drop: give refuse or skip" in refusal("coco", "--from", str(coco), "--on-corrupt", "drop")
     assert "--workers 0: give a whole number above 0" in refusal("coco", "--from", str(coco), "--workers", "0")
-    (coco / "cut.parquet").write_bytes(b"PAR1 and no more")
-    assert "cannot be read" in refusal("coco", "--from", str(coco))
+    (coco / "parquet").mkdir()
+    (coco / "parquet" / "cut.parquet").write_bytes(b"PAR1 and no more")
+    assert "cannot be read" in refusal("coco", "--from", str(coco / "parquet"))
 
 
 def test_prepared_images_are_read_in_batches_with_their_labels(imagenet: Path, tmp_path: Path) -> None:
