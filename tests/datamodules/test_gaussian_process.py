@@ -13,6 +13,7 @@ from paper_repro.datamodules.gaussian_process import (
     GaussianProcessData,
     Kernel,
     RandomFeatures,
+    draw_exactly,
     uniforms,
 )
 
@@ -217,3 +218,28 @@ def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> N
 def test_a_constant_training_set_is_refused() -> None:
     with pytest.raises(ValueError, match="set num_train to 2 or more"):
         GaussianProcessData(**{**SMALL, "num_train": 1, "batch_size": 1}).prepare_data()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_draws_have_zero_mean_and_the_covariance_of_the_kernel(variant: str, sampler: str) -> None:
+    """Draws over seeds, in units of the kernel's standard deviation.
+
+    The mean of n products has a standard deviation of at most sqrt((2 + 3/F) / n), the 3/F from the kurtosis of F
+    random features; five of those are allowed.
+    """
+    draws, features, points = 2_000, 32, _points(4)
+    kernel = Kernel.of(lengthscale=0.9, **VARIANTS[variant])
+
+    def draw(seed: int) -> np.ndarray:
+        if sampler == "cholesky":
+            return draw_exactly(kernel, points, seed)
+        return RandomFeatures.draw(kernel, 3, features, seed)(points)
+
+    covariance = kernel.covariance(points, points)
+    deviation = np.sqrt(np.diag(covariance))
+    values = np.stack([draw(seed) for seed in range(draws)]) / deviation
+    tolerance = 5 * math.sqrt((2 + 3 / features) / draws)
+    np.testing.assert_allclose(values.mean(0), 0, atol=5 / math.sqrt(draws))
+    np.testing.assert_allclose(values.T @ values / draws, covariance / np.outer(deviation, deviation), atol=tolerance)

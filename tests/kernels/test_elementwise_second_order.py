@@ -1,4 +1,4 @@
-"""RMSNorm and SwiGLU by hand against their definitions, to second order, by torch.func; autograd: ``test_orders``."""
+"""RMSNorm and SwiGLU by hand against their definitions, to second order, by autograd and torch.func."""
 
 from collections.abc import Callable
 
@@ -56,3 +56,14 @@ def test_a_hessian_vector_product_of_a_chain_keeps_less_than_autograd_does(name:
         torch.autograd.grad(inner.square().sum(), leaves)
 
     assert peak_bytes(lambda: step("closed_form")) < 0.6 * peak_bytes(lambda: step("reference"))
+
+
+def test_derivatives_by_hand_are_exact_to_second_order(op: tuple[Callable[..., Tensor], list[Tensor]]) -> None:
+    compute, leaves = op
+
+    def by_hand(*given: Tensor) -> Tensor:
+        return compute(*given, way="closed_form")
+
+    torch.testing.assert_close(by_hand(*leaves), compute(*leaves, way="reference"), rtol=1e-13, atol=1e-13)
+    assert torch.autograd.gradcheck(by_hand, leaves)
+    assert torch.autograd.gradgradcheck(by_hand, leaves)

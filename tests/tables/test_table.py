@@ -14,7 +14,8 @@ import pytest
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.tasks import DIVERGED, FAILED, Outcome
-from paper_repro.tables import publish, table, view
+from paper_repro.tables import plan as plans
+from paper_repro.tables import publish, spec, table, view
 from paper_repro.tables.plan import Plan
 from paper_repro.tables.spec import Column, Metric, Number, Tolerance
 from paper_repro.tables.table import ALTERED, NOT_RUN, OFF, REDUCED, REPRODUCED, Table, on_column, on_metric
@@ -321,3 +322,12 @@ def test_counted_columns_must_agree_with_the_printed_digits(
 def test_agreement_with_the_reference(own: dict[int, float], reference: dict[int, float], expected: str) -> None:
     assert table.agreement(own, reference) == expected
     assert table.agreement(reference, own) == expected
+
+
+@pytest.mark.slow
+def test_the_printed_means_of_a_shipped_table_reproduce_it_and_bear_out_its_claims(tmp_path: Path) -> None:
+    made = plans.make(spec.load("cem/table3"), "cpu")
+    synthetic.fill(tmp_path, made, synthetic.near_the_paper(made, 1e-5))
+    found = publish.table_of(view.build(made, tmp_path, None))
+    assert {found.verdict("test_rmse", point)[0] for point in found.view.points.values()} <= {"fitted", REPRODUCED}
+    assert {one.verdict for one in found.judgements if one.estimate.kind != "count"} <= {"seen here", "holds"}
