@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from paper_repro.base.configs import instantiate, locate
-from paper_repro.base.errors import STOPPING, UsageError, at_least
+from paper_repro.base.errors import STOPPING, UsageError, at_least, end_with_parent
 from paper_repro.base.identity import mix
 
 Batch = Any
@@ -134,7 +134,11 @@ class _Batches(IterableDataset[Batch]):
 
 
 def leave_signals_to_the_parent(worker: int) -> None:
-    """Ignore signals that stop a command and reach all its processes: the parent saves and ends its workers itself."""
+    """Ignore signals that stop a command and reach all its processes: the parent saves and ends its workers itself.
+
+    A worker ends with its parent, also with one that is killed while the worker starts, which torch does not notice.
+    """
+    end_with_parent()
     for name in STOPPING:
         signal.signal(name, signal.SIG_IGN)
 
