@@ -358,7 +358,7 @@ def _count_classes(labels: Any, where: str) -> int:
     if classes is not None:
         return classes
     found = set(labels[:]) - {None}
-    if not all(type(one) is int for one in found):
+    if not found or not all(type(one) is int and one >= 0 for one in found):
         raise UsageError(f"{where}: column {LABEL_COLUMN!r} holds {labels.features}, expected whole numbers from 0")
     return max(found) + 1
 
@@ -414,6 +414,12 @@ def _official_faces(known: ImageSet, path: Path) -> Source:
         found = ", ".join(str(place.relative_to(path)) for place in (partition, images) if place is not None)
         raise UsageError(f"{path}: found {found or 'neither'}, expected {known.expected}")
     names = _partition(partition)
+    listed = {name for some in names.values() for name in some}
+    if beyond := sorted(file.name for file in images.glob("*.jpg") if file.name not in listed):
+        raise UsageError(
+            f"{partition}: lists {len(listed):,} images, not {len(beyond):,} that are in {images} ({beyond[0]} ...): "
+            "get the whole split file"
+        )
     settings = {"name": "celeba", "from": "official files", "partition": sha256_of_file(partition)}
     return Source.of_files(settings, dict.fromkeys(names, images), names, shown="{name}")
 
@@ -451,13 +457,16 @@ FRAMES_AT_ONCE = 32
 class FrozenVAE:
     """Encodes frames as the mean of an AutoencoderKL's posterior, as EBT's code does for appendix D.2: not scaled.
 
-    ``vae`` is a diffusers AutoencoderKL, ``size`` is H.
+    ``vae`` is a diffusers AutoencoderKL, ``size`` is H.  UsageError: it cannot encode a frame of this size.
     """
 
     def __init__(self, vae: nn.Module, size: int) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.vae, self.size = vae.eval().requires_grad_(False).to(self.device), size
-        self.shape = self.encode(np.zeros((1, size, size, 3), np.uint8)).shape[1:]
+        try:
+            self.shape = self.encode(np.zeros((1, size, size, 3), np.uint8)).shape[1:]
+        except RuntimeError as error:
+            raise UsageError(f"the autoencoder cannot encode a frame of 3 x {size} x {size} ({error})") from error
 
     @property
     def settings(self) -> Mapping[str, Any]:

@@ -120,7 +120,7 @@ RULES: dict[str, tuple[set[str], set[str], set[str]]] = {
         {"huggingface_hub", "omegaconf", "tokenizers"},
     ),
 }
-"""Of each folder: packages, rooms of paper_repro beside ``base``, and packages that only its functions import."""
+"""What each folder may import: packages, rooms of paper_repro beside ``base``, and packages inside functions alone."""
 
 
 @pytest.mark.parametrize("folder", RULES)

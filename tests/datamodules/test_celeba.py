@@ -145,6 +145,9 @@ def test_a_line_of_the_split_file_that_is_none_is_refused(celeba: Path, line: st
 def test_what_is_no_celeba_is_refused(celeba: Path) -> None:
     path = celeba / "list_eval_partition.txt"
     lines = path.read_text().splitlines()
+    path.write_text("\n".join(lines[:-2]))
+    with pytest.raises(UsageError, match=r"lists 10 images, not 2 that are in .* \(000011.jpg"):
+        media_preparation.load_images("celeba", celeba)
     path.unlink()
     with pytest.raises(UsageError, match=r"found img_align_celeba, expected a folder with img_align_celeba/ and list"):
         media_preparation.load_images("celeba", celeba)

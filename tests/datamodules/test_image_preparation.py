@@ -182,6 +182,8 @@ def test_wrong_labels_are_named(jpegs: dict[str, list[bytes]], tmp_path: Path, m
     assert "1 of 11 images are unfit: val 1: label -1, expected 0 to 2" in message("below", number, val=[0, -1, 2, 1])
     assert "val 0: label None" in message("none", number, val=[None, 1, 2, 1])
     assert "column 'label' holds" in message("text", datasets.Value("string"), train=["a"] * 7, val=["a"] * 4)
+    assert "expected whole numbers from 0" in message("withheld", number, train=[-1] * 7)
+    assert "expected whole numbers from 0" in message("empty", number, train=[None] * 7)
     no_label = {split: some.remove_columns("label") for split, some in rows(jpegs, number).items()}
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: no_label)
     found = refusal("imagenet", "--download", "--to", str(tmp_path / "out"))
