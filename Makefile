@@ -91,7 +91,7 @@ OTHER := give one, for example: make $(or $(MAKECMDGOALS),reproduce) PYTHON=pyth
 	rm -rf .venv.part
 	"$(PYTHON)" -m venv .venv.part
 	.venv.part/bin/python -m pip install -q --no-compile -c constraints.txt torch
-	.venv.part/bin/python -m pip install -q --no-compile -c constraints.txt -e '.[images]'
+	.venv.part/bin/python -m pip install -q --no-compile -c constraints.txt -e '.[data,images,text]'
 	grep -lIs '\.venv\.part' .venv.part/bin/* .venv.part/pyvenv.cfg | xargs sed -i.part 's|\.venv\.part|.venv|g'
 	rm -rf .venv.part/bin/*.part .venv.part/pyvenv.cfg.part .venv
 	mv .venv.part .venv

@@ -19,7 +19,8 @@ if __name__ == "__main__":  # before imports that another Python lacks
 import sys
 from collections.abc import Sequence
 
-from paper_repro.base.errors import RESULTS, ROOT, UsageError, nearest, parse, run_main
+from paper_repro.base.errors import RESULTS, UsageError, nearest, parse, run_main
+from paper_repro.base.files import HOME
 
 SETTINGS = ("to", "from")
 
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         )
     from paper_repro.site.pages import build
 
-    built = build(results, Path(words.settings.get("to", str(ROOT / "site"))).expanduser())
+    built = build(results, Path(words.settings.get("to", str(HOME / "site"))).expanduser())
     for cell in built.damaged:
         print(f"damaged: the record of cell {cell}; its page is left out", file=sys.stderr)
     print(f"{built.pages:,} pages, {built.bytes / 1e6:.1f} MB: {built.folder / 'index.html'}")

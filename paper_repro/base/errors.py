@@ -24,7 +24,9 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-ROOT = Path(__file__).resolve().parents[2]
+from paper_repro.base import files
+
+ROOT = files.ROOT
 RESULTS = ROOT / "results"
 RUNS_VARIABLE = "PAPER_REPRO_RUNS"
 """The environment variable that names the folder of runs for every command that is not told another."""
@@ -35,6 +37,11 @@ STOPPED = "interrupted: what is finished is kept; the same command goes on from 
 BY_TORCHRUN, BY_SRUN = "torchrun", "srun"
 FORMAT = "%(levelname)s: %(message)s"
 _SWEEP = "train.py -m sweeps; reproduce.py takes seeds=0,1, and an artifact names values (docs/add/ablation.md)"
+EXTRAS = {
+    **{"datasets": "data", "sklearn": "images", "skimage": "images"},
+    **dict.fromkeys(("sentence_transformers", "transformers", "language_tool_python", "spellchecker"), "text"),
+}
+"""The extra that brings each package which only some commands need."""
 OUTPUT_FAILS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
 _asked: float | None = None
 TOGETHER_SECONDS = 0.3
@@ -207,7 +214,7 @@ def whole(key: str, text: str) -> int:
 
 def default_runs() -> Path:
     """Return $PAPER_REPRO_RUNS, else runs/ of the repository."""
-    return Path(os.environ.get(RUNS_VARIABLE) or ROOT / "runs").expanduser()
+    return Path(os.environ.get(RUNS_VARIABLE) or files.HOME / "runs").expanduser()
 
 
 def runs_folder(given: str | None) -> Path:
@@ -344,6 +351,11 @@ def run_main(main: Callable[[Sequence[str]], int], arguments: Sequence[str] | No
         return code
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
+        return MISUSE
+    except ModuleNotFoundError as error:
+        if (name := str(error.name).partition(".")[0]) not in EXTRAS:
+            raise
+        print(f"error: {name} is not installed: pip install 'paper-repro[{EXTRAS[name]}]'", file=sys.stderr)
         return MISUSE
     except KeyboardInterrupt:
         _ignore_signals()

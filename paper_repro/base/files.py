@@ -23,8 +23,11 @@ DIGEST_SUFFIX = ".sha256"
 PART_SUFFIX = ".part"
 _SIDECAR_BYTES = 1_000
 DATA_VARIABLE = "PAPER_REPRO_DATA"
-DATA = Path(__file__).resolve().parents[2] / "data"
-"""The last place, in the repository itself; git ignores it."""
+ROOT = Path(__file__).resolve().parents[2]
+HOME = ROOT if (ROOT / "pyproject.toml").is_file() else Path.cwd()
+"""The folder of data, runs and site: the checkout, or the current folder of a package that pip installed."""
+DATA = HOME / "data"
+"""The last place of data."""
 _SECONDS = 10
 _CODE = ("paper_repro", "kernels", "datamodules", "lightning_modules", "scripts")
 _LIBRARIES = ("constraints.txt", "pyproject.toml", "setup.py")
@@ -208,7 +211,7 @@ def places(root: str | Path | None = None) -> list[tuple[str, Path | None]]:
     named = (
         ("machine.data_root", root),
         (f"${DATA_VARIABLE}", os.environ.get(DATA_VARIABLE)),
-        ("the repository", DATA),
+        ("the repository" if HOME == ROOT else "this folder", DATA),
     )
     return [(name, Path(folder).expanduser() if folder else None) for name, folder in named]
 
@@ -246,7 +249,7 @@ def read_code_state(root: Path | None = None) -> CodeState:
 
     Changed files and new Python and YAML files below the folders of code count, and the lists of libraries.
     """
-    root = root or Path(__file__).resolve().parents[2]
+    root = root or ROOT
     if not (root / ".git").exists():
         return CodeState(None, None)
     commit = git(root, "rev-parse", "HEAD")

@@ -351,8 +351,10 @@ def _unknown(words: list[str]) -> set[str]:
 
 @functools.cache
 def _dictionary() -> Any:
-    from spellchecker import SpellChecker
-
+    try:
+        from spellchecker import SpellChecker
+    except ImportError as error:
+        raise UnavailableError(f"{error}: pip install 'paper-repro[text]'") from error
     return SpellChecker()
 
 
@@ -381,8 +383,10 @@ class LanguageTool:
     title = "GQS (LanguageTool)"
 
     def __init__(self, url: str | None = None) -> None:
-        import language_tool_python as client
-
+        try:
+            import language_tool_python as client
+        except ImportError as error:
+            raise UnavailableError(f"{error}: pip install 'paper-repro[text]'") from error
         self.url = url
         try:
             self._tool: Any = client.LanguageTool("en-US", remote_server=url)

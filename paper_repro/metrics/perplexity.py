@@ -106,9 +106,11 @@ def _bring(name: str) -> str:
 
 @functools.lru_cache(maxsize=2)
 def _load(source: str, local: bool, download: bool, device: torch.device) -> tuple[Any, Any]:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
-
+    try:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils import logging
+    except ImportError as error:
+        raise UnavailableError(f"{error}: pip install 'paper-repro[text]'") from error
     logging.disable_progress_bar()
     options = {"local_files_only": local or not download}
     try:

@@ -91,8 +91,10 @@ class PairwiseSimilarity:
 
 @lru_cache(maxsize=2)
 def _load(model: str, device: str, download: bool) -> Embed:
-    from sentence_transformers import SentenceTransformer
-
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError as error:
+        raise UnavailableError(f"{error}: pip install 'paper-repro[text]'") from error
     try:
         loaded = SentenceTransformer(model, device=device, local_files_only=not download)
     except Exception as error:  # of the hub, transformers, safetensors and json, which share no base

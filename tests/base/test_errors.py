@@ -1,7 +1,8 @@
-"""A worker that ends with the process that started it, and a folder that is not one of runs."""
+"""Starts and ends of commands, and errors that the user can mend."""
 
 import multiprocessing
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -47,3 +48,11 @@ def test_a_cache_of_the_compiler_that_cannot_be_made_is_named(
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "file" / "cache"))
     assert run_main(lambda words: pytest.fail("it was called"), []) == MISUSE
     assert f"TORCHINDUCTOR_CACHE_DIR={tmp_path}/file/cache: it cannot be made" in capsys.readouterr().err
+
+
+def test_a_package_that_only_some_commands_need_is_named_with_its_extra(capsys: pytest.CaptureFixture[str]) -> None:
+    def main(words: Sequence[str]) -> int:
+        raise ModuleNotFoundError("No module named 'datasets'", name="datasets")
+
+    assert run_main(main, []) == MISUSE
+    assert capsys.readouterr().err == "error: datasets is not installed: pip install 'paper-repro[data]'\n"
