@@ -337,54 +337,53 @@ def column_value(artifact: Artifact, column: Column, point: Point, found: Mappin
     raise UsageError(f"column '{column.title}': the config has no number under '{column.source}' at {dict(point.key)}")
 
 
-Row = dict[str, Any]
 LAST = ("seed", "metric", "value", "unit", "status", "cell", "num_parameters", "seconds", "device", "commit")
 SHORTEST = 4  # characters of an id
 
 
-def frame(
-    *artifacts: str,
-    scale: str = "cpu",
-    runs: str | Path | None = None,
-    keys: Sequence[str] = (),
-    overrides: Sequence[str] = (),
-) -> "pandas.DataFrame":
-    """Return one row for each metric of each cell that has a record.
+def frame(*artifacts: str, scale: str = "cpu", runs: str | Path | None = None) -> "pandas.DataFrame":
+    """Return one row for each metric of each cell of artifacts that has a record.
 
-    With artifacts there is a column for each of their axes, with the words of the YAML file, or numbers where every
-    value of the axis is one.  Without, all records of the folder are given, and the column ``artifacts`` names the
-    tables there that show the cell.  Further columns: seed, metric, value, unit (empty where no artifact gives one),
-    status, cell (its id), num_parameters, seconds (of training), device, commit.  A metric that a cell lacks, because
-    it diverged or could not be measured, has the value NaN; a cell that was not run has no row.
+    There is a column for each of their axes, with the words of the YAML file, or numbers where every value of the axis
+    is one; the others are those of ``LAST``: ``cell`` is the id, ``seconds`` are those of training.
+    A metric that a cell lacks, because it diverged or could not be measured, has the value NaN.
 
     Args:
-        artifacts: for example "cem/table3"; none: every record.
+        artifacts: for example "cem/table3".
         scale: of the artifacts.
         runs: the runs folder to read; None: the committed results of the repository.
-        keys: of the config, for example "optimizer.lr"; each becomes a column, None where a config has no such key.
-        overrides: those of an altered run, as given to reproduce.py.
     """
     import pandas
 
     root = RESULTS if runs is None else Path(runs).expanduser()
     if not (root / "cells").is_dir():
         raise UsageError(f"{root}: no folder cells/ in it, expected a runs folder; give runs=DIR")
-    if overrides and not artifacts:
-        raise UsageError(f"overrides={list(overrides)}: they belong to an artifact; name one")
-    found, between = list[tuple[Row, Record, dict[str, str], bool]](), list[str]()
+    rows, axes = list[dict[str, Any]](), list[str]()
     for name in artifacts:
-        plan = with_seeds_of_table(plans.make(spec.load(name), scale, None, overrides), root)
-        between += plan.artifact.axes
-        head, units = {"artifact": plan.artifact.id, "scale": plan.scale_name}, _units(plan.artifact)
-        found += [({**head, **one.place}, one.record, units, True) for one in placed(plan, root)]
-    if not artifacts:
-        found += [({"artifacts": " ".join(own)}, record, units, False) for record, own, units in _every(root)]
-    rows = [row for head, record, units, whole in found for row in _rows(head, record, keys, units, whole)]
-    known = {name for _, record, *_ in found for name in _keys(record.config)} if keys and rows else {*keys}
-    if unknown := [key for key in keys if key not in known]:
-        raise UsageError(f"keys={list(keys)}: the config of no record has '{unknown[0]}'{nearest(unknown[0], known)}")
-    first = ["artifact", "scale"] if artifacts else ["artifacts"]
-    return pandas.DataFrame(rows, columns=[*first, *dict.fromkeys(between), *keys, *LAST])
+        plan = with_seeds_of_table(plans.make(spec.load(name), scale), root)
+        axes += plan.artifact.axes
+        head = {"artifact": plan.artifact.id, "scale": plan.scale_name}
+        units = {name: metric.unit for name, metric in plan.artifact.metrics.items() if metric.measured}
+        rows += [{**head, **one.place, **row} for one in placed(plan, root) for row in _rows(one.record, units)]
+    return pandas.DataFrame(rows, columns=["artifact", "scale", *dict.fromkeys(axes), *LAST])
+
+
+def _rows(record: Record, units: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Yield a record's metrics; an unfinished one lacks those of ``units``, which are NaN."""
+    expected = units if record.status != FINISHED else ()
+    for name in dict.fromkeys([*record.metrics, *record.unavailable, *expected]) or [""]:
+        yield {
+            "seed": record.seed,
+            "metric": name,
+            "value": record.metrics.get(name, float("nan")),
+            "unit": units.get(name, ""),
+            "status": record.status,
+            "cell": record.cell,
+            "num_parameters": record.parameters,
+            "seconds": record.seconds,
+            "device": record.provenance.get("device"),
+            "commit": record.provenance.get("commit"),
+        }
 
 
 @dataclass(frozen=True)
@@ -417,20 +416,6 @@ def placed(plan: Plan, root: Path) -> list[Placed]:
     ]
 
 
-def _every(root: Path) -> Iterator[tuple[Record, list[str], dict[str, str]]]:
-    """Yield every record with the artifacts whose tables show its cell, and its metrics' units."""
-    shown: dict[str, dict[str, None]] = {}
-    for table in _tables(root):
-        for cell in table["cells"]:
-            shown.setdefault(cell, {})[table["artifact"]] = None
-    units = {name: _units(spec.load(name)) for name in {*spec.find()} & {one for own in shown.values() for one in own}}
-    for cell in cells_of(root):
-        if (found := records.find(root, cell)) is not None:
-            own = list(shown.get(cell, ()))
-            measured = {metric: unit for name in own for metric, unit in units.get(name, {}).items()}
-            yield measurements.whole(root, found), own, measured
-
-
 def _tables(root: Path) -> Iterator[dict[str, Any]]:
     """Yield the content of each table.json below ``root`` that is whole."""
     for path in sorted(root.glob("*/*/*/table.json")):
@@ -438,41 +423,6 @@ def _tables(root: Path) -> Iterator[dict[str, Any]]:
             table = json.loads(path.read_text(encoding="utf-8"))
             if isinstance(table, dict) and isinstance(table.get("cells"), dict) and "artifact" in table:
                 yield table
-
-
-def _units(artifact: Artifact) -> dict[str, str]:
-    return {name: metric.unit for name, metric in artifact.metrics.items() if metric.measured}
-
-
-def _rows(head: Row, record: Record, keys: Sequence[str], units: Mapping[str, str], whole: bool) -> Iterator[Row]:
-    """Yield a record's metrics; if ``whole``, an unfinished one lacks those of ``units``, which are NaN."""
-    expected = units if whole and record.status != FINISHED else ()
-    settings: Row = dict.fromkeys(keys)
-    for key in keys:
-        with suppress(KeyError):
-            settings[key] = configs.lookup(record.config, key)
-    for name in dict.fromkeys([*record.metrics, *record.unavailable, *expected]) or [""]:
-        yield {
-            **head,
-            **settings,
-            "seed": record.seed,
-            "metric": name,
-            "value": record.metrics.get(name, float("nan")),
-            "unit": units.get(name, ""),
-            "status": record.status,
-            "cell": record.cell,
-            "num_parameters": record.parameters,
-            "seconds": record.seconds,
-            "device": record.provenance.get("device"),
-            "commit": record.provenance.get("commit"),
-        }
-
-
-def _keys(section: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    for name, value in section.items():
-        yield f"{above}{name}"
-        if isinstance(value, Mapping):
-            yield from _keys(value, f"{above}{name}.")
 
 
 def cells_of(root: Path) -> list[str]:
