@@ -195,6 +195,16 @@ for name in {TORCH_FREE!r}:
     run(code)
 
 
+def test_every_module_can_be_imported_while_a_plan_counts_on_the_meta_device() -> None:
+    paths = [
+        path for path in files("paper_repro", *SIBLINGS) if path.stem not in ("triton", "modeling_ngpt", "__main__")
+    ]
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in paths]
+    names = [name if name.startswith("paper_repro") else f"paper_repro.{name}" for name in names]
+    code = f"import importlib, torch\nwith torch.device('meta'):\n    print(*map(importlib.import_module, {names!r}))"
+    assert run(code).count("<module") == len(names) > 100
+
+
 @pytest.mark.slow
 def test_models_and_kernels_need_torch_alone() -> None:
     paths = [path for path in files("paper_repro/models", "kernels") if path.stem != "triton"]

@@ -74,7 +74,7 @@ def shares(found: Tensor) -> list[float]:
 
 
 def _rounded(values: Iterable[float]) -> list[float]:
-    return rounded(torch.tensor(list(values), dtype=torch.float64))
+    return [float(f"{value:.5g}") for value in values]
 
 
 def _document(content: dict[str, Any]) -> bytes:
