@@ -153,7 +153,7 @@ def test_published_ids_are_found_by_their_tokens(source: dict[str, Any], tmp_pat
         if str(identity.files_of(config).get("manifest")).startswith("docstrings-"):
             assert identity.weights(record["config"], file_hashes(config)) == record["cell"]
             found += 1
-    assert found > 800
+    assert found > 600
     for path, size in zip(paths, PUBLISHED, strict=True):
         data = TokenData({"manifest": path.parent.name + "/manifest.json"}, data_root=tmp_path)
         data.prepare_data = lambda: None  # type: ignore[method-assign]  # the shards are not there
