@@ -76,7 +76,7 @@ def speedup(view: View, context: str, baseline: str) -> claims.Estimate:
 
 estimate_speedup_1k = partial(speedup, context=SHORT, baseline="gpt")
 estimate_speedup_beyond_qk_norm = partial(speedup, context=SHORT, baseline="gpt_qk")
-estimate_speedup_remains = partial(speedup, context=SHORT, baseline="gpt_scaled")  # of ngpt/initial_weights
+estimate_speedup_remains = partial(speedup, context=SHORT, baseline="gpt_scaled")
 
 
 def estimate_speedup_grows_with_context(view: View) -> claims.Estimate:
