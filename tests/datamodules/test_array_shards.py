@@ -85,10 +85,7 @@ def test_a_file_that_is_not_what_the_manifest_says_is_refused(tmp_path: Path) ->
     [
         ({"format": 2}, "manifest of format 2, expected 1: prepare the data again"),
         ({"arrays": {"pairs": {"dtype": "|O", "shape": [3]}}}, "not a manifest of shards .*an array of .O"),
-        ({"arrays": {}}, "not a manifest of shards"),
-        ({"arrays": {"triples": {"dtype": "|u1", "shape": []}}}, "KeyError.*'triples'"),
         ({"shards": [{"file": "../x", "split": "a", "pairs": 1, "sha256": ""}]}, r"a shard called '\.\./x'"),
-        ({"shards": [{"file": "x", "split": "a", "pairs": -1, "sha256": ""}]}, "a shard of .*-1"),
         ({"shards": [{"file": "x", "split": "a", "pairs": 1}]}, "KeyError.*'sha256'"),
     ],
 )

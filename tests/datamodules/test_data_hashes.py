@@ -83,24 +83,20 @@ def prepared(name: str, sources: Path, root: Path) -> tuple[dict[str, str | None
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("changed", ["torch", "numpy", "tokenizers", "python", "platform"])
 def test_data_prepared_elsewhere_give_the_same_id(
-    changed: str, name: str, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = prepared(name, sources, tmp_path / "data")
     version = importlib.metadata.version
-    if changed == "python":
-        monkeypatch.setattr(platform, "python_version", lambda: "3.12.1")
-    elif changed == "platform":
-        for what in ("platform", "system", "machine", "node"):
-            monkeypatch.setattr(platform, what, lambda *_: "Elsewhere")
-    else:
+    monkeypatch.setattr(platform, "python_version", lambda: "3.12.1")
+    for what in ("platform", "system", "machine", "node"):
+        monkeypatch.setattr(platform, what, lambda *_: "Elsewhere")
+    changed = ("torch", "numpy", "tokenizers")
+    for package in changed:
         monkeypatch.setattr(
-            importlib.import_module(changed), "__version__", torch.torch_version.TorchVersion(ELSEWHERE)
+            importlib.import_module(package), "__version__", torch.torch_version.TorchVersion(ELSEWHERE)
         )
-        monkeypatch.setattr(
-            importlib.metadata, "version", lambda asked: ELSEWHERE if asked == changed else version(asked)
-        )
+    monkeypatch.setattr(importlib.metadata, "version", lambda asked: ELSEWHERE if asked in changed else version(asked))
     moved = sources.rename(tmp_path / "another place")
     monkeypatch.setattr(sysconfig, "get_path", lambda _: str(moved / "library"))
     assert prepared(name, moved, tmp_path / "elsewhere" / "data") == here

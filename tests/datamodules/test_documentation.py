@@ -17,7 +17,7 @@ import pytest
 
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import downloads
-from paper_repro.datamodules.documentation import SPLITS, Pin, collect, english_paragraphs, read_pins, without_repeats
+from paper_repro.datamodules.documentation import Pin, collect, english_paragraphs, without_repeats
 
 RST = """
 A heading that is long enough to be taken for a sentence?
@@ -201,12 +201,6 @@ def test_a_download_that_fails_is_named_and_the_others_stay(
     with pytest.raises(UsageError, match=said):
         collect(pins, target, may_download=True)
     assert [one.name for one in target.iterdir()] == [pins[0].file]
-
-
-def test_the_pins_name_each_project_once() -> None:
-    pins = read_pins()
-    assert len({pin.project for pin in pins}) == len({pin.sha256 for pin in pins}) == len(pins)
-    assert {pin.split for pin in pins} == set(SPLITS)
 
 
 def test_files_that_are_absent_or_altered_are_refused(pins: list[Pin], tmp_path: Path) -> None:

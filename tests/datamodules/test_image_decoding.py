@@ -73,12 +73,9 @@ def test_what_has_an_rgb_image_of_the_same_colours_becomes_that() -> None:
         found, grey = CROP(content)
         assert np.array_equal(found, expected) and not grey
     grey_image = image.convert("L")
-    repeated = np.repeat(np.asarray(grey_image)[..., None], 3, axis=2)
     for one in (grey_image, Image.merge("LA", (grey_image, Image.new("L", image.size, 255)))):
         found, grey = CROP(encoded(one))
-        assert np.array_equal(found, repeated) and grey
-    found, grey = CROP(encoded(grey_image.convert("1")))
-    assert set(found.ravel().tolist()) == {0, 255} and grey
+        assert np.array_equal(found, np.repeat(np.asarray(grey_image)[..., None], 3, axis=2)) and grey
 
 
 TRANSPARENT = Image.new("RGBA", (20, 20), (1, 2, 3, 254))
@@ -90,14 +87,11 @@ NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), d
     ("content", "message"),
     [
         (encoded(TRANSPARENT), "mode RGBA, partly transparent, expected opaque"),
-        (encoded(photograph(20, 20).convert("CMYK"), "JPEG"), "mode CMYK, expected grey, palette or RGB"),
-        (encoded(Image.new("I;16", (20, 20))), "mode I;16B, 16 bits each, expected 8"),
         (png(20, 20, 16, 2, b"\x12\x34" * 60), "mode RGB;16B, 16 bits each, expected 8"),
         (encoded(FRAMES[0], "GIF", save_all=True, append_images=FRAMES[1:]), "several frames, expected one image"),
         (encoded(NOISE, "JPEG")[:-200], r"no whole image \(image file is truncated"),
         (png(9_000, 9_000, 8, 2, b"", 0), "9000x9000 pixels, expected at most 67,108,864 in all"),
         (encoded(Image.new("RGB", (1, 500_000))), "16x8000000 pixels, expected at most"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "no whole image"),
     ],
 )
 def test_what_would_change_or_cannot_be_read_is_named(content: bytes, message: str) -> None:

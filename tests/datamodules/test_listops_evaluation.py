@@ -2,38 +2,10 @@ import pytest
 import torch
 
 from paper_repro.datamodules.listops import EOS, EQUALS, FIRST_NUMBER, Item, ListOps, answers, choose, pad_left
+from paper_repro.tests.support.listops_oracle import CERTAIN, VOCABULARY, Oracle
 
 TASK = ListOps(modulus=10, num_train=200, num_test=60)
 CORPUS = TASK.generate()
-VOCABULARY = len(TASK.vocabulary)
-SURE = 200.0
-
-
-class Oracle:
-    """A causal "model" that goes on with the text of the item whose prompt stands last in the window."""
-
-    def __init__(self, items, padded=False):
-        self.texts = {tuple(item.prompt): item.tokens for item in items}
-        self.shapes = []
-        self.padded = padded
-
-    def __call__(self, ids):
-        self.shapes.append(tuple(ids.shape))
-        logits = torch.zeros(*ids.shape, VOCABULARY)
-        for row, text in enumerate(ids.tolist()):
-            for position in range(len(text)):
-                logits[row, position, self._next(text[: position + 1])] = SURE
-        return logits
-
-    def _next(self, seen):
-        start = 0
-        if self.padded:
-            start = next((at + 1 for at in range(len(seen) - 2, -1, -1) if seen[at] == EOS), 0)
-        seen = seen[start:]
-        if EQUALS not in seen:
-            return EOS
-        text = self.texts.get(tuple(seen[: seen.index(EQUALS) + 1]), [])
-        return text[len(seen)] if len(seen) < len(text) else EOS
 
 
 class Table:
@@ -53,15 +25,15 @@ def test_model_that_knows_every_text_has_accuracy_one(sampled, batch_size):
     found = answers(oracle, CORPUS.test, num_tokens=CORPUS.longest, sampled=sampled, batch_size=batch_size)
     assert found.accuracy == 1
     assert found.expected.tolist() == [item.result for item in CORPUS.test]
-    assert max(width for _, width in oracle.shapes) <= 128
+    assert max(oracle.widths) <= 128
 
 
 def test_model_that_knows_every_text_has_accuracy_one_behind_padding():
     padding = pad_left(CORPUS.test, CORPUS, seed=0)
-    oracle = Oracle(CORPUS.test, padded=True)
+    oracle = Oracle(CORPUS.test)
     found = answers(oracle, CORPUS.test, num_tokens=CORPUS.longest, padding=padding)
     assert found.accuracy == 1
-    assert {width for _, width in oracle.shapes} >= {CORPUS.longest}
+    assert CORPUS.longest in oracle.widths
 
 
 def test_accuracy_is_the_share_of_right_answers():
@@ -112,7 +84,7 @@ def test_tokens_are_drawn_from_the_softmax():
 def test_answer_without_an_end_is_the_last_token():
     def always_seven(ids):
         logits = torch.zeros(*ids.shape, VOCABULARY)
-        logits[..., FIRST_NUMBER + 7] = SURE
+        logits[..., FIRST_NUMBER + 7] = CERTAIN
         return logits
 
     found = answers(always_seven, CORPUS.test, num_tokens=5)
@@ -127,11 +99,3 @@ def test_items_are_chosen_without_repeats():
     assert choose(items, 50, seed=0) != items and len(choose(items, 50, seed=0)) == 50
     with pytest.raises(ValueError, match="count must be at most the 50 items that there are, got 51"):
         choose(items, 51, seed=0)
-
-
-def test_padding_that_cannot_be_made_and_a_context_that_is_too_short_are_refused():
-    with pytest.raises(ValueError, match="above the context of 20: give a longer context"):
-        answers(Table(), CORPUS.test[:3], num_tokens=10, context=20)
-    short = ListOps(modulus=10, num_train=1, num_test=60).generate()
-    with pytest.raises(ValueError, match=r"tokens of training text, expected .* to pad with: raise num_train"):
-        pad_left(short.test, short, seed=0)

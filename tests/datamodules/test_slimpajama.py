@@ -60,8 +60,6 @@ def test_the_sources_own_splits_are_written_in_order_and_read(corpus: Path) -> N
         texts(folder, "val", TOKENIZER) == HELD_OUT["validation"][:KEPT]
         and texts(folder, "test", TOKENIZER) == HELD_OUT["test"][:KEPT]
     )
-    totals = TokenManifest.read(folder / "manifest.json").totals()["train"]
-    assert totals == {"documents": 120, "tokens": ENDS[-1], "bytes": sum(len(text.encode()) for text in TRAIN)}
     assert prepare_data.main(["slimpajama", "--verify", "--to", str(corpus / "out")]) == 0
     data = SlimPajamaData({"manifest": "slimpajama/manifest.json"}, 4, 64, 1, data_root=corpus / "out")
     assert data.splits == ("train", "val", "test")
@@ -153,11 +151,11 @@ def test_a_download_that_broke_off_leaves_no_half_shard_and_is_finished(
 
 
 def parts(hook: Any = None, at: int = -1) -> list[Part]:
-    """Streams of the lists; the first has a hook that is called before it gives a document."""
+    """Streams of the lists; the first calls the hook before it gives document ``at``."""
 
     def read(first: int) -> Iterator[str]:
         for place in range(first, len(TRAIN)):
-            if place == at and hook is not None:
+            if place == at:
                 hook()
             yield TRAIN[place]
 
@@ -201,20 +199,6 @@ def test_a_rank_that_ends_after_the_manifest_leaves_the_folder_clean(tmp_path: P
     assert content(tmp_path / "shared") == content(tmp_path / "alone")
 
 
-def test_nothing_is_cut_before_all_blocks_are_there(tmp_path: Path) -> None:
-    write(tmp_path / "alone", Rank(), ENDS[24])
-    found: list[TokenManifest | None] = []
-
-    def val(first: int) -> Iterator[str]:
-        found.append(write(tmp_path / "shared", Rank(1, 2), ENDS[24]))
-        yield from HELD_OUT["test"][first:]
-
-    # Rank 0 has block 2 in full, as it does not know block 1, and is at the validation when rank 1 ends.
-    streams = [parts()[0], Part("val", val, BLOCK)]
-    assert write(tmp_path / "shared", Rank(0, 2), ENDS[24], streams) is not None and found == [None]
-    assert content(tmp_path / "shared") == content(tmp_path / "alone")
-
-
 def test_a_rank_that_is_missing_leaves_no_manifest_and_any_number_of_ranks_may_finish(tmp_path: Path) -> None:
     write(tmp_path / "alone", Rank(), None)
     assert write(tmp_path / "shared", Rank(1, 3), None) is None
@@ -222,14 +206,6 @@ def test_a_rank_that_is_missing_leaves_no_manifest_and_any_number_of_ranks_may_f
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "shared").glob("*.bin")}
     assert len(kept) == 4 and write(tmp_path / "shared", Rank(), None) is not None
     assert all(path.stat().st_mtime_ns == changed for path, changed in kept.items())
-    assert content(tmp_path / "shared") == content(tmp_path / "alone")
-
-
-def test_a_shard_made_again_by_another_number_of_ranks_is_the_one_that_counts(tmp_path: Path) -> None:
-    write(tmp_path / "alone", Rank(), ENDS[14])
-    write(tmp_path / "shared", Rank(1, 2), ENDS[14])  # does not know block 0 and writes block 1 in full
-    (tmp_path / "shared" / "train-00001.bin").unlink()
-    assert write(tmp_path / "shared", Rank(), ENDS[14]) is not None
     assert content(tmp_path / "shared") == content(tmp_path / "alone")
 
 
@@ -280,10 +256,10 @@ def test_the_hub_that_does_not_answer_and_the_tokenizer_that_is_absent_are_told(
         raise ConnectionError("couldn't reach the hub")
 
     monkeypatch.setattr(datasets, "load_dataset", hub)
-    own, to = ["--tokenizer", str(corpus / "tokenizer.json")], ["--to", str(corpus / "out")]
+    to = ["--to", str(corpus / "out")]
+    own = ["--tokenizer", str(corpus / "tokenizer.json")]
     assert "couldn't reach the hub" in refusal("slimpajama", "--download", *own, *to)
     assert "run: hf download hf-internal-testing/llama-tokenizer" in refusal("slimpajama", "--from", "x", *to)
-    assert "there is no such folder" in refusal("slimpajama", "--from", str(corpus / "none"), *own)
 
 
 def test_the_rank_of_the_environment_writes_its_own_blocks(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,7 +277,6 @@ def test_the_rank_of_the_environment_writes_its_own_blocks(corpus: Path, monkeyp
         ({"train.parquet": b"PAR1 and no more"}, "corpus-2"),
         ({"test.jsonl": b'{"text": "a"}\n'}, "splits test, expected one called 'train'"),
         ({"train.jsonl": b'{"body": "a"}\n' * 40}, "columns body, expected a text in one called 'text'"),
-        ({"train.jsonl": b'{"text": "a"}\n' * 16}, "split 'train' has no documents"),
     ],
 )
 def test_a_wrong_folder_is_refused(corpus: Path, files: dict[str, bytes], part: str) -> None:

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.text import TokenData
 from paper_repro.datamodules.tokenizers import END_TOKENS, ROUND_TRIP, BytePairTokenizer
 from paper_repro.scripts import prepare_data
+from paper_repro.tests.support.prepared import texts as written
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
@@ -93,35 +93,25 @@ def test_the_fingerprint_tells_fallback_and_normalizer(tokenizer: BytePairTokeni
     assert altered(lambda content: content["normalizer"]["normalizers"].pop(0)) != tokenizer.fingerprint
 
 
-def prepare(folder: Path, *words: str) -> Path:
+def prepare(folder: Path) -> Path:
     lines = [json.dumps({"text": text}) for text in DOCUMENTS]
     (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n")
     given = ["--from", str(folder / "corpus.jsonl"), "--tokenizer", str(folder / "tokenizer.json"), "--to", str(folder)]
-    assert prepare_data.main(["openwebtext", *given, *words]) == 0
+    more = ["--folder", "openwebtext-llama2", "--shard-tokens", "900"]
+    assert prepare_data.main(["openwebtext", *given, *more]) == 0
     return folder / "openwebtext-llama2"
 
 
-def test_a_prepared_corpus_is_read_in_its_ids(
-    tmp_path: Path, tokenizer: BytePairTokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import datasets
-
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+def test_a_prepared_corpus_is_read_in_its_ids(tmp_path: Path, tokenizer: BytePairTokenizer) -> None:
     (tmp_path / "tokenizer.json").write_bytes(tokenizer.to_bytes())
-    folder = prepare(tmp_path, "--folder", "openwebtext-llama2", "--shard-tokens", "900")
+    folder = prepare(tmp_path)
     assert prepare_data.main(["openwebtext", "--verify", "--folder", folder.name, "--to", str(tmp_path)]) == 0
     manifest = json.loads((folder / "manifest.json").read_bytes())
     assert manifest["tokenizer"]["end_of_text"] == 2 and len(manifest["shards"]) > 2
     size = tokenizer.vocabulary_size
     data = TokenData({"manifest": f"{folder.name}/manifest.json"}, 2, 16, 1, vocabulary_size=size, data_root=tmp_path)
     assert data.tokenizer.fingerprint == tokenizer.fingerprint == data.data_hashes()["tokenizer"]
-    found = []
-    for stream in data.streams.values():
-        ids = stream.window(0, len(stream)).astype(np.int64).tolist()
-        ends = [index for index, token in enumerate(ids) if token == 2]
-        assert ends[-1] == len(ids) - 1
-        found += [data.tokenizer.decode(ids[a + 1 : b]) for a, b in zip([-1, *ends], ends, strict=False)]
-    assert sorted(found) == sorted(DOCUMENTS)
+    assert sorted(written(folder, "train", tokenizer) + written(folder, "val", tokenizer)) == sorted(DOCUMENTS)
 
 
 def test_a_tokenizer_that_cannot_end_a_text_is_refused_before_the_corpus_is_read(tmp_path: Path) -> None:

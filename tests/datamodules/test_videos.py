@@ -27,11 +27,7 @@ def test_frames_are_found_by_their_times_also_at_a_varying_rate() -> None:
 
 def test_clips_that_cannot_be_used_say_why() -> None:
     whole = clip_of([0, 1, 2])
-    for content, reason in (
-        (b"", "no whole clip"),
-        (whole[:300], "no frame|no whole clip"),
-        (sound(), "no video stream"),
-    ):
+    for content, reason in ((whole[:300], "no frame|no whole clip"), (sound(), "no video stream")):
         with pytest.raises(UnfitError, match=reason):
             decode_clip(content)
     with pytest.raises(UnfitError, match="32 x 32 cannot be made 40 times smaller"):

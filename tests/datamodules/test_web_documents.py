@@ -11,7 +11,7 @@ import pytest
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import text_sources, tokenizers
 from paper_repro.datamodules.documents import DocumentData
-from paper_repro.datamodules.text_sources import RedPajamaFiles, is_val, sample_names
+from paper_repro.datamodules.text_sources import RedPajamaFiles, is_val
 from paper_repro.datamodules.token_shards import TokenManifest
 from paper_repro.datamodules.tokenizers import BytePairTokenizer, known
 from paper_repro.scripts import prepare_data
@@ -89,13 +89,6 @@ def test_what_is_held_out_depends_neither_on_the_tokens_nor_on_an_interruption(t
     assert written(grown, "train", TOKENIZER) == expected("train")
 
 
-def test_the_sample_of_redpajama_is_ten_files_of_each_part_in_a_mixed_order() -> None:
-    names = sample_names()
-    assert len(set(names)) == len(names) == 5 * 84 * 2 * 10
-    assert {"2014-15/0000/en_head", "2023-14/0009/it_middle"} <= set(names) and names == sample_names()
-    assert len({name[:4] for name in names[:200]}) == 10
-
-
 def serve(tmp_path: Path, name: str, texts: list[str], more: bytes = b"") -> None:
     lines = b"".join(json.dumps({"raw_content": text, "url": "x"}).encode() + b"\n" for text in texts)
     (tmp_path / "served" / f"{name}.json.gz").write_bytes(gzip.compress(lines + more))
@@ -148,12 +141,11 @@ def test_fineweb_is_streamed_from_the_hub_in_neox_ids_among_the_data(
 
 
 def test_wrong_folders_and_columns_are_answered(tmp_path: Path) -> None:
-    assert "redpajama: give --from DIR, or --download" in refusal("redpajama")
     own = ["--tokenizer", str(tmp_path / "tokenizer.json"), "--to", str(tmp_path / "out")]
     put(tmp_path / "web" / "part.jsonl", "text")
     assert "expected a text in one called 'raw_content'" in refusal("redpajama", "--from", str(tmp_path / "web"), *own)
     put(tmp_path / "few" / "part.jsonl", "text", TEXTS[:1])
-    assert "has no documents: give a larger corpus" in refusal("fineweb", "--from", str(tmp_path / "few"), *own)
+    assert "has no documents" in refusal("fineweb", "--from", str(tmp_path / "few"), *own)
     message = refusal("fineweb", "--from", str(tmp_path / "web"), "--to", str(tmp_path / "out"))
     assert message.endswith("run: hf download EleutherAI/gpt-neox-20b tokenizer.json --local-dir data/gpt-neox")
 

@@ -86,11 +86,13 @@ def test_an_exported_model_and_its_cell_are_the_trained_model(
         assert torch.equal(logits(found), logits(model))  # the same code on the same numbers
 
 
-def test_the_config_says_where_the_weights_come_from(finished: Callable[..., Any], tmp_path: Path) -> None:
-    finished("gpt")
+def test_config_and_weights_have_the_names_of_the_cell(finished: Callable[..., Any], tmp_path: Path) -> None:
+    model = finished("tied")
     export(CELL, tmp_path / "out", runs=tmp_path)
+    found = safetensors.torch.load_file(tmp_path / "out" / "model.safetensors")
+    assert {*found} == {name for name in model.state_dict() if name != "output.weight"}
     config = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert config["model"] == MODELS["gpt"] and config["cell"] == CELL and config["metrics"] == {"val_loss": 1.0}
+    assert config["model"] == MODELS["tied"] and config["cell"] == CELL and config["metrics"] == {"val_loss": 1.0}
     assert config["training"]["optimizer"]["lr"] == 0.01 and config["seed"] == 3
 
 
@@ -118,15 +120,13 @@ def test_wrong_input_is_one_line_and_nothing_is_written(
     finished: Callable[..., Any], tmp_path: Path, capsys: Any
 ) -> None:
     finished("cem")
-    to, runs = ["--to", str(tmp_path / "out")], ["--runs", str(tmp_path)]
-    assert f"did you mean '{CELL}'" in refused(["0123456789abcdee", *to, *runs], capsys)
-    text = refused([CELL, *to, *runs, "--format", "huggingface"], capsys)
-    assert "the attention CEMAttention; exported are Llama" in text
+    words = [CELL, "--to", str(tmp_path / "out"), "--runs", str(tmp_path)]
+    assert f"did you mean '{CELL}'" in refused(["0123456789abcdee", *words[1:]], capsys)
+    assert "exported are Llama" in refused([*words, "--format", "huggingface"], capsys)
     assert not (tmp_path / "out").exists()
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").touch()
-    assert "out: not empty (mine.txt lies there); give a new folder" in refused([CELL, *to, *runs], capsys)
-    assert "expected a new folder" in refused([CELL, "--to", str(tmp_path / "out" / "mine.txt"), *runs], capsys)
+    assert "out: not empty (mine.txt lies there); give a new folder" in refused(words, capsys)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
 
 
@@ -182,13 +182,6 @@ def test_a_damaged_export_is_refused(fault: str, finished: Callable[..., Any], t
     path.write_text({"config": "{", "no config": "{}"}.get(fault, json.dumps(config)))
     with pytest.raises(UsageError, match=FAULTS[fault]):
         paper_repro.load(folder)
-
-
-def test_the_weights_are_named_as_in_the_model(finished: Callable[..., Any], tmp_path: Path) -> None:
-    model = finished("tied")
-    export(CELL, tmp_path / "out", runs=tmp_path)
-    found = safetensors.torch.load_file(tmp_path / "out" / "model.safetensors")
-    assert {*found} == {name for name in model.state_dict() if name != "output.weight"}
 
 
 @pytest.mark.slow

@@ -113,10 +113,3 @@ def test_weights_that_lack_a_tensor_are_not_filled_with_random_numbers(folder: P
     save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(UsageError, match=rf"{copy}: 1 weights are missing, .*c_fc.weight.*copy the whole model anew"):
         TextPerplexity(copy)
-
-
-def test_folder_of_something_else(folder: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    (copy / "config.json").write_text("{}")
-    with pytest.raises(UsageError, match=rf"{copy}: not a causal language model that can be loaded \("):
-        TextPerplexity(copy)

@@ -14,7 +14,7 @@ from PIL import Image
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes
 from paper_repro.cells.tasks import Cell
-from paper_repro.datamodules.image_sources import Digits, Faces, Photographs
+from paper_repro.datamodules.image_sources import Digits, Photographs
 from paper_repro.datamodules.images import ImageData
 from paper_repro.lightning_modules.ebt_denoising import DiffusionDenoising, EBTDenoising
 from paper_repro.models import ebt_image as diffusion
@@ -106,11 +106,8 @@ def test_diffusion_is_measured_at_full_length_and_at_equal_evaluations() -> None
 
 
 def test_what_cannot_be_measured_is_refused() -> None:
-    for wrong in ({"passes": {"in": 1}}, {"steps": (0,)}):
-        with pytest.raises(ValueError, match=r"levels and passes|steps"):
-            Denoising(**wrong)
-    with pytest.raises(ValueError, match="time"):
-        Denoising({"in": 1000}, {"in": 1})
+    with pytest.raises(ValueError, match="levels and passes"):
+        Denoising(passes={"in": 1})
     with pytest.raises(UsageError, match="plain images"):
         PROBE.measure(module("ebt"), data(labelled=True), 0)
 
@@ -169,4 +166,3 @@ def test_probes_refuse_images_that_do_not_fit() -> None:
     other = EBTDenoising(large, OPTIMIZER, Constant(), ThinkingSettings(rule=DIRECT, num_steps=1))
     with pytest.raises(UsageError, match="multiple"):
         LinearProbe(data(labelled=True)).measure(other, data(), 0)
-    assert ImageData(Faces(), num_evaluation_images=2).source.num_classes == 0

@@ -14,7 +14,7 @@ from paper_repro.cells.tasks import Findings
 from paper_repro.probes import downstream
 from paper_repro.probes.causal_evaluator import Evaluator
 from paper_repro.probes.downstream import INSTALL, SWITCHES, Downstream, run_tasks
-from paper_repro.tests.probes.doubles import Bytes, Reciting, small_gpt
+from paper_repro.tests.probes.doubles import Bytes, Reciting, small_gpt, write_task
 
 ANSWERS = ["yes", "no", "yes", "yes", "no"]
 TASKS = {"own_words": "words", "own_endings": "endings"}
@@ -35,31 +35,16 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pytest.importorskip("lm_eval", reason="needs lm-eval: pip install 'paper-repro[eval]'")
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
     rows = [json.dumps({"question": f"Is {index} so?", "answer": word}) for index, word in enumerate(ANSWERS)]
+    words = {"doc_to_choice": ["yes", "no"], "doc_to_target": "{{['yes', 'no'].index(answer)}}"}
+    kinds: dict[str, dict[str, Any]] = {
+        "own_words": {"output_type": "multiple_choice", "metrics": ["acc", "acc_norm"], **words},
+        "own_endings": {"output_type": "loglikelihood", "doc_to_target": "{{' ' + answer}}"},
+    }
     for name, group in TASKS.items():
         folder = tmp_path / "downstream" / group
         folder.mkdir(parents=True)
         (folder / "test.jsonl").write_text("\n".join(rows))
-        metrics = ["acc", "acc_norm"] if name == "own_words" else ["acc"]
-        task: dict[str, Any] = {
-            "task": name,
-            "dataset_path": "json",
-            "dataset_kwargs": {
-                "data_files": {"test": str(folder / "test.jsonl")},
-                "cache_dir": str(tmp_path / f"cache_{group}"),
-            },
-            "test_split": "test",
-            "doc_to_text": "{{question}}",
-            "metric_list": [{"metric": key, "aggregation": "mean", "higher_is_better": True} for key in metrics],
-        }
-        if name == "own_words":
-            task |= {
-                "output_type": "multiple_choice",
-                "doc_to_choice": ["yes", "no"],
-                "doc_to_target": "{{['yes', 'no'].index(answer)}}",
-            }
-        else:
-            task |= {"output_type": "loglikelihood", "doc_to_target": "{{' ' + answer}}"}
-        (folder / f"{name}.yaml").write_text(json.dumps(task))  # JSON is YAML
+        write_task(folder, name, {"test": folder / "test.jsonl"}, doc_to_text="{{question}}", **kinds[name])
     return tmp_path
 
 
@@ -137,14 +122,11 @@ def test_without_lm_eval_everything_is_unavailable_and_no_tokenizer_is_asked_for
 
 def test_a_user_error_is_named(data: Path) -> None:
     model = Saying("?", " yes", 64)
-    with pytest.raises(UsageError, match=r"SimpleNamespace has no tokenizer; leave probes\.downstream out"):
+    with pytest.raises(UsageError, match="has no tokenizer"):
         Downstream(TASKS).measure(SimpleNamespace(model=model), SimpleNamespace(), 0)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"own_endings in .*endings has no acc_norm, only own_endings/acc"):
+    with pytest.raises(UsageError, match="has no acc_norm"):
         measured(Downstream(TASKS, ["own_endings"]), model)
     with pytest.raises(UsageError, match="lm-eval knows no task 'own_word'"):
         measured(Downstream({"own_word": "words"}), model)
-
-
-def test_a_normalized_task_that_is_not_measured_is_refused() -> None:
     with pytest.raises(ValueError, match="other"):
         Downstream(TASKS, ["other"])

@@ -24,17 +24,12 @@ def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_OFFLINE", True)
     for subject, size in SIZES.items():
-        files = {}
-        for split in ("dev", "test"):
-            files[split] = str(tmp_path / f"{subject}_{split}.jsonl")
+        files = {split: tmp_path / f"{subject}_{split}.jsonl" for split in ("dev", "test")}
+        for split, path in files.items():
             rows = doubles.questions(subject, split)[:size]
             lines = [{"question": row[0], "choices": row[1:5], "answer": "ABCD".index(row[5])} for row in rows]
-            Path(files[split]).write_text("\n".join(map(json.dumps, lines)))
-        task: dict[str, Any] = {
-            "task": f"own_{subject}",
-            "dataset_path": "json",
-            "dataset_kwargs": {"data_files": files, "cache_dir": str(tmp_path / "cache")},
-            "test_split": "test",
+            path.write_text("\n".join(map(json.dumps, lines)))
+        own: dict[str, Any] = {
             "fewshot_split": "dev",
             "fewshot_config": {"sampler": "first_n"},
             "num_fewshot": 5,
@@ -44,9 +39,8 @@ def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "doc_to_text": "{{question.strip()}}\n" + CHOICES + "\nAnswer:",
             "doc_to_choice": list("ABCD"),
             "doc_to_target": "answer",
-            "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
         }
-        (tmp_path / f"{subject}.yaml").write_text(json.dumps(task))  # JSON is YAML
+        doubles.write_task(tmp_path, f"own_{subject}", files, **own)
     return tmp_path
 
 
@@ -63,20 +57,18 @@ def test_the_harness_and_our_own_scoring_agree_on_mmlu(tasks: Path) -> None:
 
 @pytest.mark.parametrize(("written", "shown"), [(0, 0), (5, 3)])
 def test_a_task_shows_the_examples_asked_for_unless_its_file_says_none(tasks: Path, written: int, shown: int) -> None:
-    task: dict[str, Any] = json.loads((tasks / "fruit.yaml").read_text())
-    (tasks / "fruit.yaml").write_text(json.dumps({**task, "num_fewshot": written}))
+    task: dict[str, Any] = json.loads((tasks / "own_fruit.yaml").read_text())
+    (tasks / "own_fruit.yaml").write_text(json.dumps({**task, "num_fewshot": written}))
     model = Reciting("Answer:", " B", 4096)
     downstream.run_tasks(Evaluator(model, Bytes()), ["own_fruit"], 3, 1, tasks)
     assert {bytes(min(item, 255) for item in ids).count(b"Answer:") for ids in model.seen} == {shown + 1}
 
 
 def test_a_task_that_asks_for_generated_texts_is_refused(tasks: Path) -> None:
-    task: dict[str, Any] = json.loads((tasks / "fruit.yaml").read_text())
-    del task["doc_to_choice"]
-    metric = {"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}
-    task |= {"task": "own_text", "output_type": "generate_until", "doc_to_target": "D", "metric_list": [metric]}
-    (tasks / "text.yaml").write_text(json.dumps(task))
-    with pytest.raises(UsageError, match="a task asks for generated texts; only given answers are scored"):
+    files = {"test": tasks / "fruit_test.jsonl"}
+    own = {"output_type": "generate_until", "doc_to_text": "{{question}}", "doc_to_target": "D"}
+    doubles.write_task(tasks, "own_text", files, ["exact_match"], **own)
+    with pytest.raises(UsageError, match="a task asks for generated texts"):
         downstream.run_tasks(Evaluator(Reciting("?", "x", 4096), Bytes()), ["own_text"], 0, 1, tasks)
 
 

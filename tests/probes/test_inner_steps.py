@@ -70,17 +70,6 @@ def test_it_leaves_the_model_as_it_was_and_counts_parts_that_descend_only() -> N
     assert _measured(_module(rotary_attention, gated_feed_forward), InnerSteps()) == {}
 
 
-@pytest.mark.parametrize("steps", [(), (1, 1), (0,)])
-def test_wrong_numbers_of_steps_are_refused(steps: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="steps"):
-        InnerSteps(steps)
-
-
-def test_a_model_without_descents_takes_no_inner_steps() -> None:
-    with pytest.raises(ValueError, match="attention=cem or feed_forward=cem"):
-        _module(rotary_attention, gated_feed_forward).model.set_inner_steps(2)
-
-
 def test_padding_enters_neither_perplexity_nor_energies(monkeypatch: pytest.MonkeyPatch) -> None:
     module, probe = _module(ATTENTION, FEED_FORWARD), InnerSteps((2,), num_batches=2)
     whole = list(Windows().evaluation_batches("val"))

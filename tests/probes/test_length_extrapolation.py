@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.base import files
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.text import TokenData
 from paper_repro.datamodules.token_shards import write_shards
@@ -40,9 +39,7 @@ def prepare(folder: Path, splits: dict[str, list[str]], tokenizer: BytePairToken
 
 
 @pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TokenData:
-    monkeypatch.setattr(files, "DATA", tmp_path / "unused")
-    monkeypatch.delenv(files.DATA_VARIABLE, raising=False)
+def data(tmp_path: Path) -> TokenData:
     prepare(tmp_path / "corpus", {"train": TRAIN, "val": VAL})
     return TokenData({"manifest": "corpus/manifest.json"}, batch_size=2, window=WINDOW, data_root=tmp_path)
 
@@ -152,16 +149,10 @@ def test_books_of_another_tokenizer_are_refused(data: TokenData) -> None:
         measure(LengthExtrapolation(FACTORS, books=BOOKS), module_of(), data)
 
 
-@pytest.mark.parametrize("factors", [[2, 4], [1, 4, 2], [1, 2, 3]])
-def test_factors_that_do_not_share_one_set_of_tokens_are_refused(factors: list[int]) -> None:
-    with pytest.raises(ValueError, match="factors must rise from 1 and divide the last"):
-        LengthExtrapolation(factors)
-
-
 def test_what_cannot_be_measured_is_refused(data: TokenData) -> None:
-    with pytest.raises(UsageError, match=r"reads texts of 8,193 tokens, there are 2.. in all"):
+    with pytest.raises(ValueError, match="factors must rise from 1 and divide the last"):
+        LengthExtrapolation([1, 2, 3])
+    with pytest.raises(UsageError, match="reads texts of 8,193 tokens"):
         measure(LengthExtrapolation((1, 1024)), module_of(), data)
     with pytest.raises(UsageError, match="extends a RotaryLanguageModel, found Linear"):
         measure(LengthExtrapolation(), SimpleNamespace(model=torch.nn.Linear(1, 1)), data)
-    with pytest.raises(UsageError, match="needs token shards, the data are SimpleNamespace"):
-        measure(LengthExtrapolation(), module_of(), SimpleNamespace())

@@ -142,8 +142,6 @@ def test_gradients_with_other_products_are_compared(module: CETCelebA, data: Mas
     ("make", "message"),
     [
         (lambda: RelaxationTrace("long", [50], 5, step_size=0.1), "beyond the 50 steps"),
-        (lambda: Reconstructions(0), "free_steps"),
-        (lambda: EstimateOrder(betas=[0.1]), "betas must be two or more"),
         (lambda: GradientPrecision(("float16",), 5, 2, 0.01), "narrow must be one of float32, tf32, bfloat16"),
     ],
 )

@@ -9,9 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from paper_repro.base.configs import compose
-from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import FINISHED, Cell
-from paper_repro.datamodules.gaussian_process import GaussianProcessData
 from paper_repro.datamodules.sudoku import GeneratedSudoku
 from paper_repro.datamodules.sudoku_boards import check_board, propagated, puzzle
 from paper_repro.metrics.sudoku import filled
@@ -65,13 +63,6 @@ def test_boards_are_counted_by_givens_by_steps_and_by_samples() -> None:
     assert {name for name in found if "boards" not in name} == blanks
     assert set(module.asked) == {(1, 1), (2, 1), (1, 4)}
     assert accuracies(data, "test", lambda givens: filled(givens, module.answer(givens)))["boards"] == third
-
-
-def test_what_cannot_be_asked_is_refused() -> None:
-    with pytest.raises(ValueError, match="factors must be a whole number of at least 2, got 1"):
-        SudokuAccuracy(factors=(1,))
-    with pytest.raises(UsageError, match="this measures Sudoku boards, the data are GaussianProcessData"):
-        SudokuAccuracy().measure(Knows(), GaussianProcessData(num_train=200, num_test=5), seed=0)
 
 
 def test_the_floors_fill_by_rules() -> None:

@@ -11,10 +11,7 @@ import torch
 from PIL import Image
 from torch.nn import functional
 
-from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import Cell
-from paper_repro.datamodules.image_sources import Digits
-from paper_repro.datamodules.images import ImageData
 from paper_repro.datamodules.video_sources import SampleClips
 from paper_repro.datamodules.videos import VideoData
 from paper_repro.lightning_modules.ebt_video import EBTVideo, TransformerVideo
@@ -23,7 +20,6 @@ from paper_repro.probes.floors import VideoFloor, linear_frame
 from paper_repro.probes.frame_energies import FrameEnergies, cut, stopped
 from paper_repro.probes.training_flops import TrainingFlops
 from paper_repro.tests.support.reports import Recorder
-from paper_repro.training.module import PaperModule
 from paper_repro.training.schedules import Constant
 
 SIZES: dict[str, Any] = {"state_size": 16, "block_length": 5, "width": 8, "num_heads": 2, "num_layers": 1}
@@ -105,15 +101,6 @@ def test_energies_of_frames_are_those_of_the_module() -> None:
     assert energies["cut"][:3] == pytest.approx(energies["goes_on"][:3], rel=1e-5)  # the cut is not seen yet
     assert -1 <= found.metrics["energy_rank"] <= 1
     assert Image.open(io.BytesIO(found.attachments["cut.png"])).size == (24, 4)
-
-
-def test_energies_of_frames_want_an_ebt_on_clips() -> None:
-    transformer: PaperModule = TransformerVideo(LatentTransformer(**SIZES), OPTIMIZER, Constant())
-    for own, other in ((transformer, data()), (module(), ImageData(Digits()))):
-        with pytest.raises(UsageError, match="no energies of frames"):
-            FrameEnergies().measure(own, other, 0)
-    with pytest.raises(ValueError, match="num_windows"):
-        FrameEnergies(1)
 
 
 def test_the_trunks_of_both_models_on_frames_have_about_the_same_size_and_ebt_costs_more() -> None:
