@@ -16,7 +16,6 @@ from paper_repro.datamodules.sudoku_boards import (
     check_board,
     full_board,
     parse_board,
-    propagated,
     puzzle,
     solutions,
 )
@@ -75,11 +74,6 @@ def test_the_solver_counts_what_brute_force_counts(seed):
     assert sorted(solutions(board)) == sorted(expected) and expected
 
 
-def test_propagation_fills_what_has_one_digit_left_and_nothing_else():
-    board, solution = puzzle(0, 60)
-    assert propagated(board) == solution and propagated(parse_board(HARD)) == parse_board(HARD)
-
-
 @pytest.mark.parametrize("givens", [70, 45, 30, 25])
 def test_a_generated_board_has_the_givens_that_are_asked_for_and_one_solution(givens):
     for seed in range(3):
@@ -103,13 +97,6 @@ def test_givens_are_distributed_as_asked():
     counts = (data.boards("train")[:, 0] > 0).sum(1)
     assert counts.min() >= 50 and counts.max() <= 60 and len(set(counts)) > 3
     assert (data.boards("test")[:, 0] > 0).sum(1).tolist() == [40, 40, 41, 41, 42, 42]
-
-
-def test_an_epoch_sees_every_board_once():
-    data = small()
-    seen = torch.cat([data.train_batch(step)[0] for step in range(5)]).tolist()
-    boards = sorted(data.boards("train")[:, 0].tolist())
-    assert sorted(seen[:20]) == boards and sorted(seen[20:40]) == boards and seen[:20] != seen[20:40]
 
 
 def test_an_evaluation_sees_each_board_of_a_split_once_and_in_order():

@@ -51,14 +51,12 @@ def test_the_fingerprint_is_of_the_content(trained: BytePairTokenizer, tmp_path:
     path.write_bytes(trained.to_bytes())
     assert BytePairTokenizer.load(path).fingerprint == trained.fingerprint
     assert BytePairTokenizer.train(TEXTS, 300).fingerprint == trained.fingerprint
-    assert BytePairTokenizer.train(TEXTS, 270).fingerprint != trained.fingerprint
     content = json.loads(path.read_text())
     vocabulary = content["model"]["vocab"]
     first, second = (token for token, index in vocabulary.items() if index in (1, 2))
     vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
     path.write_text(json.dumps(content))
     assert BytePairTokenizer.load(path).fingerprint != trained.fingerprint
-    assert CharacterTokenizer("ab").fingerprint == CharacterTokenizer("bab").fingerprint
     assert CharacterTokenizer("ab").fingerprint != CharacterTokenizer("ac").fingerprint
 
 

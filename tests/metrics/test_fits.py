@@ -98,12 +98,6 @@ def test_gap_follows_the_delta_method():
         exponent_gap(candidate, rising)
 
 
-def test_equal_losses_leave_nothing_to_explain():
-    law = fit_power_law([1.0, 2.0, 4.0], [3.0, 3.0, 3.0])
-    assert law.exponent == 0
-    assert math.isnan(law.r_squared)
-
-
 @pytest.mark.parametrize(
     ("loss", "message"), [([3.0, 2.0], "2 points, .* at least 3"), ([3.0, math.nan, 1.0], "loss nan at compute 2")]
 )

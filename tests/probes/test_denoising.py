@@ -105,13 +105,6 @@ def test_diffusion_is_measured_at_full_length_and_at_equal_evaluations() -> None
     assert found.metrics["out_psnr_double"] == pytest.approx(float(rows["out", 6, 1]["psnr"]), rel=1e-6)
 
 
-def test_what_cannot_be_measured_is_refused() -> None:
-    with pytest.raises(ValueError, match="levels and passes"):
-        Denoising(passes={"in": 1})
-    with pytest.raises(UsageError, match="plain images"):
-        PROBE.measure(module("ebt"), data(labelled=True), 0)
-
-
 def floor(rule: str, folder: Path) -> dict[str, float]:
     section = {
         "_target_": "paper_repro.datamodules.images.ImageData",
@@ -160,6 +153,8 @@ def test_a_linear_probe_reads_features_and_floors_read_pixels_or_nothing() -> No
 
 
 def test_probes_refuse_images_that_do_not_fit() -> None:
+    with pytest.raises(UsageError, match="plain images"):
+        PROBE.measure(module("ebt"), data(labelled=True), 0)
     with pytest.raises(UsageError, match="labelled=true"):
         LinearProbe(data()).measure(module("ebt"), data(), 0)
     large = ImageEBT(**{**SIZES, "image_size": 12})

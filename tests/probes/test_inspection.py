@@ -8,12 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import Findings
 from paper_repro.lightning_modules.ngpt_speedup import NGPTSpeedup
 from paper_repro.models.llama import RotaryLanguageModel
 from paper_repro.models.ngpt import NGPT, BaselineGPT
-from paper_repro.models.nrgpt import NRGPT_H_FF1
 from paper_repro.probes import inspection
 from paper_repro.probes.inspection import (
     ATTENTION,
@@ -26,13 +24,12 @@ from paper_repro.probes.inspection import (
     counts,
     effective_scales,
     feed_forward_matrices,
-    median_condition,
     shares,
 )
 from paper_repro.training.schedules import Constant
 
 SIZES = {"vocabulary_size": 30, "block_length": 8, "width": 12, "num_heads": 2, "num_layers": 3}
-WIDTH, HEAD, HIDDEN = 12, 6, 48
+WIDTH, HEAD = 12, 6
 NO_DATA: Any = None
 
 
@@ -70,13 +67,6 @@ def test_bins_are_fixed_and_what_is_beyond_them_counts_at_the_ends() -> None:
     assert found.tolist() == [2, 1, 3]
     assert shares(found) == [0.33333, 0.16667, 0.5]
     assert counts(torch.empty(0), edges).tolist() == [0, 0, 0]
-
-
-def test_every_inspection_refuses_a_model_of_another_family() -> None:
-    model = NRGPT_H_FF1(vocabulary_size=20, block_length=8, width=8, num_heads=1, num_steps=2)
-    for probe in (Embeddings(), Matrices(), Scales()):
-        with pytest.raises(UsageError, match=r"found NRGPT_H_FF1: choose model=ngpt/gpt"):
-            measure(probe, model)
 
 
 @pytest.mark.parametrize("model", [NGPT, BaselineGPT, partial(BaselineGPT, qk_norm=True)])
@@ -226,13 +216,6 @@ def test_histograms_are_of_the_layers_asked_for_counted_from_one() -> None:
     assert found["singular"] == shares(counts(singular, document["edges"]))
 
 
-def test_a_matrix_without_full_rank_has_a_large_finite_condition_number() -> None:
-    eps = torch.finfo(torch.float64).eps
-    rank_one = torch.ones(1, 3, 5, dtype=torch.float64)
-    assert 1e15 < median_condition(rank_one) <= 1 / eps * (1 + 1e-9)
-    assert median_condition(torch.zeros(1, 3, 5, dtype=torch.float64)) == 1 / eps
-
-
 # Scales
 
 
@@ -258,12 +241,3 @@ def test_scales_are_effective_values_by_layer() -> None:
     values = torch.cat(effective_scales(model)["s_nu"])
     assert document["shares"]["s_nu"] == shares(counts(values, document["edges"]["s_nu"]))
     assert sorted(set(document["shares"]["s_nu"])) == [0.0, 0.33333, 0.66667]
-
-
-def test_models_with_fewer_scales_report_these() -> None:
-    assert measure(Scales(), build(BaselineGPT)).metrics == {}
-    assert set(measure(Scales(), build(BaselineGPT, qk_norm=True)).metrics) == {
-        "mean_s_qk",
-        "mean_abs_s_qk",
-        "sqk_spread",
-    }

@@ -51,27 +51,6 @@ def test_only_the_padded_ways_put_text_before_the_prompt(data: ListOpsData, way:
     assert 0 < max(found) <= data.corpus.longest and len(found) > 1 if "padded" in way else found == {0}
 
 
-def test_the_seed_gives_questions_and_draws_and_torch_s_generator_is_left_alone(data: ListOpsData) -> None:
-    def run(seed: int) -> tuple[dict[str, float], list[tuple[int, ...]]]:
-        module = module_of(data, "either")
-        probe = ListOpsAccuracy(["accuracy"], num_items=20, num_single_items=4)
-        before = torch.get_rng_state()
-        metrics = probe.measure(module, data, seed).metrics
-        assert torch.equal(before, torch.get_rng_state())
-        return metrics, module.model.asked
-
-    first, again, other = run(0), run(0), run(1)
-    assert first == again
-    assert set(first[1]) != set(other[1])
-    tests = {tuple(item.prompt) for item in data.corpus.test}
-    assert len(set(first[1]) & tests) <= 20 < len(tests)
-
-
-def test_only_the_ways_that_are_asked_for_are_measured(data: ListOpsData) -> None:
-    probe = ListOpsAccuracy(["accuracy_greedy"], num_items=2, num_single_items=2)
-    assert probe.measure(module_of(data), data, 0).metrics.keys() == {"accuracy_greedy"} | SINGLE
-
-
 def test_more_questions_than_there_are_are_refused(data: ListOpsData) -> None:
     with pytest.raises(UsageError, match="num_items=41, there are 40 "):
         ListOpsAccuracy(["accuracy"], num_items=41, num_single_items=1).measure(module_of(data), data, 0)

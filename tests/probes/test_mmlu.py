@@ -9,10 +9,9 @@ from pyarrow.parquet import read_table, write_table
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import DATA_VARIABLE
 from paper_repro.probes import mmlu
-from paper_repro.probes.causal_evaluator import Evaluator
-from paper_repro.probes.mmlu import MMLU, Tally
+from paper_repro.probes.mmlu import MMLU
 from paper_repro.tests.probes import doubles
-from paper_repro.tests.probes.doubles import SIZES, Bytes, Module, Reciting, Silent, Text
+from paper_repro.tests.probes.doubles import SIZES, Module, Reciting, Silent, Text
 
 COLUMNS = {"food": {"fruit": SIZES["fruit"]}, "earth": {"small_rivers": SIZES["small_rivers"]}}
 
@@ -82,10 +81,6 @@ def subjects(tmp_path: Path) -> dict[str, mmlu.Subject]:
     return mmlu.read(doubles.write_mmlu(tmp_path), SIZES)
 
 
-def right_answers(letter: str) -> dict[str, int]:
-    return {name: [row[5] for row in doubles.questions(name, "test")].count(letter) for name in SIZES}
-
-
 def test_the_prompt_is_that_of_the_original_paper() -> None:
     example = mmlu.Question("One and one?", ("1", "2", "3", "4"), 1)
     question = mmlu.Question(" Two and one?\n", ("1", "2", "3", "4"), 2)
@@ -94,15 +89,6 @@ def test_the_prompt_is_that_of_the_original_paper() -> None:
         "One and one?\nA. 1\nB. 2\nC. 3\nD. 4\nAnswer: B\n\n"
         "Two and one?\nA. 1\nB. 2\nC. 3\nD. 4\nAnswer:"
     )
-
-
-def test_silence_and_articles_count_as_answer_a_and_are_reported(subjects: dict[str, mmlu.Subject]) -> None:
-    said = {"": (1, 0), " 42 ...": (1, 0), " it was a dog": (0, 1), " A dog, then": (0, 1), " A. dog": (0, 0)}
-    for text, (fallback, article) in said.items():
-        evaluator = Evaluator(Reciting("needed.", text + "~" * 20, 4096), Bytes())
-        for name, tally in mmlu.by_generation(evaluator, subjects, num_tokens=20).items():
-            size = SIZES[name]
-            assert tally == Tally(size, right_answers("A")[name], fallback * size, article * size), text
 
 
 @pytest.mark.parametrize(

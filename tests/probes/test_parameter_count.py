@@ -3,10 +3,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from paper_repro.base.configs import instantiate
-from paper_repro.base.errors import UsageError
 from paper_repro.models import gpt, nrgpt
 from paper_repro.papers.nrgpt.conventions import fitting
 from paper_repro.probes.parameter_count import ParameterCount
@@ -54,31 +52,6 @@ def test_it_measures_from_a_config_and_leaves_the_random_numbers_alone() -> None
     assert found.metrics["paper_parameters_trainable"] == 90_496_129
     assert found.metrics["paper_parameters_untied"] == 90_496_897
     assert torch.equal(torch.get_rng_state(), state)
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        (partial(nn.Linear, 3, 4), "counts a CausalLanguageModel, found Linear"),
-    ],
-)
-def test_a_model_that_cannot_be_counted_is_refused_before_training(model: Any, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        ParameterCount(model)
-
-
-@pytest.mark.parametrize(
-    ("printed", "unit", "count", "fits"),
-    [
-        ("0.8", 1e6, 888_385, True),  # truncated
-        ("0.9", 1e6, 888_385, True),  # rounded
-        ("0.7", 1e6, 822_849, False),
-        ("125", 1e6, 124_500_000, True),
-        ("125", 1e6, 124_498_560, False),
-    ],
-)
-def test_which_counts_print_to_given_digits(printed: str, unit: float, count: int, fits: bool) -> None:
-    assert fitting(printed, unit, {"untied": count}) == (["untied"] if fits else [])
 
 
 def test_tables_1_and_2_count_gpt_tied_and_the_others_untied() -> None:

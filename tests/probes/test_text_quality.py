@@ -16,7 +16,7 @@ from paper_repro.metrics.text_scores import TextScorer
 from paper_repro.models import gpt, nrgpt
 from paper_repro.models.generation import Settle, generate
 from paper_repro.probes.text_quality import ATTACHMENT, ReferenceTexts, TextQuality, reference_text
-from paper_repro.tests.probes.doubles import Module, Silent, Text
+from paper_repro.tests.probes.doubles import Module, Text
 from paper_repro.tests.support import tiny_gpt2
 
 PROMPTS = ["\n\n", "to be", "or not", "ask"]
@@ -102,7 +102,7 @@ def test_tokens_stay_within_the_context_where_asked() -> None:
     document = json.loads(measure(small(), within_context=True).attachments[ATTACHMENT])
     lengths = [text["characters"] + (2 if text["prompt"] == "\n\n" else 0) for text in document["texts"]]
     assert lengths[1:] == [40, 40, 40] and lengths[0] <= 40
-    with pytest.raises(UsageError, match=r"'aaaa.*' has 40 tokens, the context holds 40, expected fewer: shorten it"):
+    with pytest.raises(UsageError, match="40 tokens, the context holds 40"):
         measure(small(), prompts=["a" * 40], seeds=[1], within_context=True)
 
 
@@ -118,23 +118,9 @@ def test_steps_are_reported_where_energies_settle() -> None:
         measure(small(gpt.RGPT), settle=Settle(0.02))
 
 
-def test_what_cannot_be_measured_is_refused() -> None:
-    with pytest.raises(UsageError, match="Silent has no tokenizer"):
-        measure(small(), Silent())
+def test_a_prompt_that_the_tokenizer_cannot_write_is_refused() -> None:
     with pytest.raises(UsageError, match="the character 'R'"):
         measure(small(), prompts=["ROMEO"], seeds=[1])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"choose": "best"}, "choose must be one of best_perplexity, mean"),
-        ({"perplexity_model": "./nowhere"}, "no config.json there"),
-    ],
-)
-def test_wrong_settings_are_refused_before_anything_is_trained(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        TextQuality(**{"prompts": PROMPTS, **options})
 
 
 CORPUS = "".join(f"Line {number} has words {number * 7} and {'long ' * (number % 4)}ends.\n" for number in range(200))

@@ -123,18 +123,6 @@ def test_sets_without_files_are_not_available_and_the_reason_says_how_to_get_the
     assert "validation_loss" in found.metrics
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"sets": ("nowhere",)}, "must be one of"),
-        ({"samples": (2, 4)}, "samples must have 1 among them"),
-    ],
-)
-def test_wrong_settings_are_refused(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Thinking(**given)
-
-
 UNCERTAINTY = EnergyUncertainty(("dyck-generated",), ("dyck-generated",), num_steps=4, num_texts=8, num_tokens=5)
 
 
