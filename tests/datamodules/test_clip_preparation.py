@@ -81,8 +81,7 @@ def test_every_frame_is_stored_as_the_mean_of_its_latent(
     np.testing.assert_allclose(found, expected.numpy(), rtol=2e-3, atol=1e-3)
     assert found.dtype == np.float32
     data = VideoData(source, 3, spacing=0.1, batch_size=5, num_evaluation_windows=4, data_root=folder)
-    assert data.train_batch(0).shape == data.example_batch().shape == (5, 3, 16)
-    assert data.data_hashes().keys() == {"manifest"}
+    assert data.train_batch(0).shape == (5, 3, 16) and data.data_hashes().keys() == {"manifest"}
     assert prepare_data.main([*words(clips, vae)[:1], "--verify", *words(clips, vae)[5:]]) == 0
 
 

@@ -57,35 +57,21 @@ def test_the_same_documents_give_the_same_bytes_and_they_are_verified(root: Path
 
 
 @pytest.mark.parametrize("letters", continuations.LETTERS)
-def test_the_true_text_goes_on_in_a_validation_document_and_the_others_come_from_other_documents(
-    root: Path, letters: int
-) -> None:
+def test_true_texts_go_on_in_validation_documents_and_all_answers_have_six_tokens(root: Path, letters: int) -> None:
     folder = prepare(root)
     found = rows(folder, letters)
     assert len(found) == WANTED and len({row["context"] for row in found}) == WANTED
     assert [[row["answer"] for row in found].count(index) for index in range(4)] == [WANTED // 4] * 4
-    for row in found:
-        context, choices, answer = row["context"], row["choices"], row["answer"]
-        homes = [index for index, text in enumerate(VAL) if context + choices[answer] in text]
-        assert any(index % continuations.EXAMPLE_SHARE for index in homes)
-        assert len(set(choices)) == 4
-        word = context.split()[-1]
-        assert min(len(word), 5) == letters and word.isalpha()
-    for row in rows(folder, letters, "dev"):
-        homes = [index for index, text in enumerate(VAL) if row["context"] + row["choices"][row["answer"]] in text]
-        assert any(index % continuations.EXAMPLE_SHARE == 0 for index in homes)
-
-
-def test_all_answers_have_six_tokens_and_follow_the_same_one(root: Path) -> None:
-    folder = prepare(root)
-    for letters in continuations.LETTERS:
-        for part, most in (("test", continuations.CONTEXT), ("dev", continuations.EXAMPLE_CONTEXT)):
-            for row in rows(folder, letters, part):
-                before = TOKENIZER.encode(row["context"])
-                wholes = [TOKENIZER.encode(row["context"] + text) for text in row["choices"]]
-                assert len(before) <= most
-                assert {len(ids) for ids in wholes} == {len(before) + continuations.CONTINUATION}
-                assert all(ids[: len(before)] == before for ids in wholes)
+    for part, most in (("test", continuations.CONTEXT), ("dev", continuations.EXAMPLE_CONTEXT)):
+        for row in rows(folder, letters, part):
+            context, choices = row["context"], row["choices"]
+            homes = [index for index, text in enumerate(VAL) if context + choices[row["answer"]] in text]
+            assert any((index % continuations.EXAMPLE_SHARE == 0) == (part == "dev") for index in homes)
+            word = context.split()[-1]
+            assert len(set(choices)) == 4 and min(len(word), 5) == letters and word.isalpha()
+            before, wholes = TOKENIZER.encode(context), [TOKENIZER.encode(context + text) for text in choices]
+            assert len(before) <= most and all(ids[: len(before)] == before for ids in wholes)
+            assert {len(ids) for ids in wholes} == {len(before) + continuations.CONTINUATION}
 
 
 def test_what_cannot_be_prepared_is_refused_by_name(root: Path) -> None:

@@ -118,21 +118,6 @@ def test_noise_has_its_standard_deviation_and_leaves_the_function_alone() -> Non
     assert float((noisy[1] - quiet[1]).std()) == pytest.approx(0.3, rel=0.06)
 
 
-def test_an_epoch_sees_each_row_at_most_once_in_an_order_of_its_own() -> None:
-    data = GaussianProcessData(**SMALL)
-    train, targets = next(iter(data.evaluation_batches("train")))
-    rows = {tuple(row.tolist()): float(target) for row, target in zip(train, targets, strict=True)}
-    epochs = []
-    for epoch in range(2):
-        batches = [data.train_batch(epoch * data.steps_per_epoch + index) for index in range(data.steps_per_epoch)]
-        seen = [tuple(row.tolist()) for inputs, _ in batches for row in inputs]
-        values = [float(value) for _, batch in batches for value in batch]
-        assert len(set(seen)) == len(seen) == 40
-        assert [rows[row] for row in seen] == values
-        epochs.append(seen)
-    assert epochs[0] != epochs[1]
-
-
 @pytest.mark.parametrize("damaged", [False, True])
 def test_cache_gives_the_same_data_without_drawing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool
@@ -162,21 +147,6 @@ def test_cache_tells_apart_every_argument_of_the_draw(tmp_path: Path) -> None:
     for name, value in changes.items():
         GaussianProcessData(cache=tmp_path, **{**SMALL, name: value}).prepare_data()
     assert len(list(tmp_path.glob("*.npz"))) == len(changes)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"kernel": "mattern"}, r"kernel must be one of .* got 'mattern' \(did you mean 'matern'"),
-        ({"kernel": "matern", "smoothness": 2.0}, r"smoothness must be one of \(0.5, 1.5, 2.5\), got 2.0"),
-        ({"batch_size": 51}, r"batch_size must be at most num_train \(50\), got 51"),
-        ({"sampler": "cholesky"}, "num_features=40 has no effect with sampler='cholesky'"),
-        ({"input_range": (1.0, -1.0)}, "input_range must be two numbers, the lower first"),
-    ],
-)
-def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        GaussianProcessData(**{**SMALL, **options})
 
 
 @pytest.mark.slow

@@ -4,8 +4,20 @@ from functools import lru_cache
 import pytest
 import torch
 
-from paper_repro.datamodules.listops import EOS, Corpus, ListOps, ListOpsData
+from paper_repro.datamodules.listops import (
+    EOS,
+    EQUALS,
+    FIRST_NUMBER,
+    Corpus,
+    Item,
+    ListOps,
+    ListOpsData,
+    answers,
+    choose,
+    pad_left,
+)
 from paper_repro.tests.support import golden
+from paper_repro.tests.support.listops_oracle import CERTAIN, VOCABULARY, Oracle
 
 SMALL = ListOps(modulus=10, num_train=300, num_test=20)
 
@@ -140,19 +152,85 @@ def test_batches_are_windows_of_the_stream_and_its_next_tokens(data):
             assert {tuple(row.tolist()) for row in rows} <= windows[split]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"modulus": 2}, "modulus must be a whole number of at least 3, got 2"),
-        ({"functions": "max"}, "functions must be a list of names"),
-        ({"functions": ("mx",)}, r"functions must be one of .* got 'mx' \(did you mean 'max'\?\)"),
-    ],
-)
-def test_wrong_settings_are_refused_by_name(options, message):
-    with pytest.raises(ValueError, match=message):
-        ListOps(**options)
-
-
 def test_window_longer_than_the_stream_is_refused():
     with pytest.raises(ValueError, match="give a smaller"):
         ListOpsData(ListOps(modulus=10, num_train=20, num_test=2), window=128).train_batch(0)
+
+
+TASK = ListOps(modulus=10, num_train=200, num_test=60)
+CORPUS = TASK.generate()
+
+
+class Table:
+    """Logits that only the last token decides, from a fixed random table."""
+
+    def __init__(self, seed=0, scale=1.0):
+        self.table = scale * torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(seed))
+
+    def __call__(self, ids):
+        return self.table[ids]
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+@pytest.mark.parametrize("batch_size", [1, 7, 100])
+def test_model_that_knows_every_text_has_accuracy_one(sampled, batch_size):
+    oracle = Oracle(CORPUS.test)
+    found = answers(oracle, CORPUS.test, num_tokens=CORPUS.longest, sampled=sampled, batch_size=batch_size)
+    assert found.accuracy == 1
+    assert found.expected.tolist() == [item.result for item in CORPUS.test]
+    assert max(oracle.widths) <= 128
+
+
+def test_padding_is_real_text_that_ends_a_sample_and_fills_to_the_longest():
+    stream = " ".join(str(token) for item in CORPUS.train for token in item.tokens) + " "
+    padding = pad_left(CORPUS.test, CORPUS, seed=1)
+    for some, item in zip(padding, CORPUS.test, strict=True):
+        assert len(some) + len(item.prompt) == CORPUS.longest
+        assert some[-1] == EOS
+        assert " ".join(map(str, some)) + " " in stream
+    assert padding == pad_left(CORPUS.test, CORPUS, seed=1) != pad_left(CORPUS.test, CORPUS, seed=2)
+
+
+def test_answers_depend_on_the_seed_and_neither_on_batches_nor_on_the_other_items():
+    options = {"num_tokens": 30, "seed": 5}
+    whole = answers(Table(), CORPUS.test, **options).given
+    assert torch.equal(whole, answers(Table(), CORPUS.test, batch_size=7, **options).given)
+    assert torch.equal(whole[:9], answers(Table(), CORPUS.test[:9], **options).given)
+    assert not torch.equal(whole, answers(Table(), CORPUS.test, num_tokens=30, seed=6).given)
+    greedy = [answers(Table(), CORPUS.test, num_tokens=30, sampled=False, seed=seed).given for seed in (1, 2)]
+    assert torch.equal(*greedy)
+
+
+def test_tokens_are_drawn_from_the_softmax():
+    """All prompts end with "=": the first token is drawn 20,000 times from one distribution."""
+    item = CORPUS.test[0]
+    table = Table(scale=1.5)
+    probabilities = table.table[EQUALS].softmax(0)
+    found = answers(table, [item] * 20_000, num_tokens=1, batch_size=20_000)
+    counts = torch.bincount(found.given, minlength=VOCABULARY).double()
+    # an end of sequence drawn at once leaves "=" as the answer
+    expected = probabilities.double() * 20_000
+    expected[EQUALS] += expected[EOS]
+    expected[EOS] = 0
+    # five standard deviations of each count, with a fixed seed
+    assert bool(((counts - expected).abs() <= 5 * expected.sqrt() + 1e-9).all())
+
+
+def test_answer_without_an_end_is_the_last_token():
+    def always_seven(ids):
+        logits = torch.zeros(*ids.shape, VOCABULARY)
+        logits[..., FIRST_NUMBER + 7] = CERTAIN
+        return logits
+
+    found = answers(always_seven, CORPUS.test, num_tokens=5)
+    assert set(found.given.tolist()) == {FIRST_NUMBER + 7}
+
+
+def test_items_are_chosen_without_repeats():
+    items = [Item([FIRST_NUMBER, EQUALS, number, EOS]) for number in range(50)]
+    chosen = choose(items, 20, seed=0)
+    assert len({item.result for item in chosen}) == 20
+    assert chosen == choose(items, 20, seed=0) != choose(items, 20, seed=1)
+    assert choose(items, 50, seed=0) != items and len(choose(items, 50, seed=0)) == 50
+    with pytest.raises(ValueError, match="count must be at most the 50 items that there are, got 51"):
+        choose(items, 51, seed=0)

@@ -11,7 +11,6 @@ from paper_repro.datamodules import sudoku
 from paper_repro.datamodules.sudoku import GeneratedSudoku, SATNetAndRRN, read_rrn, read_satnet, symmetric
 from paper_repro.datamodules.sudoku_boards import (
     CELLS,
-    FEWEST_GIVENS,
     UNITS,
     check_board,
     full_board,
@@ -140,18 +139,6 @@ def test_boards_without_and_with_two_solutions_are_refused():
     unsolvable = "123456780" + "000000009" + "0" * 63
     assert "no digits fill its blanks by the rules" in said_of(lambda: check_board(parse_board(unsolvable)))
     assert "more than one solution" in said_of(lambda: check_board(parse_board("." + HARD[1:])))
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"train_givens": [FEWEST_GIVENS - 1, 40]}, "train_givens must be a whole number of at least 23, got 22"),
-        ({"test_givens": [40, 82]}, "test_givens must be a whole number up to 81, got 82"),
-    ],
-)
-def test_arguments_out_of_range_are_refused(options, said):
-    with pytest.raises(ValueError, match=said):
-        small(**options)
 
 
 @pytest.fixture

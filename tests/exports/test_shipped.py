@@ -149,13 +149,6 @@ def test_what_is_pushed_is_loaded_from_the_hub(hub: Hub, capsys: Any) -> None:
     assert found.tokenizer.fingerprint == own.tokenizer.fingerprint
 
 
-def test_an_upload_has_the_format_and_the_dtype_that_are_asked_for(hub: Hub) -> None:
-    assert run_main(main, ["gpt", "--to", "hf://me/half", "--dtype", "float16"]) == 0
-    assert run_main(main, ["llama", "--to", "hf://me/theirs", "--format", "huggingface"]) == 0
-    assert json.loads((hub.folder / "me/half" / CONFIG).read_text())["dtype"] == "float16"
-    assert json.loads((hub.folder / "me/theirs" / CONFIG).read_text())["architectures"] == ["LlamaForCausalLM"]
-
-
 def changed(tmp_path: Path, file: str, change: Any) -> Path:
     shutil.copytree(SHIPPED / "gpt", tmp_path / "gpt")
     content = json.loads((tmp_path / "gpt" / file).read_text())

@@ -79,8 +79,7 @@ def test_an_exported_model_and_its_cell_are_the_trained_model(
     files = ["README.md", "config.json", "model.safetensors"]  # no vocabulary: the data are not here
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == files
     assert {path.parent for path in written} == {tmp_path / "out"}
-    places = [tmp_path / "out", tmp_path / "cells" / CELL, CELL, CELL[:6]]
-    for place in places:
+    for place in (tmp_path / "out", tmp_path / "cells" / CELL, CELL, CELL[:6]):
         found = paper_repro.load(place, runs=tmp_path)
         assert type(found) is type(model) and not found.training
         assert torch.equal(logits(found), logits(model))  # the same code on the same numbers

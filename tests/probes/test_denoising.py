@@ -59,17 +59,6 @@ def rows_of(found: Any) -> dict[tuple[str, int, int], dict[str, str]]:
     return {(row["level"], int(row["steps"]), int(row["passes"])): row for row in rows}
 
 
-def test_noise_is_the_same_for_every_batch_size_of_training_and_another_at_each_level() -> None:
-    one, two = (torch.cat([noised for _, noised in noised_batches(data(seed=seed), 99)]) for seed in (0, 1))
-    assert torch.equal(one, two)
-    images, noised = next(noised_batches(data(), 99))
-    noise = (noised - diffusion.signal(99) * images) / diffusion.noise_std(99)
-    assert abs(float(noise.std()) - 1) < 0.1
-    images, noised = next(noised_batches(data(), 199))
-    again = (noised - diffusion.signal(199) * images) / diffusion.noise_std(199)
-    assert abs(float((noise * again).mean())) < 0.2
-
-
 @pytest.mark.parametrize("steps", [1, 2])
 def test_ebt_is_measured_after_each_pass(steps: int) -> None:
     own = module("ebt", steps)

@@ -204,18 +204,6 @@ def test_a_slice_is_what_one_head_computes_with() -> None:
     torch.testing.assert_close(feed_forward(x), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_histograms_are_of_the_layers_asked_for_counted_from_one() -> None:
-    model = build(BaselineGPT)
-    plant(model, 2, 8.0)
-    document = content(measure(Matrices([3, 4]), model))
-    assert list(document["layers"]) == ["3"]  # there is no fourth
-    found = document["layers"]["3"]["query"]
-    weight = branches(model)[2][0].query_key_value.weight.detach().double()[:WIDTH]
-    assert found["norms"] == shares(counts(weight.norm(dim=1), document["edges"]))
-    singular = torch.cat([torch.linspace(1.0, largest, HEAD) for largest in (8.0, 24.0)])
-    assert found["singular"] == shares(counts(singular, document["edges"]))
-
-
 # Scales
 
 

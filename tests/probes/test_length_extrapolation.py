@@ -15,6 +15,7 @@ from paper_repro.datamodules.token_shards import write_shards
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.lightning_modules.ngpt_speedup import NGPTSpeedup
 from paper_repro.models.ngpt import NGPT, BaselineGPT
+from paper_repro.probes.item_losses import ItemLosses
 from paper_repro.probes.length_extrapolation import LengthExtrapolation
 from paper_repro.training.schedules import Constant
 
@@ -119,7 +120,7 @@ def test_books_of_the_data_s_tokenizer_take_the_place_of_its_validation_split(da
     lacking = measure(probe, module_of(), data)
     assert not lacking.metrics
     reason = lacking.unavailable["perplexity_x2"]
-    assert reason.startswith("needs pg19: ") and "pg19 --download --folder books --tokenizer" in reason
+    assert reason.startswith("needs pg19: ") and "--folder books --tokenizer" in reason
     assert data.data_root is not None
     books = [_document(LONG * 10, random.Random(7))]
     prepare(Path(data.data_root) / "books", {"test": books})
@@ -146,3 +147,15 @@ def test_books_of_another_tokenizer_are_refused(data: TokenData) -> None:
 def test_too_short_a_text_is_refused(data: TokenData) -> None:
     with pytest.raises(UsageError, match="reads texts of 8,193 tokens"):
         measure(LengthExtrapolation((1, 1024)), module_of(), data)
+
+
+def test_the_losses_of_the_batches_of_a_split_are_kept_in_order_and_average_to_its_loss(tmp_path: Path) -> None:
+    prepare(tmp_path / "corpus", {"train": TRAIN, "val": VAL, "test": TRAIN[:2]})
+    manifest, module = {"manifest": "corpus/manifest.json"}, module_of()
+    data = TokenData(manifest, 2, WINDOW, num_evaluation_batches=None, test=True, data_root=tmp_path)
+    found = ItemLosses().measure(module, data, 0)
+    losses = json.loads(found.attachments["test_losses.json"])["losses"]
+    sizes = [following.numel() for _, following in data.evaluation_batches("test")]
+    assert len(losses) == len(sizes) == found.metrics["test_items"] > 3 and len(set(losses)) == len(losses)
+    mean = sum(loss * size for loss, size in zip(losses, sizes, strict=True)) / sum(sizes)
+    assert mean == pytest.approx(module.evaluate(data)["test_loss"], rel=1e-5)

@@ -11,7 +11,8 @@ from paper_repro.base.errors import UsageError
 
 RELAXED = {"name": "long", "free_steps": 5, "step_size": 0.1}
 GPT = {"_target_": "paper_repro.models.gpt.GPT", "_partial_": True, "vocabulary_size": 65}
-BOARDS = {"_target_": "paper_repro.models.ebt_sudoku.SudokuEBT", "_partial_": True, "width": 8, "num_heads": 2}
+SIZES = {"width": 8, "num_heads": 2, "num_layers": 1}
+BOARDS = {"_target_": "paper_repro.models.ebt_sudoku.SudokuEBT", "_partial_": True, **SIZES}
 PROMPT = {"prompts": ["a"], "seeds": [1]}
 
 

@@ -112,10 +112,8 @@ def test_texts_and_samples_follow_from_set_and_seed(data: DocumentData) -> None:
 
 
 def test_sets_without_files_are_not_available_and_the_reason_says_how_to_get_them(
-    data: DocumentData, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    data: DocumentData,
 ) -> None:
-    monkeypatch.setattr("paper_repro.base.files.DATA", tmp_path / "nowhere")
-    monkeypatch.delenv("PAPER_REPRO_DATA", raising=False)
     probe = Thinking(("validation", "squad"), (2,), (1,), num_texts=2)
     found = findings(probe, ebt_module(num_steps=2), data)
     assert set(found.unavailable) == {f"squad_{kind}" for kind in ("loss", "first_loss", "longer_loss", "best_loss")}

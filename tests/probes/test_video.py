@@ -54,15 +54,11 @@ def floor(rule: str, **settings: Any) -> dict[str, float]:
 
 
 @pytest.mark.slow
-def test_the_last_frame_again_is_the_loss_of_a_clip_that_moves() -> None:
-    windows = torch.cat([*data().evaluation_batches("test")])
+def test_the_last_frame_is_the_loss_of_a_clip_that_moves_and_a_linear_map_is_better_where_it_was_fitted() -> None:
+    clips = data()
+    windows = torch.cat([*clips.evaluation_batches("test")])
     expected = float(functional.smooth_l1_loss(windows[:, :-1], windows[:, 1:]))
     assert floor("last_frame")["test_loss"] == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.slow
-def test_a_linear_map_is_better_on_what_it_was_fitted_to() -> None:
-    clips = data()
     first = [clips.train_batch(step) for step in range(16)]
     predict = linear_frame(clips, 16)
     fitted, kept = (
