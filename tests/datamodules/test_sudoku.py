@@ -9,15 +9,7 @@ import torch
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import sudoku
 from paper_repro.datamodules.sudoku import GeneratedSudoku, SATNetAndRRN, read_rrn, read_satnet, symmetric
-from paper_repro.datamodules.sudoku_boards import (
-    CELLS,
-    UNITS,
-    check_board,
-    full_board,
-    parse_board,
-    puzzle,
-    solutions,
-)
+from paper_repro.datamodules.sudoku_boards import CELLS, UNITS, check_board, full_board, parse_board, puzzle, solutions
 from paper_repro.metrics.sudoku import solved
 from paper_repro.scripts import prepare_data
 from paper_repro.tests.support.prepared import refusal
@@ -96,14 +88,6 @@ def test_givens_are_distributed_as_asked():
     counts = (data.boards("train")[:, 0] > 0).sum(1)
     assert counts.min() >= 50 and counts.max() <= 60 and len(set(counts)) > 3
     assert (data.boards("test")[:, 0] > 0).sum(1).tolist() == [40, 40, 41, 41, 42, 42]
-
-
-def test_an_evaluation_sees_each_board_of_a_split_once_and_in_order():
-    data = small(evaluation_batch_size=4, augment=True)
-    batches = list(data.evaluation_batches("test"))
-    assert [len(givens) for givens, _ in batches] == [4, 2]
-    found = np.stack([torch.cat([batch[part] for batch in batches]).numpy() for part in range(2)], 1)
-    assert (found == data.boards("test")).all()
 
 
 def test_symmetries_keep_the_rules_the_givens_and_the_number_of_solutions():

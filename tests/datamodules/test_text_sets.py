@@ -11,15 +11,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import IGNORED
 from paper_repro.datamodules import text_sets
 from paper_repro.datamodules.listops import ListOps
-from paper_repro.datamodules.text_sets import (
-    DYCK_PROMPT,
-    SOURCES,
-    TextSet,
-    dyck_pair,
-    dyck_texts,
-    functions,
-    passages,
-)
+from paper_repro.datamodules.text_sets import DYCK_PROMPT, SOURCES, TextSet, dyck_pair, dyck_texts, functions, passages
 from paper_repro.datamodules.tokenizers import BytePairTokenizer, CharacterTokenizer
 
 TOKENIZER = BytePairTokenizer.train(["Question: what is it?\nAnswer: this"], 260)

@@ -3,7 +3,7 @@ import json
 from email.message import Message
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 from urllib.error import HTTPError
 
 import pytest
@@ -108,27 +108,6 @@ def test_redpajama_is_streamed_from_its_publisher_past_missing_and_broken_files(
     assert source["from"] == "togethercomputer/RedPajama-Data-V2, sample-100B"
     rows = RedPajamaFiles([f"{name}.json.gz" for name in "abcd"])
     assert [row["raw_content"] for row in rows.skip(45)] == TEXTS[45:]
-
-
-def test_fineweb_is_streamed_from_the_hub_in_neox_ids_among_the_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import datasets
-
-    put(tmp_path / "web" / "part.jsonl", "text")
-    load, asked = datasets.load_dataset, []
-
-    def hub(*names: str, **options: Any) -> Any:
-        asked.append((names, options))
-        return load(str(tmp_path / "web"), streaming=True)
-
-    monkeypatch.setattr(datasets, "load_dataset", hub)
-    words = ["fineweb", "--download", "--to", str(tmp_path / "out")]
-    (tmp_path / "out" / "gpt-neox").mkdir(parents=True)
-    (tmp_path / "out" / "gpt-neox" / "tokenizer.json").write_bytes(TOKENIZER.to_bytes())
-    assert prepare_data.main(words) == 0
-    assert asked == [(("HuggingFaceFW/fineweb",), {"name": "sample-100BT", "streaming": True})]
-    assert written(tmp_path / "out" / "fineweb", "train", TOKENIZER) == expected("train")
 
 
 def test_wrong_folders_and_columns_are_answered(tmp_path: Path) -> None:

@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 from scipy.interpolate import Akima1DInterpolator
 from scipy.stats import linregress, t
 
-from paper_repro.metrics.fits import (
-    exponent_gap,
-    fit_line,
-    fit_power_law,
-    optimal_learning_rate,
-    transition,
-)
+from paper_repro.metrics.fits import exponent_gap, fit_line, fit_power_law, optimal_learning_rate, transition
 
 XS, YS = [1.0, 2.0, 4.0, 7.0], [2.0, 1.0, 5.0, 6.5]
 

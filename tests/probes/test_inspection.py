@@ -120,14 +120,6 @@ def test_norms_eigenvalues_and_dot_products_of_a_known_table() -> None:
     assert document["out"]["norms"] == expected
 
 
-def test_pairs_are_the_same_whatever_the_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = build()
-    whole = measure(Embeddings(), model).attachments
-    for chunk in (1, 7, 29, 30):
-        monkeypatch.setattr(inspection, "CHUNK", chunk)
-        assert measure(Embeddings(), model).attachments == whole
-
-
 def test_a_large_table_is_sampled_by_pairs_of_distinct_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(BaselineGPT)
     monkeypatch.setattr(inspection, "PAIR_CHUNK", 300)

@@ -173,11 +173,6 @@ def test_a_model_whose_weights_are_no_numbers_has_no_number_anywhere(make: Any, 
     assert found.metrics and all(map(math.isnan, found.metrics.values())), found.metrics
 
 
-def test_of_several_landscapes_the_trained_steps_are_taken(data: DocumentData) -> None:
-    found = uncertain(UNCERTAINTY, ebt_module(2, num_steps=2), data)
-    assert [len(text["energies"]) for text in json.loads(found.attachments["token_energies.json"])["texts"]] == [3, 3]
-
-
 def test_fewer_steps_than_in_training_are_refused(data: DocumentData) -> None:
     with pytest.raises(UsageError, match="num_steps=4 is fewer than the 6 steps of training"):
         uncertain(UNCERTAINTY, ebt_module(num_steps=6), data)
