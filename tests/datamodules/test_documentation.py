@@ -153,14 +153,6 @@ def index(pins: list[Pin], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> d
     return content
 
 
-def test_what_is_absent_is_downloaded_once(pins: list[Pin], index: dict[str, bytes], tmp_path: Path) -> None:
-    target = tmp_path / "fresh"
-    found = collect(pins, target, may_download=True)
-    assert found == collect(pins, tmp_path / "sources", may_download=False)
-    index.clear()
-    assert collect(pins, target, may_download=True) == found
-
-
 @pytest.mark.parametrize(
     ("wrong", "said"), [("gone", "did not arrive"), ("other hash", "has no two-2.0.zip"), ("other content", "expected")]
 )

@@ -9,7 +9,6 @@ import torch
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import IGNORED
-from paper_repro.datamodules import text_sets
 from paper_repro.datamodules.listops import ListOps
 from paper_repro.datamodules.text_sets import DYCK_PROMPT, SOURCES, TextSet, dyck_pair, dyck_texts, functions, passages
 from paper_repro.datamodules.tokenizers import BytePairTokenizer, CharacterTokenizer
@@ -136,23 +135,6 @@ class A:
     assert text.startswith("async def kept(self):\n    # One.\n") and text.endswith("return a + b + c")
     found = TextSet("python", 50).texts()
     assert len(found) == 50 and all(re.match(r"(async )?def ", text) for text in found)
-
-
-def test_a_cache_keeps_the_functions_and_is_made_anew_when_a_file_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    library = tmp_path / "library"
-    library.mkdir()
-    monkeypatch.setattr(text_sets.sysconfig, "get_path", lambda name: str(library))
-    body = "".join(f"    x{line} = {line}\n" for line in range(6))
-    for number in (1, 2):
-        (library / f"{number}.py").write_text(f"def function():\n{body}    return {number}\n")
-        found = []
-        for _ in range(2):
-            text_sets._standard_functions.cache_clear()  # as a new process has it
-            found.append(TextSet("python", cache=tmp_path / "cache").texts())
-        assert found[0] == found[1] and len(found[0]) == number
-    text_sets._standard_functions.cache_clear()
 
 
 def test_shakespeare_is_cut_into_passages_of_whole_speeches(tmp_path: Path) -> None:

@@ -65,21 +65,6 @@ def test_a_model_that_says_yes_gets_the_share_of_yes(data: Path) -> None:
     assert found.unavailable == {} and found.attachments == {}
 
 
-def test_the_scores_are_the_harness_own_and_the_mean_is_theirs(data: Path) -> None:
-    model = small_gpt(block_length=10)
-    found = measured(Downstream(TASKS, limit=4), model).metrics
-    evaluator = Evaluator(model, Bytes())
-    own = {
-        name: run_tasks(evaluator, [name], 0, 4, data / "downstream" / group)[f"{name}/acc"]
-        for name, group in TASKS.items()
-    }
-    assert {name: found[name] for name in TASKS} == pytest.approx({name: 100 * own[name] for name in TASKS}, abs=1e-9)
-    assert found["downstream_mean"] == pytest.approx(50 * sum(own.values()), abs=1e-9)
-    assert evaluator.num_requests == 4 * 2 + 4
-    assert evaluator.num_cropped > 0
-    assert found["downstream_cropped"] == pytest.approx(100 * evaluator.num_cropped / evaluator.num_requests)
-
-
 def test_a_task_without_its_data_is_unavailable_and_so_is_the_mean(data: Path) -> None:
     (data / "downstream" / "endings" / "test.jsonl").unlink()
     found = measured(Downstream(TASKS, ["own_words"]), Saying("?", " yes", 64))

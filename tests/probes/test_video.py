@@ -14,11 +14,10 @@ from torch.nn import functional
 from paper_repro.cells.tasks import Cell
 from paper_repro.datamodules.video_sources import SampleClips
 from paper_repro.datamodules.videos import VideoData
-from paper_repro.lightning_modules.ebt_video import EBTVideo, TransformerVideo
-from paper_repro.models.ebt import DIRECT, LatentEBT, LatentTransformer, ThinkingSettings
+from paper_repro.lightning_modules.ebt_video import EBTVideo
+from paper_repro.models.ebt import DIRECT, LatentEBT, ThinkingSettings
 from paper_repro.probes.floors import VideoFloor, linear_frame
 from paper_repro.probes.frame_energies import FrameEnergies, cut, stopped
-from paper_repro.probes.training_flops import TrainingFlops
 from paper_repro.tests.support.reports import Recorder
 from paper_repro.training.schedules import Constant
 
@@ -97,11 +96,3 @@ def test_energies_of_frames_are_those_of_the_module() -> None:
     assert energies["cut"][:3] == pytest.approx(energies["goes_on"][:3], rel=1e-5)  # the cut is not seen yet
     assert -1 <= found.metrics["energy_rank"] <= 1
     assert Image.open(io.BytesIO(found.attachments["cut.png"])).size == (24, 4)
-
-
-def test_the_trunks_of_both_models_on_frames_have_about_the_same_size_and_ebt_costs_more() -> None:
-    ebt = TrainingFlops().measure(module(), data(), 0).metrics
-    baseline = TransformerVideo(LatentTransformer(**SIZES), OPTIMIZER, Constant())
-    transformer = TrainingFlops().measure(baseline, data(), 0).metrics
-    assert 0.9 < ebt["trunk_parameters"] / transformer["trunk_parameters"] < 1.2
-    assert ebt["step_flops"] > 2 * transformer["step_flops"]
