@@ -13,5 +13,3 @@ def places_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr(files, "DATA", tmp_path / "unused")
-    for name in (files.DATA_VARIABLE, "RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)

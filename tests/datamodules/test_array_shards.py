@@ -66,15 +66,12 @@ def test_the_manifest_of_tokens_has_the_bytes_that_published_ids_were_made_with(
 
 def test_a_file_that_is_not_what_the_manifest_says_is_refused(tmp_path: Path) -> None:
     manifest = written(tmp_path)
-    first, path, stamps = manifest.shards[0], tmp_path / "train-0.bin", tmp_path / "stamps"
+    path = tmp_path / "train-0.bin"
     whole = path.read_bytes()
-    manifest.check(tmp_path, first, stamps)
-    path.write_bytes(whole[:-8])
-    with pytest.raises(UsageError, match="has 47 bytes, expected 55 for 5 items: it is truncated"):
-        manifest.check(tmp_path, first, stamps)
-    path.write_bytes(whole[::-1])
-    with pytest.raises(UsageError, match="this shard is altered: its SHA-256 is"):
-        manifest.check(tmp_path, first, stamps)
+    for damaged, message in ((whole[:-8], "has 47 bytes, expected 55 for 5 items"), (whole[::-1], "altered")):
+        path.write_bytes(damaged)
+        with pytest.raises(UsageError, match=message):
+            manifest.check(tmp_path, manifest.shards[0], tmp_path / "stamps")
     path.unlink()
     with pytest.raises(UsageError, match=r"train-0\.bin: this shard is missing"):
         manifest.verify(tmp_path)
@@ -85,10 +82,7 @@ def test_a_file_that_is_not_what_the_manifest_says_is_refused(tmp_path: Path) ->
     [
         ({"format": 2}, "manifest of format 2, expected 1: prepare the data again"),
         ({"arrays": {"pairs": {"dtype": "|O", "shape": [3]}}}, "not a manifest of shards .*an array of .O"),
-        ({"arrays": {}}, "not a manifest of shards"),
-        ({"arrays": {"triples": {"dtype": "|u1", "shape": []}}}, "KeyError.*'triples'"),
         ({"shards": [{"file": "../x", "split": "a", "pairs": 1, "sha256": ""}]}, r"a shard called '\.\./x'"),
-        ({"shards": [{"file": "x", "split": "a", "pairs": -1, "sha256": ""}]}, "a shard of .*-1"),
         ({"shards": [{"file": "x", "split": "a", "pairs": 1}]}, "KeyError.*'sha256'"),
     ],
 )

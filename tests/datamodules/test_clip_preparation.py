@@ -12,7 +12,7 @@ from paper_repro.datamodules.prepared_clips import LatentManifest, PreparedClips
 from paper_repro.datamodules.video_sources import decode_clip
 from paper_repro.datamodules.videos import VideoData
 from paper_repro.scripts import prepare_data
-from paper_repro.tests.support.prepared import clip_of, content, refusal, sound
+from paper_repro.tests.support.prepared import clip_of, content, refusal
 
 SIZE, LATENT = 16, (4, 2, 2)
 PREPARE = "python scripts/prepare_data.py something-something --from DIR"
@@ -81,52 +81,21 @@ def test_every_frame_is_stored_as_the_mean_of_its_latent(
     np.testing.assert_allclose(found, expected.numpy(), rtol=2e-3, atol=1e-3)
     assert found.dtype == np.float32
     data = VideoData(source, 3, spacing=0.1, batch_size=5, num_evaluation_windows=4, data_root=folder)
-    assert data.train_batch(0).shape == data.example_batch().shape == (5, 3, 16)
-    assert data.data_hashes().keys() == {"manifest"}
+    assert data.train_batch(0).shape == (5, 3, 16) and data.data_hashes().keys() == {"manifest"}
     assert prepare_data.main([*words(clips, vae)[:1], "--verify", *words(clips, vae)[5:]]) == 0
 
 
 @pytest.mark.slow
-def test_workers_folders_and_a_second_call_give_the_same_bytes(clips: Path, vae: Path) -> None:
+def test_workers_and_folders_of_splits_give_the_same_bytes(clips: Path, vae: Path) -> None:
     assert prepare_data.main(words(clips, vae)) == 0
-    folder = clips.parent / "data" / f"something-something-{SIZE}"
-    before = content(folder)
-    for path in folder.glob("*.bin"):
-        path.unlink()
-    assert prepare_data.main(words(clips, vae, "--workers", "2")) == 0 and content(folder) == before
     split = clips.parent / "split"
     for name, numbers in {"train": range(1, 8), "validation": range(8, 10)}.items():
         (split / name).mkdir(parents=True)
         for number in numbers:
             (clips / "20bn-something-something-v2" / f"{number}.webm").rename(split / name / f"{number}.webm")
-    assert prepare_data.main(words(split, vae, "--folder", "again")) == 0
-    again = content(clips.parent / "data" / "again")
-    assert {name: again[name] for name in again if name.endswith(".bin")} == {
-        name: before[name] for name in before if name.endswith(".bin")
-    }
-
-
-def test_unfit_clips_are_named_and_refused_or_left_out(clips: Path, vae: Path) -> None:
-    place = clips / "20bn-something-something-v2"
-    (place / "1.webm").write_bytes((place / "1.webm").read_bytes()[:200])
-    (place / "2.webm").unlink()
-    (place / "4.webm").unlink()
-    (place / "4.webm").symlink_to("/dev/zero")
-    (place / "5.webm").write_bytes(sound())
-    found = refusal(*words(clips, vae))
-    assert "4 of 9 clips are unfit: train/1.webm: 200 bytes that are no whole clip" in found
-    assert "train/2.webm: cannot be read (No such file or directory)" in found
-    assert "train/4.webm: a folder, device or pipe" in found and "train/5.webm: no video stream" in found
-    assert prepare_data.main(words(clips, vae, "--on-corrupt", "skip")) == 0
-    folder = clips.parent / "data" / f"something-something-{SIZE}"
-    source = prepared(folder)
-    assert source.counts == {"train": 3, "test": 2}
-    assert source.duration("train", 0) == pytest.approx(0.9, abs=2e-3), "number 3 is the first that is left"
-    for number in (1, 2, 4, 5):
-        (place / f"{number}.webm").unlink(missing_ok=True)
-        (place / f"{number}.webm").write_bytes(clip_of([number, number]))
-    assert prepare_data.main(words(clips, vae)) == 0, "mended clips are taken in"
-    assert prepared(folder).counts == {"train": 7, "test": 2}
+    assert prepare_data.main(words(split, vae, "--folder", "again", "--workers", "2")) == 0
+    before, again = (content(clips.parent / "data" / name) for name in (f"something-something-{SIZE}", "again"))
+    assert all(again[name] == whole for name, whole in before.items() if name.endswith(".bin"))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +103,6 @@ def test_unfit_clips_are_named_and_refused_or_left_out(clips: Path, vae: Path) -
     [
         (None, "expected a folder with the clips"),
         ("[]", "no clips of split 'train'"),
-        ("[1]", "no list of clips"),
         ('[{"id": "../1"}]', "no list of clips"),
     ],
 )
@@ -146,26 +114,20 @@ def test_wrong_lists_are_refused(clips: Path, vae: Path, change: str | None, mes
 
 def test_a_wrong_encoder_is_refused(clips: Path, vae: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    assert "no autoencoder of diffusers could be read" in refusal(*words(clips, tmp_path / "empty"))
+    assert "no autoencoder" in refusal(*words(clips, tmp_path / "empty"))
     assert "give --from DIR" in refusal("something-something", "--download")
-    assert "there is no such folder" in refusal("something-something", "--from", str(tmp_path / "none"))
     assert prepare_data.main(words(clips, vae)) == 0
     other = save_vae(tmp_path / "other", latent_channels=8)
     assert "was prepared with encoder.weights" in refusal(*words(clips, other))
     assert prepare_data.main(words(clips, other, "--folder", "other")) == 0
-    with pytest.raises(UsageError, match=r"latents of 8 x 2 x 2, expected 16 numbers: .* model.state_size 32"):
+    with pytest.raises(UsageError, match="latents of 8 x 2 x 2, expected 16 numbers"):
         _ = prepared(clips.parent / "data" / "other").counts
 
 
-def test_damaged_shards_and_absent_manifests_are_refused(clips: Path, vae: Path) -> None:
-    with pytest.raises(UsageError, match=r"run: python scripts/prepare_data\.py something-something"):
+def test_absent_manifests_and_splits_without_clips_are_refused(clips: Path, vae: Path) -> None:
+    with pytest.raises(UsageError, match="run: python scripts/prepare_data"):
         _ = prepared(clips.parent).counts
     assert prepare_data.main(words(clips, vae)) == 0
-    folder = clips.parent / "data" / f"something-something-{SIZE}"
-    path = folder / "train-00000.bin"
-    path.write_bytes(path.read_bytes()[::-1])
-    with pytest.raises(UsageError, match="altered"):
-        _ = prepared(folder).counts
-    assert "altered" in refusal(*[*words(clips, vae)[:1], "--verify", *words(clips, vae)[5:]])
+    path = clips.parent / "data" / f"something-something-{SIZE}" / "manifest.json"
     with pytest.raises(UsageError, match="split 'val' has no clips"):
-        StoredClips.opened(LatentManifest.read(folder / "manifest.json"), folder / "manifest.json", "val")
+        StoredClips.opened(LatentManifest.read(path), path, "val")

@@ -23,18 +23,19 @@ from paper_repro.datamodules.videos import VideoData
 TEXTS = [f"Document {index} says {'word ' * (index % 7)}and ends." for index in range(80)]
 MANIFEST = {"manifest": "corpus/manifest.json"}
 SMALL: dict[str, Callable[..., CounterBasedDataModule]] = {
-    "characters": lambda root, **seed: CharacterData({"text": "text"}, 4, 16, 3, data_root=root, **seed),
-    "tokens": lambda root, **seed: TokenData(MANIFEST, 4, 16, 3, data_root=root, **seed),
-    "documents": lambda root, **seed: DocumentData(MANIFEST, 4, 16, 3, data_root=root, **seed),
-    "images": lambda _, **seed: ImageData(Digits(), 5, labelled=True, num_evaluation_images=9, **seed),
-    "masked": lambda _, **seed: MaskedImageData(Photographs(24), cell=4, batch_size=3, num_evaluation_images=9, **seed),
-    "clips": lambda _, **seed: VideoData(SampleClips(8, 8), 4, batch_size=3, num_evaluation_windows=5, **seed),
-    "listops": lambda _, **seed: ListOpsData(ListOps(10, num_train=300, num_test=20), 5, 16, 3, **seed),
-    "sudoku": lambda _, **seed: GeneratedSudoku(20, 5, 1, (50, 60), (60, 60), augment=True, **seed),
-    "functions": lambda _, **seed: GaussianProcessData(num_train=50, num_test=9, batch_size=20, num_features=8, **seed),
+    "characters": lambda root, **own: CharacterData({"text": "text"}, 4, 16, 3, data_root=root, **own),
+    "tokens": lambda root, **own: TokenData(MANIFEST, 4, 16, 3, data_root=root, **own),
+    "documents": lambda root, **own: DocumentData(MANIFEST, 4, 16, 3, data_root=root, **own),
+    "images": lambda _, **own: ImageData(Digits(), 5, labelled=True, num_evaluation_images=9, **own),
+    "masked": lambda _, **own: MaskedImageData(Photographs(24), cell=4, batch_size=3, num_evaluation_images=9, **own),
+    "clips": lambda _, **own: VideoData(SampleClips(8, 8), 4, batch_size=3, num_evaluation_windows=5, **own),
+    "listops": lambda _, **own: ListOpsData(ListOps(10, num_train=300, num_test=20), 5, 16, 3, **own),
+    "sudoku": lambda _, **own: GeneratedSudoku(20, 5, 1, (50, 60), (60, 60), augment=True, **own),
+    "functions": lambda _, **own: GaussianProcessData(num_train=50, num_test=9, batch_size=20, num_features=8, **own),
 }
 ALSO_EVALUATED = ("listops", "functions")
 """Modules whose evaluations follow from ``seed`` as well."""
+CACHED = ("documents", "clips", "listops", "sudoku", "functions")
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def same(one: Any, other: Any) -> bool:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_batches_follow_from_seed_and_step_alone(root: Path, name: str) -> None:
-    data, again, other = (SMALL[name](root, **seed) for seed in ({}, {}, {"seed": 1}))
+    data, again, other = (SMALL[name](root, **own) for own in ({}, {}, {"seed": 1}))
     for step in (9, 4, 0):
         assert same(data.train_batch(step), again.train_batch(step))
         assert not same(data.train_batch(step), other.train_batch(step))
@@ -86,3 +87,12 @@ def test_batches_follow_from_seed_and_step_alone(root: Path, name: str) -> None:
 )
 def test_counting_reads_no_data(data: CounterBasedDataModule) -> None:
     assert all(len(one) == data.batch_size for one in flat(data.example_batch()))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_a_cache_gives_the_same_data(root: Path, name: str) -> None:
+    data, first, second = (SMALL[name](root, **own) for own in ({}, *[{"cache": root / "cache"}] * 2))
+    assert data.data_hashes() == first.data_hashes() and same(data.train_batch(3), first.train_batch(3))
+    kept = {path: path.stat().st_mtime_ns for path in (root / "cache").rglob("*.npz")}
+    assert kept and same(data.train_batch(3), second.train_batch(3))
+    assert kept == {path: path.stat().st_mtime_ns for path in (root / "cache").rglob("*.npz")}

@@ -83,24 +83,20 @@ def prepared(name: str, sources: Path, root: Path) -> tuple[dict[str, str | None
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("changed", ["torch", "numpy", "tokenizers", "python", "platform"])
 def test_data_prepared_elsewhere_give_the_same_id(
-    changed: str, name: str, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = prepared(name, sources, tmp_path / "data")
     version = importlib.metadata.version
-    if changed == "python":
-        monkeypatch.setattr(platform, "python_version", lambda: "3.12.1")
-    elif changed == "platform":
-        for what in ("platform", "system", "machine", "node"):
-            monkeypatch.setattr(platform, what, lambda *_: "Elsewhere")
-    else:
+    monkeypatch.setattr(platform, "python_version", lambda: "3.12.1")
+    for what in ("platform", "system", "machine", "node"):
+        monkeypatch.setattr(platform, what, lambda *_: "Elsewhere")
+    changed = ("torch", "numpy", "tokenizers")
+    for package in changed:
         monkeypatch.setattr(
-            importlib.import_module(changed), "__version__", torch.torch_version.TorchVersion(ELSEWHERE)
+            importlib.import_module(package), "__version__", torch.torch_version.TorchVersion(ELSEWHERE)
         )
-        monkeypatch.setattr(
-            importlib.metadata, "version", lambda asked: ELSEWHERE if asked == changed else version(asked)
-        )
+    monkeypatch.setattr(importlib.metadata, "version", lambda asked: ELSEWHERE if asked in changed else version(asked))
     moved = sources.rename(tmp_path / "another place")
     monkeypatch.setattr(sysconfig, "get_path", lambda _: str(moved / "library"))
     assert prepared(name, moved, tmp_path / "elsewhere" / "data") == here
@@ -140,12 +136,13 @@ def write_manifest(root: Path, size: int, source: dict[str, Any], val: str | Non
     return path
 
 
-SOURCES = [{}, {"python": "3.12.1"}, {"packages": {"torch": "2.13.0+cu130"}}, {"platform": "Elsewhere"}]
+ELSEWHERE_MADE = {"python": "3.12.1", "packages": {"torch": "2.13.0+cu130"}, "platform": "Elsewhere"}
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=[*(next(iter(one), "none") for one in SOURCES)])
+@pytest.mark.parametrize("source", [{}, ELSEWHERE_MADE], ids=["here", "elsewhere"])
 def test_published_ids_are_found_by_their_tokens(source: dict[str, Any], tmp_path: Path) -> None:
-    paths = [write_manifest(tmp_path, size, source) for size in PUBLISHED]
+    for size in PUBLISHED:
+        write_manifest(tmp_path, size, source)
     found = 0
     for path in (RESULTS / "cells").glob("*/record.json"):
         record = json.loads(path.read_bytes())
@@ -153,12 +150,13 @@ def test_published_ids_are_found_by_their_tokens(source: dict[str, Any], tmp_pat
         if str(identity.files_of(config).get("manifest")).startswith("docstrings-"):
             assert identity.weights(record["config"], file_hashes(config)) == record["cell"]
             found += 1
-    assert found > 600
-    for path, size in zip(paths, PUBLISHED, strict=True):
-        data = TokenData({"manifest": path.parent.name + "/manifest.json"}, data_root=tmp_path)
+    assert found > 500
+    for size in PUBLISHED:
+        files = {"manifest": f"docstrings-{size}/manifest.json"}
+        data = TokenData(files, data_root=tmp_path)
         data.prepare_data = lambda: None  # type: ignore[method-assign]  # the shards are not there
-        own = {"data": {"files": {"manifest": f"docstrings-{size}/manifest.json"}}}
-        assert data.data_hashes()["manifest"] == file_hashes({**own, "machine": {"data_root": tmp_path}})["manifest"]
+        config = {"data": {"files": files}, "machine": {"data_root": tmp_path}}
+        assert data.data_hashes()["manifest"] == file_hashes(config)["manifest"]
 
 
 def test_another_text_has_other_ids_and_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

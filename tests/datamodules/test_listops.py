@@ -4,7 +4,18 @@ from functools import lru_cache
 import pytest
 import torch
 
-from paper_repro.datamodules.listops import EOS, Corpus, ListOps, ListOpsData
+from paper_repro.datamodules.listops import (
+    EOS,
+    EQUALS,
+    FIRST_NUMBER,
+    Corpus,
+    Item,
+    ListOps,
+    ListOpsData,
+    answers,
+    choose,
+    pad_left,
+)
 from paper_repro.tests.support import golden
 
 SMALL = ListOps(modulus=10, num_train=300, num_test=20)
@@ -140,38 +151,74 @@ def test_batches_are_windows_of_the_stream_and_its_next_tokens(data):
             assert {tuple(row.tolist()) for row in rows} <= windows[split]
 
 
-def test_cache_gives_the_same_samples_without_drawing_them(tmp_path, monkeypatch):
-    first = ListOpsData(SMALL, cache=tmp_path).corpus
-    assert first == generated(SMALL)
-    other = ListOps(modulus=10, num_train=30, num_test=2)
-    assert ListOpsData(other, cache=tmp_path).corpus == generated(other)
-    monkeypatch.setattr(ListOps, "generate", None)
-    assert ListOpsData(SMALL, cache=tmp_path).corpus == first
-    assert ListOpsData(other, cache=str(tmp_path)).corpus == generated(other)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"modulus": 2}, "modulus must be a whole number of at least 3, got 2"),
-        ({"min_children": 5, "max_children": 4}, "max_children must be a whole number of at least 5"),
-        ({"function_probability": 1.0}, "function_probability must be from 0 to below 1, got 1.0"),
-        ({"functions": "max"}, "functions must be a list of names"),
-        ({"functions": ("mx",)}, r"functions must be one of .* got 'mx' \(did you mean 'max'\?\)"),
-    ],
-)
-def test_wrong_settings_are_refused_by_name(options, message):
-    with pytest.raises(ValueError, match=message):
-        ListOps(**options)
-
-
-def test_expressions_that_all_hold_an_excluded_triple_are_refused():
-    task = ListOps(modulus=3, min_children=600, max_children=600, num_train=1, num_test=1, max_depth=1)
-    with pytest.raises(ValueError, match=r"of 2000 samples of max, median, add .* hold an excluded triple"):
-        task.generate()
-
-
 def test_window_longer_than_the_stream_is_refused():
-    data = ListOpsData(ListOps(modulus=10, num_train=20, num_test=2), window=128)
-    with pytest.raises(ValueError, match=r"window must be below the .* tokens of split 'val', got 128: give a smaller"):
-        data.train_batch(0)
+    with pytest.raises(ValueError, match="give a smaller"):
+        ListOpsData(ListOps(modulus=10, num_train=20, num_test=2), window=128).train_batch(0)
+
+
+VOCABULARY = 20
+CORPUS = ListOps(modulus=10, num_train=200, num_test=60).generate()
+
+
+class Table:
+    """Logits that only the last token decides, from a fixed random table."""
+
+    def __init__(self, seed=0, scale=1.0):
+        self.table = scale * torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(seed))
+
+    def __call__(self, ids):
+        return self.table[ids]
+
+
+def test_padding_is_real_text_that_ends_a_sample_and_fills_to_the_longest():
+    stream = " ".join(str(token) for item in CORPUS.train for token in item.tokens) + " "
+    padding = pad_left(CORPUS.test, CORPUS, seed=1)
+    for some, item in zip(padding, CORPUS.test, strict=True):
+        assert len(some) + len(item.prompt) == CORPUS.longest
+        assert some[-1] == EOS
+        assert " ".join(map(str, some)) + " " in stream
+    assert padding == pad_left(CORPUS.test, CORPUS, seed=1) != pad_left(CORPUS.test, CORPUS, seed=2)
+
+
+def test_answers_depend_on_the_seed_and_neither_on_batches_nor_on_the_other_items():
+    options = {"num_tokens": 30, "seed": 5}
+    whole = answers(Table(), CORPUS.test, **options).given
+    assert torch.equal(whole, answers(Table(), CORPUS.test, batch_size=7, **options).given)
+    assert torch.equal(whole[:9], answers(Table(), CORPUS.test[:9], **options).given)
+    assert not torch.equal(whole, answers(Table(), CORPUS.test, num_tokens=30, seed=6).given)
+    greedy = [answers(Table(), CORPUS.test, num_tokens=30, sampled=False, seed=seed).given for seed in (1, 2)]
+    assert torch.equal(*greedy)
+
+
+def test_tokens_are_drawn_from_the_softmax():
+    """All prompts end with "=": the first token is drawn 20,000 times from one distribution."""
+    item = CORPUS.test[0]
+    table = Table(scale=1.5)
+    probabilities = table.table[EQUALS].softmax(0)
+    found = answers(table, [item] * 20_000, num_tokens=1, batch_size=20_000)
+    counts = torch.bincount(found.given, minlength=VOCABULARY).double()
+    # an end of sequence drawn at once leaves "=" as the answer
+    expected = probabilities.double() * 20_000
+    expected[EQUALS] += expected[EOS]
+    expected[EOS] = 0
+    # five standard deviations of each count, with a fixed seed
+    assert bool(((counts - expected).abs() <= 5 * expected.sqrt() + 1e-9).all())
+
+
+def test_answer_without_an_end_is_the_last_token():
+    def always_seven(ids):
+        logits = torch.zeros(*ids.shape, VOCABULARY)
+        logits[..., FIRST_NUMBER + 7] = 60.0
+        return logits
+
+    found = answers(always_seven, CORPUS.test, num_tokens=5)
+    assert set(found.given.tolist()) == {FIRST_NUMBER + 7}
+
+
+def test_items_are_chosen_without_repeats():
+    items = [Item([FIRST_NUMBER, EQUALS, number, EOS]) for number in range(50)]
+    chosen = choose(items, 20, seed=0)
+    assert len({item.result for item in chosen}) == 20
+    assert chosen == choose(items, 20, seed=0) != choose(items, 20, seed=1)
+    with pytest.raises(ValueError, match="at most the 50 items"):
+        choose(items, 51, seed=0)

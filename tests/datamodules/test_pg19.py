@@ -4,7 +4,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paper_repro.base import files
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import text_sources
 from paper_repro.datamodules.text import BookData
@@ -45,20 +44,11 @@ def test_every_book_lies_in_the_test_split_in_order_with_its_end(books: Path) ->
 
 
 def test_what_is_no_folder_or_listing_of_books_is_refused(books: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match=r"expected PG19's books, a folder of \.txt files"):
+    with pytest.raises(UsageError, match="expected PG19's books"):
         text_sources.books(books.parent)
-    for content, message in ((b"<html>", "no listing of books"), (b'{"items": []}', "0 books")):
-        monkeypatch.setattr(text_sources, "fetch", lambda _, content=content: content)
-        with pytest.raises(UsageError, match=f"{message}.*--from DIR"):
-            text_sources.download_books(books)
-
-
-@pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> int:
-    """A test split of fewer books: each is a file that is written safely, which takes its time."""
-    assert text_sources.BOOKS == 100
-    monkeypatch.setattr(text_sources, "BOOKS", 12)
-    return text_sources.BOOKS
+    monkeypatch.setattr(text_sources, "fetch", lambda _: b"<html>")
+    with pytest.raises(UsageError, match="no listing of books"):
+        text_sources.download_books(books)
 
 
 class Bucket:
@@ -79,23 +69,17 @@ class Bucket:
         return f"book {name}".encode()
 
 
-def test_a_broken_download_goes_on_where_it_was(tmp_path: Path, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken, whole = Bucket(few, lost="test/4.txt"), Bucket(few)
+def test_a_broken_download_goes_on_where_it_was(books: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_sources, "BOOKS", 12)  # each is a file that is written safely, which takes its time
+    to = books.parent / "out"
+    words = ["pg19", "--download", "--tokenizer", str(books.parent / "tokenizer.json"), "--to", str(to)]
+    broken, whole = Bucket(12, lost="test/4.txt"), Bucket(12)
     monkeypatch.setattr(text_sources, "fetch", broken)
     with pytest.raises(UsageError, match="did not answer"):
-        text_sources.download_books(tmp_path)
+        prepare_data.main(words)
     monkeypatch.setattr(text_sources, "fetch", whole)
-    text_sources.download_books(tmp_path)
+    assert prepare_data.main(words) == 0
     assert len(broken.asked) == 4 and sorted(broken.asked + whole.asked) == sorted(whole.names)
-    books, source = text_sources.books(tmp_path)
-    assert len(books["test"]) == source["documents"] == few and books["test"][0] == "book test/0.txt"
-
-
-def test_the_command_downloads_into_a_folder_of_its_own(books: Path, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    bucket = Bucket(few)
-    monkeypatch.setattr(text_sources, "fetch", bucket)
-    monkeypatch.delenv(files.DATA_VARIABLE, raising=False)
-    to, tokenizer = books.parent / "out", books.parent / "tokenizer.json"
-    assert prepare_data.main(["pg19", "--download", "--tokenizer", str(tokenizer), "--to", str(to)]) == 0
-    assert len(list((to / "pg19-texts").glob("*.txt"))) == len(bucket.asked) == few
-    assert json.loads((to / "pg19" / "manifest.json").read_bytes())["totals"]["test"]["documents"] == few
+    texts, source = text_sources.books(to / "pg19-texts")
+    assert len(texts["test"]) == source["documents"] == 12 and texts["test"][0] == "book test/0.txt"
+    assert json.loads((to / "pg19" / "manifest.json").read_bytes())["totals"]["test"]["documents"] == 12

@@ -8,8 +8,6 @@ from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.text import CharacterData, StreamData, TokenData
 from paper_repro.datamodules.token_shards import TokenManifest, write_shards
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
-from paper_repro.tables import plan as plans
-from paper_repro.tables import spec
 
 PROSE = "".join(f"Line {index}: to be, or not to be.\n" for index in range(60))
 DOCUMENTS = [f"Document {index} says {'word ' * (index % 7)}and ends." for index in range(80)]
@@ -87,48 +85,30 @@ def test_a_part_of_a_papers_corpus_is_refused(tmp_path: Path) -> None:
     data = shards(tmp_path)
     found = sum(map(len, data.streams.values()))
     opened(tmp_path, least_tokens=found).prepare_data()
-    message = refusal(opened(tmp_path, least_tokens=found + 1))
-    assert (
-        f"{found:,} tokens" in message and f"{found + 1:,} or more" in message and "python prepare.py corpus" in message
-    )
-
-
-@pytest.mark.parametrize("name", ["nrgpt/table1", "ngpt/fig2", "ngpt/table5", "ngpt/fig4", "cem/fig2a"])
-def test_scale_paper_asks_for_the_papers_corpus(name: str) -> None:
-    cell = plans.make(spec.load(name), "paper", [0]).cells[0]
-    assert cell.config["data"]["least_tokens"] > 3_000_000_000
+    assert f"{found + 1:,} or more" in refusal(opened(tmp_path, least_tokens=found + 1))
 
 
 @pytest.mark.parametrize(
-    ("content", "parts"),
+    ("content", "part"),
     [
-        (b"", ["the file is empty"]),
-        (b"abc\xe9def" * 99, ["not UTF-8", "0xe9 in position 3"]),
-        (PROSE[:-7].encode(), [f"{len(PROSE) - 7:,} characters, expected {len(PROSE):,}: it is truncated"]),
-        (PROSE.replace("\n", "\r\n").encode(), [f"expected {len(PROSE):,}: it is longer", "line ends"]),
+        (b"", "the file is empty"),
+        (b"abc\xe9def" * 99, "not UTF-8"),
+        (PROSE[:-7].encode(), "it is truncated"),
+        (PROSE.replace("\n", "\r\n").encode(), "line ends"),
     ],
 )
-def test_a_wrong_text_is_refused_with_its_path_and_the_command(
-    tmp_path: Path, content: bytes, parts: list[str]
-) -> None:
+def test_a_wrong_text_is_refused_with_its_path_and_the_command(tmp_path: Path, content: bytes, part: str) -> None:
     message = refusal(prose(tmp_path, content, tokens=len(PROSE), prepare="python prepare.py prose"))
-    for part in (str(tmp_path / "input.txt"), *parts):
-        assert part in message
-    assert message.endswith("run: python prepare.py prose")
+    assert part in message and str(tmp_path / "input.txt") in message and message.endswith("python prepare.py prose")
 
 
 def test_data_that_do_not_fit_the_model_or_the_window_are_refused(tmp_path: Path) -> None:
-    size = len(set(PROSE))
+    size, val = len(set(PROSE)), len(PROSE) - int(0.9 * len(PROSE))
     prose(tmp_path, vocabulary_size=size).prepare_data()
-    assert f"{size} token ids, the model's vocabulary_size is {size - 1}" in refusal(
-        prose(tmp_path, vocabulary_size=size - 1)
-    )
+    assert f"vocabulary_size is {size - 1}" in refusal(prose(tmp_path, vocabulary_size=size - 1))
     assert f"{TOKENIZER.vocabulary_size} token ids" in refusal(shards(tmp_path, vocabulary_size=200))
-    val = len(PROSE) - int(0.9 * len(PROSE))
-    assert f"split 'val' has {val} tokens, a window of {val} needs more" in refusal(prose(tmp_path, window=val))
+    assert f"a window of {val} needs more" in refusal(prose(tmp_path, window=val))
     assert "needs input.txt" in refusal(CharacterData({"text": "input.txt"}, data_root=tmp_path / "other"))
-    with pytest.raises(ValueError, match="files must name manifest or val, train, got text"):
-        TokenData({"text": "x"})
 
 
 def test_where_shards_end_changes_no_batch(tmp_path: Path) -> None:
@@ -158,32 +138,21 @@ def test_nanogpts_two_files_are_read_as_they_are(tmp_path: Path) -> None:
     assert torch.equal(ids + 1, following) and ids.min() >= 100
     assert all((ids == 50_256).all() for ids, _ in data.evaluation_batches("val"))
     assert set(data.data_hashes()) == {"train", "val"}
-    assert "token id 50257, expected ids below 50257" in refusal(nanogpt(tmp_path, [50_257] * 100, [1] * 20))
-    for content in (b"", b"123"):
-        data = nanogpt(tmp_path, [1] * 100, [1] * 20)
-        (tmp_path / "val.bin").write_bytes(content)
-        assert f"val.bin: this shard has {len(content)} bytes, expected an even number above 0" in refusal(data)
+    assert "token id 50257" in refusal(nanogpt(tmp_path, [50_257] * 100, [1] * 20))
+    data = nanogpt(tmp_path, [1] * 100, [1] * 20)
+    (tmp_path / "val.bin").write_bytes(b"123")
+    assert "val.bin: this shard has 3 bytes" in refusal(data)
 
 
 def test_damaged_shards_are_refused_with_what_mends_them(tmp_path: Path) -> None:
-    def manifest() -> TokenManifest:
-        return TokenManifest.read(tmp_path / "corpus" / "manifest.json")
-
-    data = shards(tmp_path)
-    data.prepare_data()
-    first = manifest().of("train")[0]
+    shards(tmp_path).prepare_data()
+    (first, *_) = TokenManifest.read(tmp_path / "corpus" / "manifest.json").of("train")
     path = tmp_path / "corpus" / first.file
-    whole = path.read_bytes()
-    path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
-    altered = refusal(opened(tmp_path))
-    assert str(path) in altered and f"the manifest says {first.sha256[:12]}" in altered
-    path.write_bytes(whole[:-2])
-    truncated = refusal(opened(tmp_path))
-    assert f"{len(whole) - 2:,} bytes, expected {len(whole):,}" in truncated
-    path.unlink()
-    missing = refusal(opened(tmp_path))
-    assert f"{path}: this shard is missing" in missing
-    assert all(message.endswith("run: python prepare.py corpus") for message in (altered, truncated, missing))
+    path.write_bytes(path.read_bytes()[:-2])
+    message = refusal(opened(tmp_path))
+    assert (
+        message.startswith(str(path)) and "truncated" in message and message.endswith("run: python prepare.py corpus")
+    )
 
 
 def test_another_tokenizer_is_refused(tmp_path: Path) -> None:

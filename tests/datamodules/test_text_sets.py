@@ -9,18 +9,8 @@ import torch
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import IGNORED
-from paper_repro.datamodules import text_sets
 from paper_repro.datamodules.listops import ListOps
-from paper_repro.datamodules.text_sets import (
-    DYCK_PROMPT,
-    SOURCES,
-    TEXT_SETS,
-    TextSet,
-    dyck_pair,
-    dyck_texts,
-    functions,
-    passages,
-)
+from paper_repro.datamodules.text_sets import DYCK_PROMPT, SOURCES, TextSet, dyck_pair, dyck_texts, functions, passages
 from paper_repro.datamodules.tokenizers import BytePairTokenizer, CharacterTokenizer
 
 TOKENIZER = BytePairTokenizer.train(["Question: what is it?\nAnswer: this"], 260)
@@ -46,9 +36,9 @@ def test_questions_and_answers_are_texts_of_the_papers_form(tmp_path: Path) -> N
     write(tmp_path / "gsm8k" / "socratic" / "test.jsonl", [{"question": "not", "answer": "read"}])
     texts = TextSet("gsm8k").texts(tmp_path)
     assert sorted(texts) == [f"Question: What is {n} + 1?\nAnswer: It is {n}+1.\n#### {n + 1}" for n in range(9)]
-    some = TextSet("gsm8k", limit=4).texts(tmp_path)
-    assert len(set(some)) == 4 and set(some) < set(texts) and some == TextSet("gsm8k", 4).texts(tmp_path)
-    assert TextSet("gsm8k", 4).digest(tmp_path) != TextSet("gsm8k", 4, seed=1).digest(tmp_path)
+    some = TextSet("gsm8k", limit=4)
+    assert len(set(some.texts(tmp_path))) == 4 and set(some.texts(tmp_path)) < set(texts)
+    assert some.digest(tmp_path) != TextSet("gsm8k", 4, seed=1).digest(tmp_path)
 
 
 def test_squad_is_context_question_and_first_answer_of_the_answerable(tmp_path: Path) -> None:
@@ -77,19 +67,14 @@ def test_bigbench_is_inputs_without_their_cue_and_the_first_target(tmp_path: Pat
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_set_that_is_absent_is_named_with_the_command_that_gets_it(tmp_path: Path, name: str) -> None:
-    (tmp_path / SOURCES[name].folder).mkdir()
     message = refusal(name, tmp_path)
-    assert f"needs {SOURCES[name].folder}/" in message and str(tmp_path) in message
-    assert message.endswith(f"run: {SOURCES[name].command}")
-    assert f"hf download {SOURCES[name].hub} --repo-type dataset" in message
-    assert "prepare_data.py shakespeare --download" in refusal("shakespeare", tmp_path)
+    assert f"needs {SOURCES[name].folder}/" in message and message.endswith(f"run: {SOURCES[name].command}")
 
 
 def test_damaged_files_are_refused_with_their_path(tmp_path: Path) -> None:
     path = tmp_path / "gsm8k" / "test.jsonl"
     write(path, [{"question": "Who?"}])
-    message = refusal("gsm8k", tmp_path)
-    assert message.startswith(f"{path}: a row with question, expected question, answer") and "hf download" in message
+    assert refusal("gsm8k", tmp_path).startswith(f"{path}: a row with question, expected question, answer")
     path.write_text("{not json")
     assert refusal("gsm8k", tmp_path).startswith(f"{path}: cannot be read")
 
@@ -152,28 +137,6 @@ class A:
     assert len(found) == 50 and all(re.match(r"(async )?def ", text) for text in found)
 
 
-def test_a_cache_keeps_the_functions_and_is_made_anew_when_a_file_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    library, cache = tmp_path / "library", tmp_path / "cache"
-    library.mkdir()
-    monkeypatch.setattr(text_sets.sysconfig, "get_path", lambda name: str(library))
-    body = "".join(f"    x{line} = {line}\n" for line in range(6))
-    (library / "one.py").write_text(f"def first():\n{body}")
-
-    def found() -> list[str]:
-        text_sets._standard_functions.cache_clear()  # as a new process has it
-        return TextSet("python", cache=cache).texts()
-
-    before = found()
-    with monkeypatch.context() as patch:
-        patch.setattr(text_sets, "functions", lambda source: pytest.fail("looked through again"))
-        assert found() == before == [f"def first():\n{body}".rstrip()]
-    (library / "two.py").write_text(f"def second():\n{body}")
-    assert len(found()) == 2
-    text_sets._standard_functions.cache_clear()
-
-
 def test_shakespeare_is_cut_into_passages_of_whole_speeches(tmp_path: Path) -> None:
     speeches = [f"Speaker {index}:\n{'word ' * 20}end." for index in range(11)]
     play = "\n\n".join(speeches)
@@ -199,9 +162,3 @@ def test_a_character_that_the_tokenizer_lacks_is_named() -> None:
     letters = CharacterTokenizer("Question: what is it?\nAnswer (this")
     with pytest.raises(UsageError, match=re.escape("text set 'dyck-generated': the character 'C' (U+0043)")):
         list(TextSet("dyck-generated", 3).batches(letters, 8, 2))
-
-
-def test_a_text_without_two_tokens_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_sets, "TEXT_SETS", {**TEXT_SETS, "python": lambda *_: ["a"]})
-    with pytest.raises(UsageError, match="text set 'python': 'a' has 1 tokens, expected at least 2"):
-        list(TextSet("python").batches(TOKENIZER, 8, 2))

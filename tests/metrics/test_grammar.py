@@ -25,10 +25,6 @@ def readable(_text):
     return 10.0
 
 
-def unreadable(_text):
-    return 5.0
-
-
 @pytest.mark.parametrize("path", golden.files("nrgpt", "metrics.json"))
 def test_golden_nrgpt_grammar(path):
     cases = golden.document(path)["cases"]
@@ -40,7 +36,7 @@ def test_golden_nrgpt_grammar(path):
         assert sorted(quality.inspection.misspelt) == case["unknown_words"], case["name"]
         # a sum of up to some hundred severities in another order, over tens of words
         assert quality.score == pytest.approx(case["gqs_fk10"], abs=1e-13), case["name"]
-        hard = grammar_quality(case["text"], PaperRules(), unreadable)
+        hard = grammar_quality(case["text"], PaperRules(), lambda _text: 5.0)
         assert hard.score == pytest.approx(case["gqs_fk5"], abs=1e-13), case["name"]
 
 
@@ -52,18 +48,12 @@ START = {"Capitalization": 1}
     ("text", "found"),
     [
         ("She are here", {"Subject-Verb Agreement": 1}),
-        ("We  is\nhere", {"Subject-Verb Agreement": 1}),
         ("There is books", {"Subject-Verb Agreement": 1}),
-        ("There are books here", {"Subject-Verb Agreement": 1}),
         ("Take a egg", {"Articles": 1}),
-        ("Take a 7", {"Articles": 1}),
         ("Between you and i", {"Pronouns": 1}),
-        ("Its going its way", {}),
         ("Know whos.", {"Pronouns": 1}),
-        ("One. Two. three", {"Capitalization": 3}),
         ("So may I go", {"Capitalization": 3}),
         ("Affect is used as a noun", {"Word Choice": 1}),
-        ("Accept it for now", {"Word Choice": 1}),
         ("Wait for it...", {"Punctuation": 1}),
         ("One.two , three,,,four??!!", {"Punctuation": 5}),
         ("The the the end", {"Double Words": 1}),
@@ -75,7 +65,7 @@ def test_rules_of_the_paper_with_their_quirks(text, found):
 
 
 def test_score_by_hand():
-    quality = grammar_quality("She are blorfing thee thee", PaperRules(), unreadable)
+    quality = grammar_quality("She are blorfing thee thee", PaperRules(), lambda _text: 5.0)
     assert (quality.num_words, quality.inspection.misspelt) == (5, {"blorfing"})
     # severities: agreement 0.9, doubled word 0.8, sentence start 0.4
     assert quality.score == pytest.approx(0.5 * (1 - 2.1 / 5) + 0.3 * (1 - 1 / 5) + 0.2 * 0.7, abs=1e-15)
@@ -143,14 +133,6 @@ def test_old_java_on_the_path(monkeypatch, tmp_path):
         LanguageTool()
 
 
-def test_harper_finds_real_errors():
-    pytest.importorskip("harper", reason="pip install harper-py")
-    quality = grammar_quality("He are eating a apple with thier friends.", Harper(), readable)
-    assert "thier" in quality.inspection.misspelt
-    assert {"are", "a"} <= {finding.found for finding in quality.inspection.findings}
-    assert grammar_quality("She is eating an apple with her friends.", Harper(), readable).score == 1
-
-
 def test_harper_sorts_spelling_from_grammar(monkeypatch):
     def lint(text, language):
         assert (text, language) == ("A Thier text", "plaintext")
@@ -174,12 +156,9 @@ def test_missing_harper_is_answered_with_the_command(monkeypatch):
 
 
 def test_what_cannot_be_scored_is_refused():
-    for text, message in ((" \n\t", "0 words and 0 characters"), ("hi", "1 words and 2"), ("123 456", "no letters")):
+    for text, message in ((" \n\t", "0 words and 0 characters"), ("123 456", "no letters")):
         with pytest.raises(ValueError, match=message):
             grammar_quality(text, PaperRules())
-    for call in (flesch_kincaid_grade, PaperRules().inspect, lambda text: grammar_quality(text, PaperRules())):
-        with pytest.raises(TypeError, match="found bytes, expected a text"):
-            call(b"some bytes")
 
 
 def found(text: str) -> list[str]:

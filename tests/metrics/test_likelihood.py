@@ -6,7 +6,6 @@ from torchmetrics.text import Perplexity as TorchmetricsPerplexity
 
 from paper_repro.base.identity import IGNORED
 from paper_repro.metrics.likelihood import (
-    CrossEntropy,
     Perplexity,
     counted_sum,
     mean_cross_entropy,
@@ -20,16 +19,6 @@ def test_tokens_weigh_before_the_exponential():
     metric.update(1 * math.log(512), 1)
     assert metric.compute().item() == pytest.approx(2.0 ** ((3 * 1 + 9) / 4), rel=1e-14)
     assert metric.compute().item() < (2 + 512) / 2
-
-
-@pytest.mark.parametrize("metric_class", [CrossEntropy, Perplexity])
-def test_batches_equal_one_tensor_of_texts(metric_class):
-    nll, counts = torch.tensor([4.0, 1.5, 80.0], dtype=torch.float64), torch.tensor([3, 1, 40])
-    one_by_one, at_once = metric_class(), metric_class()
-    for value, count in zip(nll, counts, strict=True):
-        one_by_one.update(value, count)
-    at_once.update(nll, counts)
-    assert one_by_one.compute().item() == at_once.compute().item()  # sums of these numbers are exact
 
 
 def test_agrees_with_torchmetrics_on_masked_logits():

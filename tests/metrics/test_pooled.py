@@ -53,15 +53,6 @@ def test_a_mean_weighs_each_number():
     assert metric.compute().dtype is torch.float64
 
 
-def test_the_largest_of_all_batches():
-    metric = Largest()
-    for values in ([-3.0, -2.0], [-7.0]):
-        metric.update(torch.tensor(values))
-    assert metric.compute().item() == -2
-    metric.update(torch.tensor([5.0, 1.0], dtype=torch.float64))
-    assert metric.compute().item() == 5
-
-
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
 @pytest.mark.parametrize("kind", [Mean, Largest])
 def test_what_is_not_finite_passes_into_the_result(kind, wrong):

@@ -76,16 +76,6 @@ def test_text_without_a_pair_is_refused_by_name(by):
             PairwiseSimilarity(embed_by_length, by=by)(text)
 
 
-def test_broken_model_is_answered_with_its_folder(tmp_path, minilm):
-    for path in minilm.rglob("*.json"):
-        target = tmp_path / path.relative_to(minilm)
-        target.parent.mkdir(exist_ok=True)
-        target.write_bytes(path.read_bytes())
-    (tmp_path / "model.safetensors").write_bytes(b"cut off")
-    with pytest.raises(UnavailableError, match="could not be loaded"):
-        PairwiseSimilarity(tmp_path)
-
-
 def test_name_that_is_not_on_this_machine_fails_at_once():
     with pytest.raises(UnavailableError, match=r"nobody/no-such-model could not be loaded.*download=True"):
         PairwiseSimilarity("nobody/no-such-model")

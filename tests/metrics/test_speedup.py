@@ -33,14 +33,6 @@ def test_worse_than_the_smallest_baseline_is_an_upper_bound():
     assert str(speedup) == "< 0.5x"
 
 
-def test_best_learning_rate_is_taken_at_each_budget():
-    runs = [
-        *curve([(1e9, 3.0), (4e9, 2.9)], rate=3e-3),
-        *curve([(1e9, 3.2), (4e9, 2.6)], rate=1e-3),
-    ]
-    assert [(best.loss, best.learning_rate) for best in tune(runs)] == [(3.0, 3e-3), (2.6, 1e-3)]
-
-
 def test_rates_are_compared_by_the_mean_over_seeds_not_the_luckiest():
     runs = [FinishedRun(1e9, loss, 3e-3, seed) for seed, loss in enumerate([2.5, 3.5])]
     runs += [FinishedRun(1e9, loss, 1e-3, seed) for seed, loss in enumerate([2.8, 2.9])]

@@ -1,5 +1,6 @@
 """A tokenizer of bytes, models that know what they want, and a small MMLU of our own."""
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -118,3 +119,19 @@ def write_mmlu(folder: Path) -> Path:
         rows.insert(3, {"question": "?", "subject": "other", "choices": ["", "", "", ""], "answer": 0})
         write_table(Table.from_pylist(rows), folder / "all" / f"{split}-00000-of-00001.parquet")
     return folder
+
+
+def write_task(folder: Path, name: str, files: dict[str, Path], metrics: Sequence[str] = ("acc",), **own: Any) -> None:
+    """A task of lm-eval over local JSON lines; JSON is YAML."""
+    task = {
+        "task": name,
+        "dataset_path": "json",
+        "dataset_kwargs": {
+            "data_files": {split: str(path) for split, path in files.items()},
+            "cache_dir": str(folder / "cache"),
+        },
+        "test_split": "test",
+        "metric_list": [{"metric": key, "aggregation": "mean", "higher_is_better": True} for key in metrics],
+        **own,
+    }
+    (folder / f"{name}.yaml").write_text(json.dumps(task))

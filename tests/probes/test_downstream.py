@@ -1,20 +1,24 @@
 import importlib
 import json
+import random
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from torch import Tensor, nn
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import DATA_VARIABLE
 from paper_repro.cells.tasks import Findings
-from paper_repro.probes import downstream
+from paper_repro.probes import downstream, mmlu
 from paper_repro.probes.causal_evaluator import Evaluator
 from paper_repro.probes.downstream import INSTALL, SWITCHES, Downstream, run_tasks
-from paper_repro.tests.probes.doubles import Bytes, Reciting, small_gpt
+from paper_repro.tests.probes import doubles
+from paper_repro.tests.probes.doubles import SIZES, Bytes, Reciting, small_gpt, write_task
 
 ANSWERS = ["yes", "no", "yes", "yes", "no"]
 TASKS = {"own_words": "words", "own_endings": "endings"}
@@ -35,31 +39,16 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pytest.importorskip("lm_eval", reason="needs lm-eval: pip install 'paper-repro[eval]'")
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
     rows = [json.dumps({"question": f"Is {index} so?", "answer": word}) for index, word in enumerate(ANSWERS)]
+    words = {"doc_to_choice": ["yes", "no"], "doc_to_target": "{{['yes', 'no'].index(answer)}}"}
+    kinds: dict[str, dict[str, Any]] = {
+        "own_words": {"output_type": "multiple_choice", "metrics": ["acc", "acc_norm"], **words},
+        "own_endings": {"output_type": "loglikelihood", "doc_to_target": "{{' ' + answer}}"},
+    }
     for name, group in TASKS.items():
         folder = tmp_path / "downstream" / group
         folder.mkdir(parents=True)
         (folder / "test.jsonl").write_text("\n".join(rows))
-        metrics = ["acc", "acc_norm"] if name == "own_words" else ["acc"]
-        task: dict[str, Any] = {
-            "task": name,
-            "dataset_path": "json",
-            "dataset_kwargs": {
-                "data_files": {"test": str(folder / "test.jsonl")},
-                "cache_dir": str(tmp_path / f"cache_{group}"),
-            },
-            "test_split": "test",
-            "doc_to_text": "{{question}}",
-            "metric_list": [{"metric": key, "aggregation": "mean", "higher_is_better": True} for key in metrics],
-        }
-        if name == "own_words":
-            task |= {
-                "output_type": "multiple_choice",
-                "doc_to_choice": ["yes", "no"],
-                "doc_to_target": "{{['yes', 'no'].index(answer)}}",
-            }
-        else:
-            task |= {"output_type": "loglikelihood", "doc_to_target": "{{' ' + answer}}"}
-        (folder / f"{name}.yaml").write_text(json.dumps(task))  # JSON is YAML
+        write_task(folder, name, {"test": folder / "test.jsonl"}, doc_to_text="{{question}}", **kinds[name])
     return tmp_path
 
 
@@ -74,21 +63,6 @@ def test_a_model_that_says_yes_gets_the_share_of_yes(data: Path) -> None:
     expected = dict.fromkeys(["own_words", "own_words_norm", "own_endings", "downstream_mean"], share)
     assert found.metrics == pytest.approx({**expected, "downstream_cropped": 0.0}, abs=1e-9)
     assert found.unavailable == {} and found.attachments == {}
-
-
-def test_the_scores_are_the_harness_own_and_the_mean_is_theirs(data: Path) -> None:
-    model = small_gpt(block_length=10)
-    found = measured(Downstream(TASKS, limit=4), model).metrics
-    evaluator = Evaluator(model, Bytes())
-    own = {
-        name: run_tasks(evaluator, [name], 0, 4, data / "downstream" / group)[f"{name}/acc"]
-        for name, group in TASKS.items()
-    }
-    assert {name: found[name] for name in TASKS} == pytest.approx({name: 100 * own[name] for name in TASKS}, abs=1e-9)
-    assert found["downstream_mean"] == pytest.approx(50 * sum(own.values()), abs=1e-9)
-    assert evaluator.num_requests == 4 * 2 + 4
-    assert evaluator.num_cropped > 0
-    assert found["downstream_cropped"] == pytest.approx(100 * evaluator.num_cropped / evaluator.num_requests)
 
 
 def test_a_task_without_its_data_is_unavailable_and_so_is_the_mean(data: Path) -> None:
@@ -137,14 +111,82 @@ def test_without_lm_eval_everything_is_unavailable_and_no_tokenizer_is_asked_for
 
 def test_a_user_error_is_named(data: Path) -> None:
     model = Saying("?", " yes", 64)
-    with pytest.raises(UsageError, match=r"SimpleNamespace has no tokenizer; leave probes\.downstream out"):
+    with pytest.raises(UsageError, match="has no tokenizer"):
         Downstream(TASKS).measure(SimpleNamespace(model=model), SimpleNamespace(), 0)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"own_endings in .*endings has no acc_norm, only own_endings/acc"):
+    with pytest.raises(UsageError, match="has no acc_norm"):
         measured(Downstream(TASKS, ["own_endings"]), model)
     with pytest.raises(UsageError, match="lm-eval knows no task 'own_word'"):
         measured(Downstream({"own_word": "words"}), model)
 
 
-def test_a_normalized_task_that_is_not_measured_is_refused() -> None:
-    with pytest.raises(ValueError, match="other"):
-        Downstream(TASKS, ["other"])
+CHOICES = "\n".join(f"{letter}. {{{{choices[{index}]}}}}" for index, letter in enumerate("ABCD"))
+
+
+@pytest.fixture
+def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Task files for our small MMLU, as the harness's own are written, over local JSON lines."""
+    pytest.importorskip("lm_eval", reason="needs lm-eval: pip install 'paper-repro[eval]'")
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_OFFLINE", True)
+    for subject, size in SIZES.items():
+        files = {split: tmp_path / f"{subject}_{split}.jsonl" for split in ("dev", "test")}
+        for split, path in files.items():
+            rows = doubles.questions(subject, split)[:size]
+            lines = [{"question": row[0], "choices": row[1:5], "answer": "ABCD".index(row[5])} for row in rows]
+            path.write_text("\n".join(map(json.dumps, lines)))
+        own: dict[str, Any] = {
+            "fewshot_split": "dev",
+            "fewshot_config": {"sampler": "first_n"},
+            "num_fewshot": 5,
+            "description": f"The following are multiple choice questions (with answers) about "
+            f"{subject.replace('_', ' ')}.\n\n",
+            "output_type": "multiple_choice",
+            "doc_to_text": "{{question.strip()}}\n" + CHOICES + "\nAnswer:",
+            "doc_to_choice": list("ABCD"),
+            "doc_to_target": "answer",
+        }
+        doubles.write_task(tmp_path, f"own_{subject}", files, **own)
+    return tmp_path
+
+
+def test_the_harness_and_our_own_scoring_agree_on_mmlu(tasks: Path) -> None:
+    evaluator = Evaluator(small_gpt(block_length=512), Bytes())
+    found = downstream.run_tasks(evaluator, [f"own_{subject}" for subject in SIZES], 5, None, tasks)
+    own = Evaluator(small_gpt(block_length=512), Bytes())
+    tallies = mmlu.by_log_likelihood(own, mmlu.read(doubles.write_mmlu(tasks / "mmlu"), SIZES))
+    expected = {f"own_{subject}/acc": pytest.approx(tally.accuracy, abs=1e-12) for subject, tally in tallies.items()}
+    assert {name: value for name, value in found.items() if name in expected} == expected
+    assert (evaluator.num_requests, evaluator.num_cropped) == (own.num_requests, own.num_cropped)
+    assert 0 < evaluator.num_cropped <= evaluator.num_requests == 4 * sum(SIZES.values())
+
+
+@pytest.mark.parametrize(("written", "shown"), [(0, 0), (5, 3)])
+def test_a_task_shows_the_examples_asked_for_unless_its_file_says_none(tasks: Path, written: int, shown: int) -> None:
+    task: dict[str, Any] = json.loads((tasks / "own_fruit.yaml").read_text())
+    (tasks / "own_fruit.yaml").write_text(json.dumps({**task, "num_fewshot": written}))
+    model = Reciting("Answer:", " B", 4096)
+    downstream.run_tasks(Evaluator(model, Bytes()), ["own_fruit"], 3, 1, tasks)
+    assert {bytes(min(item, 255) for item in ids).count(b"Answer:") for ids in model.seen} == {shown + 1}
+
+
+def test_a_task_that_asks_for_generated_texts_is_refused(tasks: Path) -> None:
+    files = {"test": tasks / "fruit_test.jsonl"}
+    own = {"output_type": "generate_until", "doc_to_text": "{{question}}", "doc_to_target": "D"}
+    doubles.write_task(tasks, "own_text", files, ["exact_match"], **own)
+    with pytest.raises(UsageError, match="a task asks for generated texts"):
+        downstream.run_tasks(Evaluator(Reciting("?", "x", 4096), Bytes()), ["own_text"], 0, 1, tasks)
+
+
+def test_what_tasks_draw_is_the_same_each_time_and_nobody_else_s_draws_change() -> None:
+    def draws() -> tuple[float, float, float]:
+        return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+    random.seed(7), np.random.seed(7), torch.manual_seed(7)
+    expected = draws()
+    random.seed(7), np.random.seed(7), torch.manual_seed(7)
+    with downstream._seeded():
+        first = draws()
+    assert draws() == expected
+    with downstream._seeded():
+        assert draws() == first != expected

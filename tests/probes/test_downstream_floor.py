@@ -18,6 +18,7 @@ from paper_repro.tests.datamodules import test_continuations as made
 from paper_repro.tests.probes.doubles import small_gpt
 
 TASKS = {f"continuations_{letters}": "continuations-512" for letters in continuations.LETTERS}
+MANIFEST = {"manifest": "docstrings-512/manifest.json"}
 COMMAND = "python scripts/prepare_data.py continuations"
 COMMON: dict[str, Any] = {"tasks": TASKS, "name": "continuations", "prepare": COMMAND}
 
@@ -27,20 +28,18 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(files, "DATA", tmp_path / "unused")
-    monkeypatch.delenv(files.DATA_VARIABLE, raising=False)
     monkeypatch.setattr(continuations, "QUESTIONS", made.WANTED)
     made.corpus(tmp_path, made.VAL)
     return tmp_path
 
 
 def data(root: Path) -> TokenData:
-    return TokenData({"manifest": "docstrings-512/manifest.json"}, 8, 64, 3, data_root=root)
+    return TokenData(MANIFEST, 8, 64, 3, data_root=root)
 
 
-def outcome(root: Path, reader: str = "text.TokenData", **others: Any) -> Outcome:
-    section = {"_target_": f"paper_repro.datamodules.{reader}", "files": {"manifest": "docstrings-512/manifest.json"}}
-    task = {"_target_": "paper_repro.probes.floors.DownstreamFloor", **COMMON, **others}
+def outcome(root: Path) -> Outcome:
+    section = {"_target_": "paper_repro.datamodules.text.TokenData", "files": MANIFEST}
+    task = {"_target_": "paper_repro.probes.floors.DownstreamFloor", **COMMON}
     config = {"task": task, "data": {**section, "window": 64}, "machine": {"data_root": str(root)}, "seed": 0}
     (found,) = task_of(config).run([Cell("0" * 16, config)], root / "cells", SimpleNamespace())  # type: ignore[arg-type]
     return found
@@ -98,7 +97,7 @@ def test_altered_questions_are_refused_before_and_after_a_training(root: Path, m
     folder = made.prepare(root)
     altered = folder / "continuations_1_test.jsonl"
     altered.write_bytes(altered.read_bytes()[1:])
-    message = f"altered since it was prepared; give the command that prepared it again: {COMMAND}"
+    message = "altered since it was prepared"
     monkeypatch.setattr("paper_repro.probes.downstream._shipped_tasks", lambda: root)
     with pytest.raises(UsageError, match=message):
         Downstream(**COMMON).of_model(small_gpt(), data(root))

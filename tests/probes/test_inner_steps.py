@@ -1,17 +1,29 @@
+import copy
+import csv
+import io
 import math
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from paper_repro.base.configs import compose
+from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import IGNORED
+from paper_repro.cells.tasks import Cell
+from paper_repro.datamodules.listops import ListOps, ListOpsData
 from paper_repro.lightning_modules.cem_slimpajama import CEMSlimPajama
+from paper_repro.lightning_modules.nrgpt_listops import NRGPTListOps
 from paper_repro.models.cem import CEMMLP, CEMAttention
 from paper_repro.models.llama import Llama, gated_feed_forward, rotary_attention
-from paper_repro.probes.inner_steps import InnerSteps
+from paper_repro.models.nrgpt import NRGPT, NRGPT_H_FF2W, NRGPTEnergies
+from paper_repro.probes.inner_steps import ATTACHMENT, EnergyTrace, InnerSteps, metrics
+from paper_repro.tests.support import golden, golden_nrgpt
+from paper_repro.training.build import build as build_cell
 from paper_repro.training.schedules import Constant
 
 ATTENTION = partial(CEMAttention, num_steps=2, init_std=0.5)
@@ -70,17 +82,6 @@ def test_it_leaves_the_model_as_it_was_and_counts_parts_that_descend_only() -> N
     assert _measured(_module(rotary_attention, gated_feed_forward), InnerSteps()) == {}
 
 
-@pytest.mark.parametrize("steps", [(), (1, 1), (0,)])
-def test_wrong_numbers_of_steps_are_refused(steps: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="steps"):
-        InnerSteps(steps)
-
-
-def test_a_model_without_descents_takes_no_inner_steps() -> None:
-    with pytest.raises(ValueError, match="attention=cem or feed_forward=cem"):
-        _module(rotary_attention, gated_feed_forward).model.set_inner_steps(2)
-
-
 def test_padding_enters_neither_perplexity_nor_energies(monkeypatch: pytest.MonkeyPatch) -> None:
     module, probe = _module(ATTENTION, FEED_FORWARD), InnerSteps((2,), num_batches=2)
     whole = list(Windows().evaluation_batches("val"))
@@ -89,3 +90,151 @@ def test_padding_enters_neither_perplexity_nor_energies(monkeypatch: pytest.Monk
     padded = [(ids, torch.where(torch.arange(7) < 4, following, IGNORED)) for ids, following in whole]
     monkeypatch.setattr(Windows, "evaluation_batches", lambda *_: iter(padded))
     assert _measured(module, probe) == pytest.approx(expected, rel=1e-5)
+
+
+DESCENTS = golden.files("nrgpt", "nrgpt_*_etaI.npz")
+WINDOW, TOKENS = 24, 10
+
+
+def build(kind: type = NRGPT_H_FF2W, **options: object) -> torch.nn.Module:
+    torch.manual_seed(1)
+    return kind(vocabulary_size=20, block_length=WINDOW, width=16, num_heads=1, num_steps=3, **options)
+
+
+def module_of(model: torch.nn.Module) -> NRGPTListOps:
+    return NRGPTListOps(model, partial(torch.optim.AdamW, lr=1e-3), Constant()).eval()
+
+
+@pytest.fixture(scope="module")
+def data() -> ListOpsData:
+    task = ListOps(modulus=10, num_train=100, num_test=20)
+    return ListOpsData(task, batch_size=2, window=WINDOW, num_evaluation_batches=2)
+
+
+def judged(*tokens: list[float], settled_within: float = 0.01) -> dict[str, float]:
+    """The metrics of energies given token by token, (T, N + 1)."""
+    total = torch.tensor(tokens, dtype=torch.float64).T
+    model = build()
+    assert isinstance(model, NRGPT)
+    return metrics(model.double(), NRGPTEnergies(torch.zeros_like(total), total, total), settled_within)
+
+
+FALLING = [10.0, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
+SETTLES_AT_2 = [10.0, 5, *[0.0] * 9]
+SETTLES_AT_6 = [2.0, 1, 1.5, 1, 0.5, 0.75, *[0.0] * 5]
+
+
+def test_a_rise_counts_once_all_earlier_tokens_have_settled_and_not_before() -> None:
+    # The second token rises by 0.5 at step 1 and by 0.25 at step 4, of a span of 2; the first has settled at step 2.
+    found = judged(SETTLES_AT_2, SETTLES_AT_6)
+    assert found["settled_rise"] == 0.125 and found["judged_tokens"] == 1
+    assert found["first_token_rise"] == 0 and found["late_change"] == 0 and found["ends_lower"] == 1
+    # The third rises by 1 of 4 at step 5, when the second has not settled yet, and falls afterwards.
+    third = [4.0, 4, 4, 4, 4, 1, 2, 1, 0, 0, 0]
+    found = judged(SETTLES_AT_2, SETTLES_AT_6, third)
+    assert found["settled_rise"] == 0.125 and found["judged_tokens"] == 2
+    # It is not enough that the token just before has settled.
+    slow = [10.0, 9, 8, 7, 6, 5, 4, 3, 0, 0, 0]
+    assert judged(slow, SETTLES_AT_2, [1.0, 1, 1, 0, 0.5, 0, 0, 0, 0, 0, 0])["settled_rise"] == 0
+    later = [4.0, 4, 4, 4, 4, 1, 1, 3, 0, 0, 0]
+    assert judged(SETTLES_AT_2, SETTLES_AT_6, later)["settled_rise"] == 0.5
+    # With a tenth of the span as the measure, the first token has settled at step 2 still, a wobbling one later.
+    wobbling = [10.0, 0, 0, 0, 0.5, 0, 0, 0, 0, 0, 0]
+    step_3 = [1.0, 1, 1, 0, 0.25, 0, 0, 0, 0, 0, 0]
+    assert judged(wobbling, step_3, settled_within=0.01)["settled_rise"] == 0
+    assert judged(wobbling, step_3, settled_within=0.1)["settled_rise"] == 0.25
+    # A token that is off again after it was near has not settled.
+    near_then_off = [10.0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0]
+    assert judged(near_then_off, [2.0, 1, 2, 1, 0, 0, 0, 0, 0, 0, 0])["settled_rise"] == 0
+    assert judged(near_then_off, [2.0, 1, 1, 1, 0, 0, 0, 0, 0, 1, 0])["settled_rise"] == 0.5
+
+
+def test_the_first_token_s_rise_and_the_share_of_tokens_that_end_lower() -> None:
+    rising = [0.0, 4, 3, *[5.0] * 8]
+    found = judged(rising, FALLING, [1.0] * 11, FALLING)
+    assert found["first_token_rise"] == 0.8
+    assert found["ends_lower"] == 0.5  # a constant energy does not end lower
+    assert judged(FALLING, rising)["first_token_rise"] == 0
+
+
+def test_the_late_change_is_that_of_the_worst_token_within_the_last_tenth() -> None:
+    bump = [10.0] * 8 + [0.0, 2.5, 0.0]
+    assert judged(SETTLES_AT_2, bump)["late_change"] == 0.25
+    early = [10.0] * 8 + [2.5, 0.0, 0.0]
+    assert judged(early)["late_change"] == 0
+    # A tenth of 30 steps are three: from state 27 on.
+    assert judged([4.0] * 27 + [2.0, 0.0, 0.0, 0.0])["late_change"] == 0.5
+    assert judged([4.0] * 27 + [0.0, 0.0, 0.0, 0.0])["late_change"] == 0
+    assert judged([4.0] * 90 + [0.0] * 11)["late_change"] == 0
+    assert judged([4.0] * 91 + [0.0] * 10)["late_change"] == 1
+
+
+def test_the_bounds_are_used_up_in_proportion_to_the_energies_and_none_without_a_norm() -> None:
+    once, thrice = judged(FALLING), judged([3 * value for value in FALLING])
+    assert once["bound_use"] > 0 and thrice["bound_use"] == pytest.approx(3 * once["bound_use"], rel=1e-12)
+    total = torch.tensor([FALLING], dtype=torch.float64).T
+    unbounded = build(norm="none")
+    assert isinstance(unbounded, NRGPT)
+    found = metrics(unbounded, NRGPTEnergies(total, total, total), 0.01)
+    assert set(once) - set(found) == {"bound_use"} and found["ends_lower"] == 1
+
+
+def test_the_csv_holds_the_energies_of_the_model_s_own_trace(data: ListOpsData) -> None:
+    model = build()
+    assert isinstance(model, NRGPT)
+    with torch.no_grad():
+        model.feed_forward_scale.fill_(1.7)
+    module, before = module_of(model), copy.deepcopy(model.state_dict())
+    probe = EnergyTrace(num_tokens=TOKENS, num_steps=7)  # the model was built for 3
+    with torch.no_grad():
+        found = probe.measure(module, data, seed=0)
+        ids = next(iter(data.evaluation_batches("val")))[0][:1, :TOKENS]
+        trace = copy.deepcopy(model).double().trace(ids, 7).energies
+    rows = list(csv.DictReader(io.StringIO(found.attachments[ATTACHMENT].decode())))
+    assert [(int(row["step"]), int(row["token"])) for row in rows] == [(s, t) for s in range(8) for t in range(TOKENS)]
+
+    def column(name: str) -> Tensor:
+        return torch.tensor([float(row[name]) for row in rows], dtype=torch.float64).view(8, TOKENS)
+
+    for name in ("total", "attention", "feed_forward"):
+        # Five digits are written.
+        torch.testing.assert_close(column(name), getattr(trace, name)[:, 0], rtol=5e-5, atol=0)
+    assert not torch.allclose(column("total"), column("attention") + column("feed_forward"), rtol=1e-3)
+    assert found.metrics == metrics(copy.deepcopy(model).double(), NRGPTEnergies(*(part[:, 0] for part in trace)), 0.01)
+    assert found.metrics["bound_use"] <= 1
+    assert all(tensor.dtype == torch.float32 for tensor in model.parameters())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+@torch.no_grad()
+def test_first_tokens_that_rise_are_counted_over_the_vocabulary(data: ListOpsData) -> None:
+    model = build()
+    assert isinstance(model, NRGPT)
+    model.inference_rate.coefficient(None).copy_(30.0 * torch.eye(16))  # steps that overshoot
+    found = EnergyTrace(TOKENS, 3, first_tokens=True).measure(module_of(model), data, 0).metrics["first_tokens_rising"]
+    alone = [copy.deepcopy(model).double().trace(torch.tensor([[token]]), 3).energies.total for token in range(20)]
+    rising = [bool((one.diff(dim=0) > 1e-9 * (one.max() - one.min())).any()) for one in alone]
+    assert sum(rising) > 0 and found == sum(rising) / 20
+
+
+def test_what_cannot_be_traced_is_refused_before_training() -> None:
+    changes = ["model.width=16", "model.num_steps=2", "data.window=32"]
+    with pytest.raises(UsageError, match=r"give probes\.energy\.num_tokens=32"):
+        build_cell(Cell("cell", compose("nrgpt/listops_energy", changes)))
+    build_cell(Cell("cell", compose("nrgpt/listops_energy", [*changes, "probes.energy.num_tokens=32"])))
+
+
+@pytest.mark.parametrize("path", DESCENTS)
+@torch.no_grad()
+def test_golden_nrgpt_at_eta_one_every_token_ends_lower_and_the_first_never_rises(path: Path) -> None:
+    record = golden.read(path)
+    assert bool((record["w.rate"] == torch.eye(len(record["w.rate"]))).all())
+    model = golden_nrgpt.build(record, "identity")
+    assert isinstance(model, NRGPT)
+    attention, feed_forward = record["out.E_att"], record["out.E_ff"]
+    recorded = NRGPTEnergies(attention, feed_forward, attention + record["w.ff_scale"] * feed_forward)
+    for sequence in range(record["in.ids"].shape[0]):
+        found = metrics(model, NRGPTEnergies(*(part[:, sequence] for part in recorded)), 0.01)
+        assert found["ends_lower"] == 1
+        assert found["first_token_rise"] <= 1e-9  # rounding of the recorded numbers, over the token's span
+        assert found["bound_use"] <= 1

@@ -3,10 +3,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from paper_repro.base.configs import instantiate
-from paper_repro.base.errors import UsageError
 from paper_repro.models import gpt, nrgpt
 from paper_repro.papers.nrgpt.conventions import fitting
 from paper_repro.probes.parameter_count import ParameterCount
@@ -18,13 +16,9 @@ ROWS: list[tuple[Any, dict[str, int], int, int]] = [
     (gpt.GPT, {**OWT, "width": 768, "num_layers": 12}, 163_132_032, 124_498_560),
     (gpt.RGPTParallel, {**OWT, "width": 768, "num_steps": 12}, 85_190_784, 46_557_312),
     (nrgpt.NRGPT_H_FF2W, {**OWT, "width": 768, "num_steps": 12}, 90_496_897, 51_863_425),
-    (gpt.RGPTParallel, {**OWT, "width": 1740, "num_steps": 6}, 213_242_064, 125_713_104),
-    (nrgpt.NRGPT_H_FF2W, {**OWT, "width": 1536, "num_steps": 6}, 205_716_097, 128_449_153),
     (gpt.GPT, {**CHARACTERS, "width": 64, "num_heads": 4, "num_layers": 8}, 423_233, 419_073),
     (gpt.RGPT, {**CHARACTERS, "width": 256, "num_heads": 1, "num_steps": 8}, 888_385, 871_745),
-    (gpt.RGPTParallel, {**CHARACTERS, "width": 128, "num_heads": 1, "num_steps": 8}, 247_617, 239_297),
     (nrgpt.NRGPT_H_FF1, {**CHARACTERS, "width": 512, "num_heads": 2, "num_steps": 6}, 2_036_802, 2_003_522),
-    (nrgpt.NRGPT_H_FF2W, {**CHARACTERS, "width": 128, "num_heads": 1, "num_steps": 8}, 214_466, 206_146),
 ]
 
 
@@ -46,41 +40,10 @@ def test_counts_are_the_authors_whether_or_not_the_model_is_tied(
 
 def test_it_measures_from_a_config_and_leaves_the_random_numbers_alone() -> None:
     node = {"_target_": "paper_repro.models.nrgpt.NRGPT_H_FF2W", "_partial_": True, **ROWS[2][1]}
-    target = "paper_repro.probes.parameter_count.ParameterCount"
-    torch.manual_seed(3)
     state = torch.get_rng_state()
-    probe = instantiate({"_target_": target, "model": node})
-    found = probe.measure(None, None, 0)
-    assert found.metrics["paper_parameters_trainable"] == 90_496_129
-    assert found.metrics["paper_parameters_untied"] == 90_496_897
+    probe = instantiate({"_target_": "paper_repro.probes.parameter_count.ParameterCount", "model": node})
+    assert probe.measure(None, None, 0).metrics["paper_parameters_trainable"] == 90_496_129
     assert torch.equal(torch.get_rng_state(), state)
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        (partial(nn.Linear, 3, 4), "counts a CausalLanguageModel, found Linear"),
-        (partial(gpt.GPT, vocabulary_size=65), "missing 4 required positional arguments"),
-        (partial(gpt.RGPT, **{**ROWS[6][1], "num_heads": 3}), "num_heads must divide the width 256"),
-    ],
-)
-def test_a_model_that_cannot_be_counted_is_refused_before_training(model: Any, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        ParameterCount(model)
-
-
-@pytest.mark.parametrize(
-    ("printed", "unit", "count", "fits"),
-    [
-        ("0.8", 1e6, 888_385, True),  # truncated
-        ("0.9", 1e6, 888_385, True),  # rounded
-        ("0.7", 1e6, 822_849, False),
-        ("125", 1e6, 124_500_000, True),
-        ("125", 1e6, 124_498_560, False),
-    ],
-)
-def test_which_counts_print_to_given_digits(printed: str, unit: float, count: int, fits: bool) -> None:
-    assert fitting(printed, unit, {"untied": count}) == (["untied"] if fits else [])
 
 
 def test_tables_1_and_2_count_gpt_tied_and_the_others_untied() -> None:

@@ -7,18 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from paper_repro.base.errors import UsageError
-from paper_repro.cells.tasks import FINISHED, Cell, Outcome
+from paper_repro.cells.tasks import FINISHED, Cell
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.tokenizers import CharacterTokenizer
 from paper_repro.metrics.text_scores import TextScorer
 from paper_repro.models import gpt, nrgpt
 from paper_repro.models.generation import Settle, generate
-from paper_repro.probes import text_quality
 from paper_repro.probes.text_quality import ATTACHMENT, ReferenceTexts, TextQuality, reference_text
-from paper_repro.tests.probes.doubles import Module, Silent, Text
+from paper_repro.tests.probes.doubles import Module, Text
 from paper_repro.tests.support import tiny_gpt2
 
 PROMPTS = ["\n\n", "to be", "or not", "ask"]
@@ -45,7 +43,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("LTP_PATH", str(tmp_path))
-    monkeypatch.delenv("PAPER_REPRO_DATA", raising=False)
     monkeypatch.setitem(sys.modules, "harper", None)
     monkeypatch.setattr(
         "paper_repro.metrics.similarity._load",
@@ -68,15 +65,9 @@ def test_the_text_of_the_lowest_perplexity_is_reported(folder: Path) -> None:
     assert [text["reported"] for text in texts] == [text is best for text in texts]
     assert findings.metrics == {**best["scores"], "texts_averaged": 1.0}
     # JSON keeps a float's digits, so the texts are scored anew to the same numbers
-    scorer = TextScorer(str(folder), ["fixed"])
-    assert all(scorer(text["text"]).values == text["scores"] for text in texts)
-    assert len({text["text"] for text in texts}) == 4
-
-
-def test_a_text_is_its_prompt_and_what_follows_without_leading_newlines(folder: Path) -> None:
-    module, tokenizer = small(), Letters.tokenizer
-    texts = json.loads(measure(module, perplexity_model=str(folder)).attachments[ATTACHMENT])["texts"]
+    scorer, tokenizer = TextScorer(str(folder), ["fixed"]), Letters.tokenizer
     for text in texts:
+        assert scorer(text["text"]).values == text["scores"]
         ids = generate(module.model, tokenizer.encode(text["prompt"]), 60, seed=text["seed"], num_allowed=29).ids
         assert text["text"] == tokenizer.decode(ids).lstrip("\n") and len(ids) == 60 + len(text["prompt"])
     assert texts[1]["text"].startswith("to be")
@@ -100,17 +91,11 @@ def test_without_perplexity_the_mean_takes_its_place_and_says_so() -> None:
     assert "other columns" not in mean.unavailable["perplexity"]
 
 
-def test_a_metric_without_a_value_says_why() -> None:
-    findings = measure(small(), prompts=["a"], seeds=[1], num_tokens=1, temperature=0)
-    assert findings.unavailable["distinct_2"].startswith("distinct-2 of a text of ")
-    assert "gqs_fixed" in findings.metrics
-
-
 def test_tokens_stay_within_the_context_where_asked() -> None:
     document = json.loads(measure(small(), within_context=True).attachments[ATTACHMENT])
     lengths = [text["characters"] + (2 if text["prompt"] == "\n\n" else 0) for text in document["texts"]]
     assert lengths[1:] == [40, 40, 40] and lengths[0] <= 40
-    with pytest.raises(UsageError, match=r"'aaaa.*' has 40 tokens, the context holds 40, expected fewer: shorten it"):
+    with pytest.raises(UsageError, match="40 tokens, the context holds 40"):
         measure(small(), prompts=["a" * 40], seeds=[1], within_context=True)
 
 
@@ -126,54 +111,18 @@ def test_steps_are_reported_where_energies_settle() -> None:
         measure(small(gpt.RGPT), settle=Settle(0.02))
 
 
-@pytest.mark.slow
-def test_long_texts_are_cut_in_the_attachment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = measure(small(), num_tokens=300)
-    monkeypatch.setattr(text_quality, "MOST_BYTES", 3000)
-    cut = measure(small(), num_tokens=300)
-    assert cut.metrics == whole.metrics and len(cut.attachments[ATTACHMENT]) <= 3000
-    texts = json.loads(cut.attachments[ATTACHMENT])["texts"]
-    assert len(whole.attachments[ATTACHMENT]) > 3000 and 0 < len(texts[1]["text"]) < texts[1]["characters"]
-
-
-def test_what_cannot_be_measured_is_refused() -> None:
-    with pytest.raises(UsageError, match="Silent has no tokenizer; leave the probe out"):
-        measure(small(), Silent())
-    with pytest.raises(UsageError, match="generates with a CausalLanguageModel, found Linear"):
-        measure(Module(nn.Linear(2, 2)))
+def test_a_prompt_that_the_tokenizer_cannot_write_is_refused() -> None:
     with pytest.raises(UsageError, match="the character 'R'"):
         measure(small(), prompts=["ROMEO"], seeds=[1])
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"seeds": [1]}, "4 prompts and 1 seeds: give at least one, and a seed for each"),
-        ({"temperature": -1.0}, "temperature"),
-        ({"choose": "best"}, "choose must be one of best_perplexity, mean"),
-        ({"gqs_engines": ["grammarly"]}, "gqs_engines must be one of"),
-        ({"perplexity_model": "./nowhere"}, "no config.json there"),
-    ],
-)
-def test_wrong_settings_are_refused_before_anything_is_trained(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        TextQuality(**{"prompts": PROMPTS, **options})
-
-
 CORPUS = "".join(f"Line {number} has words {number * 7} and {'long ' * (number % 4)}ends.\n" for number in range(200))
-
-
-def run(task: Any, *configs: dict[str, Any]) -> list[Outcome]:
-    cells = [Cell(str(number), config) for number, config in enumerate(configs)]
-    found: list[Outcome] = task.run(cells, Path(), None)
-    return found
 
 
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "text.txt").write_text(CORPUS)
     monkeypatch.setenv("PAPER_REPRO_DATA", str(tmp_path))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
 def text_of(seed: int = 0, **text: Any) -> dict[str, Any]:
@@ -202,7 +151,8 @@ def test_reference_texts_are_scored_where_they_can_be() -> None:
         "similarity_model": "./absent",
     }
     texts = ["The dog sees the dog.", ""]
-    plain, empty = run(ReferenceTexts(), *({**text_of(content=text), "scorer": scorer} for text in texts))
+    cells = [Cell(text, {**text_of(content=text), "scorer": scorer}) for text in texts]
+    plain, empty = ReferenceTexts().run(cells, Path(), None)  # type: ignore[arg-type]
     assert plain.status == empty.status == FINISHED
     assert plain.metrics["distinct_1"] == 1.0 and "apcs_lines" in plain.unavailable
     assert empty.metrics == {} and "distinct_1" in empty.unavailable

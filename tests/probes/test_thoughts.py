@@ -90,24 +90,19 @@ def test_a_continuation_thinks_about_one_token_at_a_time_and_sees_what_the_conte
     assert len(text) == len(TEXT) + 5 > T
 
 
-def test_a_text_of_one_token_has_no_perplexity() -> None:
-    found = Reader(made(), TOKENIZER, Manner()).read(IDS[:1], 2)
-    assert found.perplexity is None and [place.token for place in found.places] == [None]
-
-
 def test_what_cannot_be_thought_about_is_refused() -> None:
     reader = Reader(made(), TOKENIZER, Manner())
-    with pytest.raises(UsageError, match="the prompt is empty"):
-        reader.encode("")
-    with pytest.raises(UsageError, match="has 13 tokens, the model's context holds 12"):
-        reader.encode("abcabcabcabca")
-    with pytest.raises(UsageError, match="'x'"):
-        reader.encode("abx")
+    assert reader.read(IDS[:1], 2).perplexity is None
+    for text, message in (
+        ("", "the prompt is empty"),
+        ("abcabcabcabca", "13 tokens, the model's context"),
+        ("x", "'x'"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            reader.encode(text)
     small = Reader(in_float64(lambda: EBT(4, T, D, 2, 1)), TOKENIZER, Manner())
-    with pytest.raises(UsageError, match=r"the token id 8, the model's vocabulary_size is 4: leave out 'h'"):
+    with pytest.raises(UsageError, match="the model's vocabulary_size is 4: leave out 'h'"):
         small.encode("h")
-    with pytest.raises(ValueError, match="step_size"):
-        Manner(step_size=0.0)
     broken = made()
     with torch.no_grad():
         broken.energy_head.weight.fill_(math.nan)
@@ -140,7 +135,6 @@ def test_random_directions_are_orthonormal_and_curves_pass_through_the_predictio
         directions = found.random_directions(4, 1)
         torch.testing.assert_close(directions @ directions.T, torch.eye(4).double(), rtol=0, atol=1e-12)
         assert torch.equal(directions, found.random_directions(4, 1))
-        assert not torch.equal(directions, found.random_directions(4, 2))
         energies = found.curve(directions[0], torch.tensor([0.0, 0.3], dtype=torch.float64))
         assert float(energies[0]) == pytest.approx(thought.places[-1].energies[-1], rel=1e-9)
         by_hand = found.energy((found.centre + 0.3 * directions[0])[None])
@@ -196,17 +190,6 @@ def test_a_board_is_that_of_the_sample_whose_cells_energies_have_the_lowest_sum(
     assert found.trace.num_evaluations == 5 * 3 + 1
 
 
-def test_a_board_is_accepted_when_its_digits_are_the_solutions() -> None:
-    model = plays()
-    with torch.no_grad():
-        model.energy_head.weight.zero_()  # without a gradient the digits stay what the random start says
-    almost = [0 if cell == 40 else digit for cell, digit in enumerate(SOLUTION)]
-    found = [think_of_board(model, almost, 1, Manner(seed=seed)) for seed in range(40)]
-    for thought in found:
-        assert thought.accepted == [own == list(SOLUTION) for own in thought.boards]
-    assert {thought.accepted[-1] for thought in found} == {True, False}
-
-
 @pytest.mark.parametrize("clamp_givens", [True, False])
 def test_the_energy_around_a_board_moves_its_free_cells(clamp_givens: bool) -> None:
     model = plays(clamp_givens)
@@ -228,18 +211,14 @@ class Terminal(io.StringIO):
 
 def test_colors_are_for_terminals_that_nobody_asked_to_be_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("NO_COLOR", "")
     assert wants_color(Terminal()) and not wants_color(io.StringIO())
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert not wants_color(Terminal())
-    monkeypatch.delenv("NO_COLOR")
-    monkeypatch.setenv("TERM", "dumb")
-    assert not wants_color(Terminal())
+    for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            assert not wants_color(Terminal())
 
 
 def test_low_values_are_green_and_high_ones_purple() -> None:
     shade = Shader(-1.0, 3.0, colored=True)
-    assert shade("a", -1.0) == "\x1b[48;5;28;38;5;231ma\x1b[0m"
-    assert shade("a", 3.0) == "\x1b[48;5;54;38;5;231ma\x1b[0m"
-    assert shade("a", 1.0) == "\x1b[48;5;255;38;5;16ma\x1b[0m" == Shader(1.0, 1.0, colored=True)("a", 1.0)
+    assert "48;5;28" in shade("a", -1.0) and "48;5;54" in shade("a", 3.0)
     assert Shader(-1.0, 3.0, colored=False)("a", 1.0) == "a"

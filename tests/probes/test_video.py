@@ -11,19 +11,14 @@ import torch
 from PIL import Image
 from torch.nn import functional
 
-from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import Cell
-from paper_repro.datamodules.image_sources import Digits
-from paper_repro.datamodules.images import ImageData
 from paper_repro.datamodules.video_sources import SampleClips
 from paper_repro.datamodules.videos import VideoData
-from paper_repro.lightning_modules.ebt_video import EBTVideo, TransformerVideo
-from paper_repro.models.ebt import DIRECT, LatentEBT, LatentTransformer, ThinkingSettings
+from paper_repro.lightning_modules.ebt_video import EBTVideo
+from paper_repro.models.ebt import DIRECT, LatentEBT, ThinkingSettings
 from paper_repro.probes.floors import VideoFloor, linear_frame
 from paper_repro.probes.frame_energies import FrameEnergies, cut, stopped
-from paper_repro.probes.training_flops import TrainingFlops
 from paper_repro.tests.support.reports import Recorder
-from paper_repro.training.module import PaperModule
 from paper_repro.training.schedules import Constant
 
 SIZES: dict[str, Any] = {"state_size": 16, "block_length": 5, "width": 8, "num_heads": 2, "num_layers": 1}
@@ -58,15 +53,11 @@ def floor(rule: str, **settings: Any) -> dict[str, float]:
 
 
 @pytest.mark.slow
-def test_the_last_frame_again_is_the_loss_of_a_clip_that_moves() -> None:
-    windows = torch.cat([*data().evaluation_batches("test")])
+def test_the_last_frame_is_the_loss_of_a_clip_that_moves_and_a_linear_map_is_better_where_it_was_fitted() -> None:
+    clips = data()
+    windows = torch.cat([*clips.evaluation_batches("test")])
     expected = float(functional.smooth_l1_loss(windows[:, :-1], windows[:, 1:]))
     assert floor("last_frame")["test_loss"] == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.slow
-def test_a_linear_map_is_better_on_what_it_was_fitted_to() -> None:
-    clips = data()
     first = [clips.train_batch(step) for step in range(16)]
     predict = linear_frame(clips, 16)
     fitted, kept = (
@@ -105,20 +96,3 @@ def test_energies_of_frames_are_those_of_the_module() -> None:
     assert energies["cut"][:3] == pytest.approx(energies["goes_on"][:3], rel=1e-5)  # the cut is not seen yet
     assert -1 <= found.metrics["energy_rank"] <= 1
     assert Image.open(io.BytesIO(found.attachments["cut.png"])).size == (24, 4)
-
-
-def test_energies_of_frames_want_an_ebt_on_clips() -> None:
-    transformer: PaperModule = TransformerVideo(LatentTransformer(**SIZES), OPTIMIZER, Constant())
-    for own, other in ((transformer, data()), (module(), ImageData(Digits()))):
-        with pytest.raises(UsageError, match="no energies of frames"):
-            FrameEnergies().measure(own, other, 0)
-    with pytest.raises(ValueError, match="num_windows"):
-        FrameEnergies(1)
-
-
-def test_the_trunks_of_both_models_on_frames_have_about_the_same_size_and_ebt_costs_more() -> None:
-    ebt = TrainingFlops().measure(module(), data(), 0).metrics
-    baseline = TransformerVideo(LatentTransformer(**SIZES), OPTIMIZER, Constant())
-    transformer = TrainingFlops().measure(baseline, data(), 0).metrics
-    assert 0.9 < ebt["trunk_parameters"] / transformer["trunk_parameters"] < 1.2
-    assert ebt["step_flops"] > 2 * transformer["step_flops"]

@@ -1,0 +1,63 @@
+"""Wrong settings of probes, which are refused before anything is trained, and models and data of another kind."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch import nn
+
+from paper_repro.base.configs import instantiate
+from paper_repro.base.errors import UsageError
+
+RELAXED = {"name": "long", "free_steps": 5, "step_size": 0.1}
+GPT = {"_target_": "paper_repro.models.gpt.GPT", "_partial_": True, "vocabulary_size": 65}
+SIZES = {"width": 8, "num_heads": 2, "num_layers": 1}
+BOARDS = {"_target_": "paper_repro.models.ebt_sudoku.SudokuEBT", "_partial_": True, **SIZES}
+PROMPT = {"prompts": ["a"], "seeds": [1]}
+
+
+@pytest.mark.parametrize(
+    ("probe", "given", "word"),
+    [
+        ("completion.EstimateOrder", {"betas": [0.1]}, "two or more"),
+        ("completion.RelaxationTrace", {**RELAXED, "shown": [50]}, "beyond the 50 steps"),
+        ("denoising.Denoising", {"passes": {"in": 1}}, "levels and passes"),
+        ("downstream.Downstream", {"tasks": {"a": "b"}, "normalized": ["other"]}, "other"),
+        ("frame_energies.FrameEnergies", {"num_windows": 1}, "num_windows"),
+        ("inner_steps.InnerSteps", {"steps": [1, 1]}, "steps"),
+        ("length_extrapolation.LengthExtrapolation", {"factors": [1, 2, 3]}, "factors must rise"),
+        ("listops_accuracy.ListOpsAccuracy", {"ways": ["accuracy_gredy"]}, "accuracy_gredy"),
+        ("mmlu.MMLU", {"columns": {"food": {}}}, "at least one subject"),
+        ("parameter_count.ParameterCount", {"model": GPT}, "missing 4 required"),
+        ("parameter_count.ParameterCount", {"model": BOARDS}, "found SudokuEBT"),
+        ("sudoku_accuracy.SudokuAccuracy", {"factors": [1]}, "factors"),
+        ("text_quality.TextQuality", {**PROMPT, "seeds": [1, 2]}, "a seed for each"),
+        ("text_quality.TextQuality", {**PROMPT, "choose": "best"}, "choose must be one of"),
+        ("text_quality.TextQuality", {**PROMPT, "perplexity_model": "./nowhere"}, "no config.json there"),
+        ("thinking.EnergyUncertainty", {"shown": ["python"]}, "not among"),
+        ("thinking.Thinking", {"sets": ["nowhere"]}, "must be one of"),
+        ("thinking.Thinking", {"samples": [2, 4]}, "samples must have 1"),
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_is_trained(probe: str, given: dict[str, Any], word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        instantiate({"_target_": f"paper_repro.probes.{probe}", **given})
+
+
+@pytest.mark.parametrize(
+    ("probe", "given", "word"),
+    [
+        ("completion.Reconstructions", {"free_steps": 5}, "Linear does not relax"),
+        ("frame_energies.FrameEnergies", {}, "no energies of frames"),
+        ("inner_steps.EnergyTrace", {"num_tokens": 2, "num_steps": 2}, "Linear has no energies"),
+        ("inspection.Embeddings", {}, "choose model=ngpt/gpt"),
+        ("length_extrapolation.LengthExtrapolation", {}, "extends a RotaryLanguageModel"),
+        ("listops_accuracy.ListOpsAccuracy", {}, "asks ListOps questions"),
+        ("sudoku_accuracy.SudokuAccuracy", {}, "measures Sudoku boards"),
+        ("text_quality.TextQuality", PROMPT, "has no tokenizer"),
+    ],
+)
+def test_models_and_data_of_another_kind_are_refused(probe: str, given: dict[str, Any], word: str) -> None:
+    own: Any = instantiate({"_target_": f"paper_repro.probes.{probe}", **given})
+    with pytest.raises(UsageError, match=word):
+        own.measure(SimpleNamespace(model=nn.Linear(1, 1), device="cpu"), SimpleNamespace(evaluation_batches=list), 0)
