@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from paper_repro.base.errors import ROOT
-from paper_repro.cells.records import Record, record_path, write
-from paper_repro.tests.support import synthetic
+from paper_repro.cells.records import Record, write
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -58,19 +57,13 @@ def test_an_exact_artifact_runs_under_any_scale_word_and_closes_with_its_claims(
         (["cem/table3", "scale=huge"], "cem/table3 has no scale 'huge'"),
         (["cem/table3", "data.kernle=rbf"], r"unknown key 'data.kernle' \(did you mean 'data.kernel'\?\)"),
         (["cem/table3", "training.steps=1.5"], "training.steps takes a whole number"),
-        (["cem/table3", "seeds=0,1,1"], "seed 1 is given twice"),
         (["cem/table3", "seeds=zero"], "whole numbers"),
-        (["cem/table3", "runs=a", "runs=b"], "runs is given twice"),
         (["cem/table3", "sedes=0"], r"unknown setting sedes= \(did you mean 'seeds'\?\)"),
         (["cem/table3", "--rendr"], r"unknown option --rendr \(did you mean '--render'\?\)"),
         (["cem/table3", "--render", "--publish"], "exclude each other"),
         (["cem/table3", "--published", "--render"], "--published goes with a run"),
         (["--plan"], "which artifact"),
-        (["cem/table3", "task._target_=os.system"], "is refused: only classes of paper_repro"),
-        (["cem/table3", "model=cem/gp_plane", "--plan"], "did you mean 'cem/gp_plain'"),
         (["cem/table3", "--publish", "training.steps=5"], "an altered run is no reference"),
-        (["cemm"], r"did you mean 'cem'\?"),
-        (["--list", "cem/x*"], r"unknown artifact 'cem/x\*'"),
         (["ebt/tableD1", "ngpt/fig7", "scale=nothing"], "nothing"),  # the last is checked before the first is run
         (["ebt/tableD1", "--render", "runs=absent"], "runs=absent: there is no such folder"),
     ],
@@ -101,14 +94,6 @@ def _assert_refused(found: subprocess.CompletedProcess[str], message: str, folde
     assert not list(folder.glob("runs/cells/*"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("override", "message"), [("model.width=0", "width"), ("data.kernel=rfb", "kernel")])
-def test_a_value_that_makes_no_sense_is_refused_before_anything_is_trained(
-    override: str, message: str, here: Run, tmp_path: Path
-) -> None:
-    _assert_refused(here("train.py", "cem/gaussian_process", override, f"runs={tmp_path / 'runs'}"), message, tmp_path)
-
-
 def test_a_typo_in_an_artifact_names_file_line_and_the_nearest_key(tmp_path: Path) -> None:
     text = (ROOT / "paper_repro/papers/ebt/tableD1.yaml").read_text().replace("\nnotes:", "\nnote:")
     path = tmp_path / "ebt" / "mine.yaml"
@@ -121,18 +106,11 @@ def test_a_typo_in_an_artifact_names_file_line_and_the_nearest_key(tmp_path: Pat
 
 
 TORCH = frozenset({"torch", "lightning"})
-GENERATE = ["generate.py", "{folder}/empty"]
 READY = [
     (["reproduce.py", "--list"], ""),
-    (["reproduce.py", "--help"], ""),
     (["reproduce.py", "cem/tabel3"], "unknown artifact"),
-    (["bench.py", "--help"], ""),
     (["bench.py", "cem_atn"], "unknown bench 'cem_atn' (did you mean 'cem_attn'?)"),
-    (["bench.py", "cem_attn", "--json", "{folder}/absent/file.json"], "give a file in a folder that exists"),
-    (["export.py", "0123", "--to", "{folder}/new", "runs={folder}/empty"], "{folder}/empty"),
-    ([*GENERATE, "--seed", "-1"], "--seed: -1: give a number from 0"),
-    ([*GENERATE, "--temperature", "nan"], "--temperature: nan: give 0"),
-    (["generate.py", "{folder}/absent"], "no record.json"),
+    (["generate.py", "{folder}/empty", "--seed", "-1"], "--seed: -1: give a number from 0"),
     (["inspect_model.py", "{folder}/empty"], "no record.json"),
     (["think.py", "--prompt", "ROMEO:", "{folder}/damaged"], "record.json"),
     (["export.py", "--to", "{folder}/new", "{folder}/weightless"], "weights"),
@@ -176,22 +154,6 @@ def test_what_needs_no_computing_imports_nothing_that_takes_long(words: list[str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["train.py", "cem/gaussian_process", "training.steps=0"], "training.steps must be a whole number of 1"),
-        (["train.py", "cem/gaussian_process", "machine.cuda_graph=true"], "machine.cuda_graph=true needs a CUDA GPU"),
-        (["train.py", "cem/gaussian_process", "machine.devices=2"], "cannot be shared by machine.devices=2"),
-        (["reproduce.py", "cem/table3", "optimizer.lr=-1"], "optimizer.lr=-1: expected a learning rate of 0 or more"),
-    ],
-)
-def test_a_wrong_value_of_training_is_refused_without_torch(words: list[str], message: str, tmp_path: Path) -> None:
-    """Values of models and data are refused by what they build, which needs torch."""
-    found = _watched(*words, f"runs={tmp_path}", heavy=TORCH)
-    assert found.returncode == 2 and message in found.stderr and "Traceback" not in found.stderr, found.stderr
-
-
-@pytest.mark.slow
 def test_a_second_plan_needs_no_torch(tmp_path: Path) -> None:
     words = ["cem/table3", "--plan", "scale=smoke", f"runs={tmp_path}"]
     first = _run("reproduce.py", *words)
@@ -208,9 +170,8 @@ def test_a_plan_counts_with_the_speed_of_its_machine_and_warns_of_a_slow_one(tmp
     narrow = {"machine": {"accelerator": "cpu"}, "training": {"precision": "bf16-mixed"}}
     old = frozenset({"fma", "avx2"})
     assert "training.precision=32-true" in (slow_products(narrow, old) or "")
-    for other in ({**narrow, "machine": {"accelerator": "gpu"}}, {"training": {"precision": "32-true"}}, {}):
-        assert slow_products(other, old) is None
-    assert slow_products(narrow, old | {"avx512f"}) is None and slow_products(narrow, frozenset()) is None
+    assert slow_products({"training": {"precision": "32-true"}}, old) is None
+    assert slow_products(narrow, old | {"avx512f"}) is None
     information = tmp_path / "cpuinfo"
     assert processor_flags(information) == frozenset()
     information.write_text("processor\t: 0\nflags\t\t: fma avx2\n\nprocessor\t: 1\nflags\t\t: none\n")
@@ -246,32 +207,3 @@ def test_a_paper_or_a_pattern_names_all_of_its_artifacts(here: Run) -> None:
     everything = listed()
     assert listed("cem") == listed("cem/*") == listed("cem/") == [name for name in everything if name[:4] == "cem/"]
     assert listed("ebt/table?", "cem/table3", "cem/table3") == ["cem/table3", *(f"ebt/table{n}" for n in (2, 3, 4, 5))]
-
-
-def test_a_terminal_gets_no_line_that_is_wider_and_the_file_whole_tables(
-    here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "90")
-    shown = here("reproduce.py", "ebt/tableD1", "--render", f"runs={tmp_path}").stdout
-    written = (tmp_path / "ebt/tableD1/exact/table.md").read_text()
-    assert max(map(len, shown.splitlines())) <= 90 < max(map(len, written.splitlines()))
-
-
-@pytest.mark.slow
-def test_warnings_stand_once_between_the_table_and_the_closing_line(tmp_path: Path) -> None:
-    """One warns of a damaged record, which a run reads several times, one of data that one of two tasks lacks."""
-    text = synthetic.ARTIFACT.replace("{trunk.layers: 2}", "{trunk.layers: 2, +data: {files: {corpus: corpus.txt}}}")
-    runs, plan = tmp_path / "runs", synthetic.plan(tmp_path / "papers", text, "smoke")
-    damaged = record_path(runs, next(cell.id for cell in plan.cells if not cell.missing))
-    damaged.parent.mkdir(parents=True)
-    damaged.write_text("{}")
-    command = [sys.executable, str(ROOT / "scripts" / "reproduce.py"), "made/up", "scale=smoke", f"runs={runs}"]
-    environment = {**os.environ, "PAPER_REPRO_PAPERS": str(tmp_path / "papers"), "PAPER_REPRO_DATA": str(tmp_path)}
-    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    said = subprocess.run(command, env=environment, text=True, timeout=180, check=False, **both).stdout
-    lines = said.strip().splitlines()
-    starts = ["## Notes", f"WARNING: {damaged}", "not run: ", "made/up: 6 cells"]
-    places = [[number for number, line in enumerate(lines) if line.startswith(start)] for start in starts]
-    assert [len(found) for found in places] == [1, 1, 1, 1], said
-    assert places == sorted(places) and places[-1] == [len(lines) - 1], said

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -58,17 +57,3 @@ def test_no_command_ends_with_a_traceback(output: str, failed: int) -> None:
         assert "Traceback" not in out + err and err.count("\n") <= 1, (words, err)
         if code and "2>" not in output:
             assert err.startswith("error: "), words
-
-
-@pytest.mark.slow
-def test_what_trains_and_what_draws_run_in_such_an_environment(tmp_path: Path) -> None:
-    words = ["train.py", "cem/gaussian_process", "training.steps=2", "machine.stack=null"]
-    for line in (words, ["reproduce.py", "ebt/tableD1", "--render"]):
-        command = [sys.executable, str(ROOT / "scripts" / line[0]), *line[1:], f"runs={tmp_path}"]
-        found = subprocess.run(
-            command, env={**os.environ, **NOTEBOOK}, capture_output=True, text=True, check=False, timeout=180
-        )
-        assert found.returncode == 0, found.stderr
-        assert "Traceback" not in found.stdout + found.stderr
-    assert (tmp_path / "ebt/tableD1/exact/figure.png").is_file()
-    assert "Traceback" not in "".join(path.read_text() for path in tmp_path.glob("logs/*"))

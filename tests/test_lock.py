@@ -3,8 +3,6 @@
 import re
 import tomllib
 
-import yaml
-
 from paper_repro.base.errors import ROOT
 
 
@@ -26,12 +24,3 @@ def test_the_lock_file_is_of_todays_requirements() -> None:
     (own,) = (one for one in tomllib.loads((ROOT / "uv.lock").read_text())["package"] if one["name"] == project["name"])
     required = {name(re.split(r"[\[<>=;! ]", text)[0]) for text in project["dependencies"]}
     assert required == {name(one["name"]) for one in own["dependencies"]}
-
-
-def test_the_container_and_the_workflow_call_what_is_here() -> None:
-    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    called = set(re.findall(r"make ([\w-]+)", (ROOT / "Dockerfile").read_text()))
-    assert called and called <= targets
-    (job,) = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"].values()
-    scripts = [step["run"] for step in job["steps"] if "run" in step]
-    assert scripts == [".ci/run"] and (ROOT / ".ci/run").is_file()

@@ -52,16 +52,10 @@ def test_completions_are_what_the_command_takes_in_that_place() -> None:
     assert command.completions(["reproduce", "cem/t"]) == names
     assert command.completions(["reproduce", "cem/table3", "ng"])[0] == "ngpt"
     assert command.completions(["train", "nrgpt/"]) == [name for name in experiments() if name.startswith("nrgpt/")]
-    assert command.completions(["re"]) == ["reproduce", "report"]
-    options = ["--plan", "--prepare", "--publish", "--published"]
-    assert command.completions(["reproduce", "cem/table3", "--p"]) == options
     assert command.completions(["think", "--st"]) == ["--step-size", "--steps"]
     assert command.completions(["bench", "cem_"]) == ["cem_attn", "cem_memory"]
-    assert command.completions(["reproduce", "sc"]) == ["scale="]
-    assert command.completions(["reproduce", "cem/table3", "scale", "="]) == ["smoke", "cpu", "gpu", "paper"]
     assert command.completions(["reproduce", "cem/table3", "scale", "=", "s"]) == ["smoke"]
     assert command.completions(["generate", "runs/c"]) == [], "bash completes names of files"
-    assert command.completions(["nothing", "x"]) == [] and command.completions([])
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
