@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from paper_repro.base.errors import RESULTS, ROOT
-from paper_repro.datamodules.preparations import usage
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ABLATIONS = (ROOT / "docs" / "add" / "ablation.md").read_text(encoding="utf-8")
@@ -66,26 +65,6 @@ def test_the_headlines_in_readme_are_the_published_ones() -> None:
         numbers = re.findall(r"(-?[\d.]+) \[(-?[\d.]+), (-?[\d.]+)\]", first["estimate"]["text"])
         assert re.findall(r"(-?[\d.]+) (?:times )?\[(-?[\d.]+), (-?[\d.]+)\]", estimate) == numbers, link
         assert word == first["word"], link
-
-
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_commands_name_scripts_options_and_artifacts_that_exist(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    for name, words in re.findall(r"python (scripts/\w+\.py)([^\n`#|]*)", text):
-        script = ROOT / name
-        assert script.is_file(), name
-        known = script.read_text(encoding="utf-8") + (usage() if script.stem == "prepare_data" else "")
-        for flag in re.findall(r"--[a-z][a-z-]*", words):
-            assert flag in known, f"{name} has no {flag}"
-    meant = "\n".join(line for line in text.splitlines() if "`, an argument that is refused " not in line)
-    for artifact in re.findall(r"reproduce\.py (\w+/\w+)", meant):
-        file = f"paper_repro/papers/{artifact}.yaml"
-        own = f"<!-- own: {artifact.partition('/')[0]}/papers/{artifact}.yaml -->"
-        example = {f"<!-- example: {artifact} -->", f"<!-- file: {file} -->", own}
-        assert (ROOT / file).is_file() or any(mark in text for mark in example), artifact
-    targets = re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    for target in re.findall(r"(?:^    |`)make ([\w-]+)", text, re.MULTILINE):
-        assert target in targets, f"make {target}"
 
 
 def run_example(name: str, folder: Path, **variables: str) -> str:

@@ -1,34 +1,14 @@
 """What a user may get wrong, or lack, is said at once, with what to do: before anything is trained or written."""
 
-import runpy
-import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from paper_repro.base.errors import ROOT
 from paper_repro.cells.records import record_path
-from paper_repro.tables.view import build
 from paper_repro.tests.support import synthetic
 
 Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run a script in this process; return its exit code and what it printed."""
-
-    def run(script: str, *words: str) -> tuple[int, str, str]:
-        path = str(ROOT / "scripts" / script)
-        monkeypatch.setattr(sys, "argv", [path, *words])
-        with pytest.raises(SystemExit) as end:
-            runpy.run_path(path, run_name="__main__")
-        assert isinstance(end.value.code, int)
-        return end.value.code, *capsys.readouterr()
-
-    return run
 
 
 def test_a_run_without_any_data_says_so_and_writes_no_table(
@@ -65,16 +45,6 @@ def test_a_metric_that_no_cell_has_is_named_in_the_table_and_ends_the_command(
     assert call(*words)[0] == 0, "what is not run yet may have the metric"
 
 
-def test_a_metric_is_not_missed_where_a_probe_has_not_measured(tmp_path: Path) -> None:
-    plan, runs = synthetic.plan(tmp_path / "papers", scale="smoke"), tmp_path / "runs"
-    synthetic.fill(runs, plan, lambda cell: synthetic.finished(error=0.5))
-    probe = {"_target_": "paper_repro.tests.support.probes.Summing"}
-    later = tuple(replace(cell, config={**cell.config, "probes": {"one": probe}}) for cell in plan.cells)
-    assert build(plan, runs, tmp_path).unnamed.keys() == {"score"}
-    assert build(replace(plan, cells=later), runs, tmp_path).unnamed == {}
-    assert build(plan, runs, None).unnamed == {}, "the reference may be older"
-
-
 @pytest.mark.parametrize(
     ("code", "said"),
     [
@@ -90,33 +60,6 @@ def test_faulty_python_beside_a_yaml_is_named_before_the_first_cell_begins(
     found, _, errors = call("reproduce.py", "made/up", "scale=smoke", f"runs={tmp_path / 'runs'}")
     assert found == 2 and errors.startswith(f"error: {tmp_path / 'papers/made'}/{said}"), errors
     assert len(errors.splitlines()) == 1 and not (tmp_path / "runs").exists()
-
-
-FIGURE = """from paper_repro.tables.figure import Figure
-
-
-class Mine(Figure):
-    def rows(self):
-        return [{"x": 1}]
-
-    def draw(self, canvas, rows):
-        canvas.subplotz()
-"""
-
-
-def test_an_error_in_a_figure_s_code_names_its_line(
-    call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = synthetic.plan(tmp_path)
-    path = plan.artifact.path.with_suffix(".py")
-    path.write_text(FIGURE)
-    synthetic.fill(tmp_path / "runs", plan, lambda _: synthetic.finished(error=0.5, score=1.0))
-    monkeypatch.setenv("PAPER_REPRO_PAPERS", str(tmp_path))
-    found, _, errors = call(
-        "reproduce.py", "made/up", "--render", f"scale={plan.scale_name}", f"runs={tmp_path / 'runs'}"
-    )
-    assert found == 2 and errors.startswith(f"error: {path}:9: AttributeError: ") and len(errors.splitlines()) == 1
-    assert errors.endswith("every record is whole: mend it and use --render\n")
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,9 @@
 """The command paper-repro: one word for each script, and what bash completes."""
 
-import importlib
 import os
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,13 +12,6 @@ from paper_repro import __main__ as command
 from paper_repro.base.configs import experiments
 from paper_repro.base.errors import ROOT
 from paper_repro.tables import spec
-
-
-def test_the_entry_point_is_this_function() -> None:
-    entry = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["paper-repro"]
-    module, _, name = entry.partition(":")
-    assert getattr(importlib.import_module(module), name) is command.main
-    assert '"scripts"' in (ROOT / "setup.py").read_text(), "the scripts go with the package"
 
 
 def test_every_command_is_a_script_with_a_main_and_a_line_of_help(capsys: pytest.CaptureFixture[str]) -> None:

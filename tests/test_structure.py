@@ -1,10 +1,12 @@
 import ast
 import graphlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -279,3 +281,23 @@ def test_the_wheel_works_in_an_environment_of_its_own(wheel: Path, tmp_path: Pat
     assert (prefix, count, len(places)) == (str(own), "1", 3)
     assert all(place.startswith(str(site / "paper_repro")) for place in places)
     assert said(command, "generate", "ngpt", "--prompt", "Return the", "--tokens", "3").startswith("Return the")
+
+
+def name(text: str) -> str:
+    return re.sub(r"[-_.]+", "-", text).lower()
+
+
+def test_constraints_are_the_versions_of_the_lock_file() -> None:
+    locked = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+    expected = {name(one["name"]): one["version"] for one in locked if "registry" in one["source"]}
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert {name(line.split("==")[0]): line.split("==")[1] for line in lines} == expected
+    files = [file for one in locked for file in (*one.get("wheels", ()), one.get("sdist"))]
+    assert all(file is None or file["hash"].startswith("sha256:") for file in files)
+
+
+def test_the_lock_file_is_of_todays_requirements() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (own,) = (one for one in tomllib.loads((ROOT / "uv.lock").read_text())["package"] if one["name"] == project["name"])
+    required = {name(re.split(r"[\[<>=;! ]", text)[0]) for text in project["dependencies"]}
+    assert required == {name(one["name"]) for one in own["dependencies"]}

@@ -26,16 +26,6 @@ def ebt(**options: Any) -> SudokuEBT:
     return model
 
 
-def test_predictions_enter_as_large_as_the_context() -> None:
-    torch.manual_seed(0)
-    model = SudokuEBT(**{**SIZES, "width": 64})
-    sizes = [
-        table.weight.std()
-        for table in (model.prediction_embedding, model.cells.given_embedding, model.cells.unit_embedding)
-    ]
-    torch.testing.assert_close(torch.stack(sizes), torch.ones(3), rtol=0.1, atol=0)
-
-
 def test_cells_know_their_row_column_and_box_and_nothing_else_of_their_place() -> None:
     """A model whose vectors of rows, columns and boxes are exchanged treats an exchanged board alike."""
     model = randomised(SudokuFeedForward(**SIZES))
