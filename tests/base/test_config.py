@@ -165,9 +165,7 @@ def test_allowed_targets_are_built() -> None:
     ("node", "message"),
     [
         ({"_target_": "paper_repro.training.schedules.Cosin"}, "did you mean 'Cosine'"),
-        ({"_target_": "torch.optim.AdamV"}, "did you mean 'Adam"),
         ({"_target_": "paper_repro.training.schedules.Cosine", "final_fctor": 0}, "did you mean 'final_factor'"),
-        ({"_target_": "paper_repro.models.generation.Settle", "check_every": 2}, "tolerance"),
         ({"_target_": "paper_repro.training.schedules.Cosine", "final_factor": 2}, "must lie in [0, 1], got 2"),
     ],
 )
@@ -376,7 +374,6 @@ def test_references_are_resolved_as_omegaconf_resolves_them() -> None:
         ("${absent}", "value: ${absent}: there is no key 'absent'"),
         ("${value}", "leads back to itself"),
         ("???", "value has no value"),
-        ("${.a}", "is refused: only plain references"),
     ],
 )
 def test_a_reference_that_gives_no_value_says_so(value: str, message: str) -> None:

@@ -18,16 +18,6 @@ from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import Cost
 from paper_repro.tests.support import sweeps
 
-TRAINED = (
-    "training.steps=2",
-    "data.num_train=60",
-    "data.num_test=20",
-    "data.batch_size=20",
-    "data.num_features=16",
-    "machine.stack=null",
-    "machine.progress_every_seconds=0",
-)
-
 
 @pytest.fixture
 def prepared(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
@@ -88,7 +78,7 @@ def test_what_was_counted_before_a_sweep_stands_in_its_records(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_costs_are_counted_in_another_process_and_errors_come_back(tmp_path: Path) -> None:
-    good = single("cem/gaussian_process", TRAINED, 0).config
+    good = single("cem/gaussian_process", ["training.steps=2"], 0).config
     wrong = {**good, "model": {**good["model"], "widht": 3}}
     broken = {**good, "task": {"_target_": sweeps.BROKEN}}
     with ForkServer(tmp_path) as server:

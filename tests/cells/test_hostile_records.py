@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from paper_repro.base import identity
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import ROOT, UsageError
 from paper_repro.base.files import CorruptFileError, sha256_of_bytes
 from paper_repro.base.identity import canonical_json
-from paper_repro.cells import records
+from paper_repro.cells import records, runner
 from paper_repro.cells.records import Record, find, record_path
 from paper_repro.cells.tasks import FINISHED, Outcome
 from paper_repro.tables.plan import Plan
 from paper_repro.tables.publish import publish
-from paper_repro.tests.support import synthetic
+from paper_repro.tests.support import sweeps, synthetic
 
 COMMIT = "a" * 40
 
@@ -175,3 +175,24 @@ def test_a_record_of_unknown_code_is_not_published(
     with pytest.raises(UsageError, match=f"1 records.*{message}.*{plan.cells[-1].id}"):
         publish(plan, runs, results)
     assert not results.exists()
+
+
+COMMITTED = """case "$*" in *rev-parse*) echo >> {asked}
+if [ $(wc -l < {asked}) -le 2 ]; then echo {commit}; else echo {other}; fi;; esac
+"""
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="only a checkout has a git state")
+def test_a_job_that_begins_after_the_code_has_changed_is_called_uncommitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bin" / "git"
+    path.parent.mkdir()
+    path.write_text("#!/bin/sh\n" + COMMITTED.format(commit=COMMIT, other="b" * 40, asked=tmp_path / "asked"))
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{path.parent}{os.pathsep}{os.environ['PATH']}")
+    cells = sweeps.cells(2, workers=1, steps=2)
+    assert runner.run(cells, tmp_path / "runs").by_status == {FINISHED: 2}
+    origins = [records.read(record_path(tmp_path / "runs", cell.id)).provenance for cell in cells]
+    assert sorted((found["commit"], found["dirty"]) for found in origins) == [(COMMIT, False), (COMMIT, True)]
+    assert capsys.readouterr().err.count("the code has changed since this run began") == 1

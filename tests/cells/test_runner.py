@@ -218,6 +218,3 @@ def test_of_several_runners_each_counts_its_share(tmp_path: Path) -> None:
     assert runner.run(cells, tmp_path, io.StringIO()).by_status == {FINISHED: 5}
     shares = [runner.run(cells, tmp_path, io.StringIO(), share=runner.Share(index, 2)).by_status for index in range(2)]
     assert shares == [{FINISHED: 3}, {FINISHED: 2}]
-    record_path(tmp_path, cells[1].id).write_text("{")
-    monkeyed = runner.Share(1, 2, patience=0.1)
-    assert runner.run(cells, tmp_path, io.StringIO(), share=monkeyed).exit_code == 0, "a damaged record is run again"

@@ -186,3 +186,23 @@ def test_a_divergence_names_its_step_and_its_term(term: str) -> None:
     else:
         parameter[term].data[1, 1] = torch.inf
     assert model.divergence(start, clamped, 5) == f"diverged: the gradient of {term} was not finite at step 1"
+
+
+class Slower(CET):
+    def step(self, state: CETState, clamped: CETClamped, step_size: float = 1.0, nudge: Any = None) -> CETState:
+        return super().step(state, clamped, step_size / 2, nudge)
+
+
+@pytest.mark.parametrize("kind", ["own", "step", "gradients", "torch.func"])
+def test_only_cets_own_steps_are_prepared(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, images = _model()
+    model.__class__ = Slower if kind == "step" else CET
+    made: list[int] = []
+    initialise = PreparedSteps.__init__
+    monkeypatch.setattr(PreparedSteps, "__init__", lambda *given: (made.append(1), initialise(*given))[1])
+    with torch.set_grad_enabled(kind == "gradients"):
+        if kind == "torch.func":
+            torch.func.vmap(lambda image: model(image[None], 3)[0])(images)
+        else:
+            model(images, 3)
+    assert len(made) == (kind == "own")

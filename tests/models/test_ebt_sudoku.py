@@ -12,8 +12,7 @@ from paper_repro.models.ebt_sudoku import SudokuEBT, SudokuFeedForward, SudokuRe
 from paper_repro.tests.support.float64 import randomised
 
 SIZES: dict[str, Any] = {"width": 8, "num_heads": 2, "num_layers": 2, "hidden": 12}
-BOARDS = torch.tensor([puzzle(seed, 40) for seed in range(2)])
-GIVENS, SOLUTIONS = BOARDS[:, 0], BOARDS[:, 1]
+GIVENS = torch.tensor([puzzle(seed, 40)[0] for seed in range(2)])
 BLANK = GIVENS == 0
 
 

@@ -10,8 +10,6 @@ from paper_repro.models.llama import Llama, gated_feed_forward, rotary_attention
 
 TIED_ATTENTION = partial(CEMAttention, diagonal="none", slopes="none")
 TIED_MLP = partial(CEMMLP, norm_context=True, norm_inside=True)
-FULL_ATTENTION = partial(CEMAttention, diagonal="shared", preconditioner="diagonal_low_rank")
-FULL_MLP = partial(TIED_MLP, preconditioner="diagonal_low_rank")
 IDS = torch.randint(11, (2, 7), generator=torch.Generator().manual_seed(0))
 
 

@@ -1,3 +1,6 @@
+import contextlib
+import math
+
 import pytest
 import torch
 
@@ -5,6 +8,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.tests.training.doubles import KEEP, NOISY, assert_same_runs, assert_same_weights, weights
 from paper_repro.training import checkpoints
 from paper_repro.training.build import build
+from paper_repro.training.watch import Evaluations
 
 EVERY, STEPS = KEEP["training__evaluate_every"], KEEP["steps"]
 
@@ -103,3 +107,13 @@ def test_under_bf16_evaluations_are_computed_as_training_is(kind, cell, run, tmp
         assert outcome.metrics["best_test_rmse"] == pytest.approx(rounded, rel=1e-6)
         assert abs(exact - rounded) > 1e-5 * exact
         assert {tensor.dtype for tensor in weights(tmp_path, one).values()} == {torch.float32}
+
+
+def test_a_metric_that_is_never_finite_keeps_the_last_weights(cell, monkeypatch):
+    parts = build(cell(training__evaluate_every=1, training__keep="test_rmse"))
+    evaluations = Evaluations([parts], contextlib.nullcontext)
+    before = {name: tensor.clone() for name, tensor in parts.module.state_dict().items()}
+    metrics = {"train_rmse": 1.0, "test_rmse": math.nan}
+    monkeypatch.setattr(parts.module, "evaluate", lambda *_: metrics)
+    assert evaluations.finish(0, 4) == metrics
+    assert_same_weights(parts.module.state_dict(), before)

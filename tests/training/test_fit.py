@@ -211,3 +211,9 @@ def test_a_precision_that_a_cpu_replaces_is_refused_before_and_at_the_start(cell
     for start in (lambda: Fit().check_devices(mixed.config), lambda: Fit().run([mixed], tmp_path, recorder())):
         with pytest.raises(UsageError, match=r"16-mixed: a CPU .*training\.precision=bf16-mixed"):
             start()
+
+
+def test_weights_that_blow_up_in_the_last_step_are_divergence_too(cell, run, tmp_path):
+    optimizer = {"_target_": "torch.optim.SGD", "_partial_": True, "lr": 1e38}
+    (outcome,) = run([cell(steps=1, optimizer=optimizer, training__clip_norm=None)], tmp_path)
+    assert outcome.status == "diverged" and "not finite after the last step" in outcome.note

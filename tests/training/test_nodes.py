@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -24,6 +25,7 @@ from paper_repro.launchers.start import leading
 from paper_repro.tests.support import slurm_cluster
 from paper_repro.tests.support.reports import Recorder
 from paper_repro.tests.training.doubles import assert_close_weights
+from paper_repro.training import launch
 from paper_repro.training.fit import Fit
 
 TINY = [
@@ -215,6 +217,32 @@ def test_a_process_knows_its_place(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert errors.place() == (place and errors.Place(*place))
+
+
+class Posted:
+    """A store with the group's first job."""
+
+    def __init__(self, **job: str) -> None:
+        self.content = json.dumps(job).encode()
+
+    def check(self, keys: list[str]) -> bool:
+        return keys == ["job/1"]
+
+    def get(self, key: str) -> bytes:
+        return self.content
+
+
+def test_a_node_without_the_shared_folder_says_so_where_errors_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"RANK": "3", "LOCAL_RANK": "1", "GROUP_RANK": "1", "WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    own = launch.group(errors.Place(errors.BY_TORCHRUN, 3, 4))
+    hidden = tmp_path / "hidden" / "cells" / "c"
+    assert launch._follow(own, Posted(cell="c", folder=str(hidden))) == 1
+    said = capsys.readouterr()
+    assert not said.out and not hidden.exists()
+    assert re.fullmatch(rf"node 1 \(.*, rank 3\) does not see {hidden}: .* runs=DIR\n", said.err), said.err
 
 
 def test_a_job_step_without_its_tasks_per_node_is_refused(monkeypatch):

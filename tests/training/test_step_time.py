@@ -9,7 +9,7 @@ import torch
 
 from paper_repro.base.configs import compose
 from paper_repro.base.identity import mix
-from paper_repro.cells.tasks import FINISHED, Cell
+from paper_repro.cells.tasks import FINISHED, Cell, StopRequestedError
 from paper_repro.kernels.preferences import prefer
 from paper_repro.tests.support.reports import Recorder
 from paper_repro.training import step_time
@@ -164,3 +164,10 @@ def test_parameters_are_counted_with_and_without_tables_and_step_size() -> None:
         "parameters_total": trunk + 2 * VOCABULARY * WIDTH + 1,
         "parameters_rebuilt": 2040 + 1 - 2 * VOCABULARY * WIDTH - 1,
     }
+
+
+def test_a_request_to_stop_is_heard_between_rounds() -> None:
+    report = Recorder(2)
+    with pytest.raises(StopRequestedError):
+        StepTime().run([Cell("cell", timed())], Path(), report)
+    assert len(report.seen) == 2

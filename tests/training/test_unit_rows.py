@@ -1,4 +1,4 @@
-"""Rows of unit norm after every optimiser step: alone, through Lightning, stacked, and on two devices."""
+"""Rows of unit norm after every optimiser step: alone, through Lightning and stacked."""
 
 import copy
 import functools
@@ -6,11 +6,10 @@ import functools
 import lightning as L
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
 from paper_repro.models.common import project_rows_
-from paper_repro.tests.training.doubles import DOUBLES_NAME, Rows, UnitRows, Waves, assert_close_runs, by_hand
+from paper_repro.tests.training.doubles import Rows, UnitRows, Waves, by_hand
 from paper_repro.training.ensemble import Ensemble
 from paper_repro.training.optim import UnitAdamW, keep_unit_rows
 from paper_repro.training.schedules import Cosine
@@ -147,16 +146,3 @@ def test_state_dicts_of_adamw_and_ours_are_interchangeable(one, two):
 def test_a_vector_in_a_group_with_unit_rows_is_refused():
     with pytest.raises(ValueError, match=r"matrices, found a parameter \(3,\)"):
         keep_unit_rows(torch.optim.SGD([{"params": [nn.Parameter(torch.ones(3))], "unit_rows": True}], lr=0.1))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["AdamW", "UnitAdamW"])
-def test_two_devices_project_whole_rows(name, cell, run, tmp_path):
-    own = {"module": {"_target_": f"{DOUBLES_NAME}.UnitRows"}, "model": {"_target_": f"{DOUBLES_NAME}.Rows"}}
-    target = {"AdamW": "torch.optim.AdamW", "UnitAdamW": "paper_repro.training.optim.UnitAdamW"}[name]
-    own |= {"optimizer": {"_target_": target, "_partial_": True, **ADAM}, "steps": 4, "training__accumulate": 2}
-    one, two = (cell(**own, machine__devices=count) for count in (1, 2))
-    expected, found = run([one], tmp_path / "one")[0], run([two], tmp_path / "two")[0]
-    # Gradients averaged over two processes, four steps in float32.
-    assert_close_runs(found, expected, one, (tmp_path / "two", tmp_path / "one"), 1e-5)
-    assert are_unit(load_file(tmp_path / "two" / two.id / "weights.safetensors"))
