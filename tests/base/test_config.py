@@ -40,6 +40,8 @@ def refusal(experiment: str, *overrides: str) -> str:
         ("experiment=ebt/training_cost", ["unknown key 'experiment'"]),
         ("+trainer={max_steps: 3}", ["unknown key 'trainer'", "did you mean training?"]),
         ("optimizer.lr.value=1", ["optimizer.lr is a value, not a section"]),
+        ("data.standardize=1", ["takes true or false", "not a whole number"]),
+        ("optimizer=adma", ["there is no such optimizer config", "did you mean 'adam'"]),
         ("training.steps=2.5", ["takes a whole number", "not a number"]),
         ("optimizer.lr=nan", ["a value must be finite"]),
         ("model=cem/gp_gatd", ["model=cem/gp_gatd", "did you mean 'cem/gp_gated'"]),
@@ -49,6 +51,7 @@ def refusal(experiment: str, *overrides: str) -> str:
         ("~optimizer.lr", ["deleting"]),
         ("optimizer.lr=1,2", ["several values are for train.py -m"]),
         ("optimizer.lr", ["not of the form key=value"]),
+        ("=1", ["not of the form key=value"]),
         ("optimizer.lr=${training.stepz}", ["training.stepz"]),
         ("+x={1:a,b:c}", ["keys in braces all words"]),
         ("seed=3", ["seeds are given apart"]),
@@ -165,6 +168,7 @@ def test_allowed_targets_are_built() -> None:
     ("node", "message"),
     [
         ({"_target_": "paper_repro.training.schedules.Cosin"}, "did you mean 'Cosine'"),
+        ({"_target_": "torch.optim.AdamV"}, "did you mean 'Adam"),
         ({"_target_": "paper_repro.training.schedules.Cosine", "final_fctor": 0}, "did you mean 'final_factor'"),
         ({"_target_": "paper_repro.training.schedules.Cosine", "final_factor": 2}, "must lie in [0, 1], got 2"),
     ],
@@ -374,6 +378,7 @@ def test_references_are_resolved_as_omegaconf_resolves_them() -> None:
         ("${absent}", "value: ${absent}: there is no key 'absent'"),
         ("${value}", "leads back to itself"),
         ("???", "value has no value"),
+        ("${.a}", "is refused: only plain references"),
     ],
 )
 def test_a_reference_that_gives_no_value_says_so(value: str, message: str) -> None:

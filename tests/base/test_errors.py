@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from paper_repro.base import errors
-from paper_repro.base.errors import RESULTS, UsageError, runs_folder
+from paper_repro.base.errors import MISUSE, RESULTS, UsageError, run_main, runs_folder
 
 
 def _parent(connection: "multiprocessing.connection.Connection") -> None:
@@ -38,3 +38,12 @@ def test_the_reference_is_no_folder_of_runs(tmp_path: Path) -> None:
     for folder in (RESULTS, tmp_path / "link"):
         with pytest.raises(UsageError, match="committed reference"):
             runs_folder(str(folder))
+
+
+def test_a_cache_of_the_compiler_that_cannot_be_made_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    assert run_main(lambda words: pytest.fail("it was called"), []) == MISUSE
+    assert f"TORCHINDUCTOR_CACHE_DIR={tmp_path}/file/cache: it cannot be made" in capsys.readouterr().err

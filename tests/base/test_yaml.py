@@ -68,9 +68,12 @@ def test_null_is_taken_only_where_it_is_allowed(tmp_path: Path) -> None:
         ("{name: x, size: 2}", "{size: 2}", 10, "missing 'name' in 'one'"),
         ("count: 3\n", "", 2, "missing 'count'"),
         ("count: 3", "count: three", 3, "'count' must be a whole number, not 'three'"),
+        ("count: 3", "count: true", 3, "'count' must be a whole number, not True"),
         ("count: 3", "count: -3", 2, "count is not negative"),
         ("title: T", "title: 5", 2, "'title' must be text, not 5"),
         ("flag: true", "flag: yes", 6, "'flag' must be true or false, not 'yes'"),
+        ("count: 3", "count: !!int 1:30", 3, "not understood: '1:30'"),
+        ("parts:", "[a, b]:", 9, "a key is one word"),
         ("title: T", "title: !!python/name:os.system", 2, "not understood"),
         ("limit: 2", "limit: .nan", 7, "'limit' must be finite, not nan"),
         ("tags: [a, b]", "tags: a", 8, "tags must be a list"),
@@ -94,6 +97,7 @@ def test_a_mistake_is_named_with_file_and_line(tmp_path: Path, old: str, new: st
     [
         ("# only a comment\n", r"file\.yaml: the file is empty"),
         ("- a\n- b\n", r"file\.yaml:1: this must be a mapping"),
+        (f"{GOOD}---\n{GOOD}", r"file\.yaml:11: not YAML"),
         (b"title: \xff\xfe", r"file\.yaml: .*can't decode"),
     ],
 )
@@ -144,3 +148,9 @@ def test_a_complaint_about_one_of_two_files_names_the_right_one(tmp_path: Path, 
     with pytest.raises(UsageError) as caught:
         configs.convert(Outer, over(tmp_path, text))
     assert str(caught.value) == f"{tmp_path}/{message}"
+
+
+@pytest.mark.parametrize("key", ["more", "count"])
+def test_more_of_no_list_is_refused(tmp_path: Path, key: str) -> None:
+    with pytest.raises(UsageError, match=rf"own\.yaml:1: '{key}' is !more of a list, and there is none before it"):
+        over(tmp_path, f"{key}: !more [c]\n").plain()

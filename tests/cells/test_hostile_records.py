@@ -11,11 +11,11 @@ import pytest
 
 from paper_repro.base import identity
 from paper_repro.base.errors import ROOT, UsageError
-from paper_repro.base.files import CorruptFileError, sha256_of_bytes
+from paper_repro.base.files import CodeState, CorruptFileError, sha256_of_bytes
 from paper_repro.base.identity import canonical_json
 from paper_repro.cells import records, runner
 from paper_repro.cells.records import Record, find, record_path
-from paper_repro.cells.tasks import FINISHED, Outcome
+from paper_repro.cells.tasks import FAILED, FINISHED, Outcome
 from paper_repro.tables.plan import Plan
 from paper_repro.tables.publish import publish
 from paper_repro.tests.support import sweeps, synthetic
@@ -196,3 +196,14 @@ def test_a_job_that_begins_after_the_code_has_changed_is_called_uncommitted(
     origins = [records.read(record_path(tmp_path / "runs", cell.id)).provenance for cell in cells]
     assert sorted((found["commit"], found["dirty"]) for found in origins) == [(COMMIT, False), (COMMIT, True)]
     assert capsys.readouterr().err.count("the code has changed since this run began") == 1
+
+
+def test_an_outcome_that_no_record_can_hold_fails_its_cell_alone(tmp_path: Path) -> None:
+    from paper_repro.cells.tasks import Cell
+    from paper_repro.cells.worker import Worker
+
+    worker = Worker(tmp_path, None, CodeState(COMMIT, False))  # type: ignore[arg-type]
+    outcome = Outcome(FINISHED, attachments={"../up": "0" * 64})
+    kept = worker._record(Cell("c", {"seed": 0}), outcome, {"commit": COMMIT, "dirty": False})
+    assert kept.status == FAILED and "attachment '../up'" in kept.note
+    assert records.read(record_path(tmp_path, "c")).note == kept.note

@@ -215,3 +215,14 @@ def test_a_record_joined_with_another_keeps_what_each_has_measured(tmp_path: Pat
     assert [code["commit"] for code in measurements.code_of(both)] == ["a" * 40, "b" * 40]
     records.write(record_path(tmp_path, both.cell), both)
     assert records.find(tmp_path, both.cell) == both
+
+
+def test_a_measurement_that_none_would_read_is_not_written(tmp_path: Path) -> None:
+    own = cell(one={})
+    right = measurements.Measurement(own.id, own.probes["one"], "one", {"_target_": SUMMING}, {"a": 1.0}, {}, {}, 1.0)
+    many = dataclasses.replace(right, metrics={f"a metric of number {number}": 1.5 for number in range(900)})
+    with pytest.raises(ValueError, match="the limit is 20000"):
+        measurements.write(tmp_path, many, {})
+    with pytest.raises(ValueError, match="the field 'metrics'"):
+        measurements.write(tmp_path, dataclasses.replace(right, metrics={"a": float("inf")}), {})
+    assert not list(tmp_path.iterdir())

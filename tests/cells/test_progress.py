@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from paper_repro.base.errors import duration
 from paper_repro.cells import leases, progress
 from paper_repro.cells.planned import Job, PlannedCell
 from paper_repro.cells.progress import Display, RunningJob
@@ -85,6 +86,9 @@ def test_a_terminal_has_a_bar_for_all_cells_and_one_for_each_job(
         clock.now += 9.5
         one.step = 540
         assert re.search(r" step 540/1000, loss 3 .* 0:01:55$", shown()[1])
+        display.running.remove(one)
+        display.done = 2
+        assert "3/4" in shown()[0]
 
 
 def test_cells_that_were_begun_say_how_far_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,3 +115,11 @@ def test_cells_that_were_begun_say_how_far_they_are(tmp_path: Path, capsys: pyte
         "running: step 5 of 3,000",
     ]
     assert {*list(found.values())[5:]} == {"finished (reference)"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (89, "89 s"), (600, "10 min"), (47.6 * 3600, "47.6 h"), (10 * 86400, "10 days"), (2e9, "63 years")],
+)
+def test_a_time_is_told_in_units_that_a_person_would_use(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -1,5 +1,7 @@
+import errno
 import io
 import json
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -218,3 +220,21 @@ def test_of_several_runners_each_counts_its_share(tmp_path: Path) -> None:
     assert runner.run(cells, tmp_path, io.StringIO()).by_status == {FINISHED: 5}
     shares = [runner.run(cells, tmp_path, io.StringIO(), share=runner.Share(index, 2)).by_status for index in range(2)]
     assert shares == [{FINISHED: 3}, {FINISHED: 2}]
+
+
+def test_costs_are_counted_before_what_is_left_is_run(tmp_path: Path, log: Path) -> None:
+    cells = sweeps.cells(3, steps=1)
+    assert runner.run_cells(cells[:2], tmp_path / "runs", []).exit_code == 0
+    assert runner.run_cells(cells, tmp_path / "runs", [tmp_path / "runs"]).by_status == {FINISHED: 3}
+    assert sweeps.steps_by_cell(log) == {cell.id: 1 for cell in cells}
+
+
+def test_a_disk_that_the_runner_itself_cannot_write_to_stops_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(runner.Dispatcher, "_look_elsewhere", full)
+    result = runner.run(sweeps.cells(2, steps=2), tmp_path, io.StringIO())
+    assert "no space left" in result.fatal and result.exit_code == 1

@@ -117,3 +117,12 @@ def test_a_changed_config_differs_and_measured_times_are_left_out() -> None:
     assert found.why.startswith("its config has changed")
     timed = publish.choose(["ngpt/steptime"], "cpu", PUBLISHED)[0]
     assert verify.verify(timed.cell, PUBLISHED) == verify.Verification(NOT_VERIFIED, why="it measures time")
+
+
+def test_a_training_that_fails_differs(cell: PlannedCell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> list[float]:
+        raise RuntimeError("shapes do not fit")
+
+    monkeypatch.setattr(verify, "_run", broken)
+    found = verify.verify(cell, PUBLISHED)
+    assert (found.verdict, found.why) == (DIFFERS, "it fails: RuntimeError: shapes do not fit")

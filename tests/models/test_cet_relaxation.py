@@ -178,6 +178,8 @@ def test_a_divergence_names_its_step_and_its_term(term: str) -> None:
     clamped = model.clamp(images)
     start = model.first(clamped)
     assert model.divergence(start, clamped, 5) is None
+    broken = CETState(start.z, start.y * torch.nan)
+    assert "state was not finite at step 0" in (model.divergence(broken, clamped, 5) or "")
     parameter = {"memory": model.memory.weight, "attention": model.attention.key, "decoder": model.decoder.weight}
     if term == "encoder":
         clamped = CETClamped(clamped.patches, clamped.drive * torch.inf)

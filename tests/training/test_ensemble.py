@@ -121,3 +121,13 @@ def test_losses_that_cannot_be_stacked_are_refused(model, message):
 def test_models_of_different_kinds_are_refused(second, message):
     with pytest.raises(UsageError, match=message):
         build(modules=[module_of(0), second()])
+
+
+class MissingGroup(CEMGaussianProcess):
+    def parameter_groups(self):
+        return [{"params": [self.model.first.weight]}]
+
+
+def test_a_parameter_in_no_group_is_named():
+    with pytest.raises(UsageError, match=r"parameter_groups.*model\.first\.bias"):
+        build(modules=[module_of(0, kind=MissingGroup)])

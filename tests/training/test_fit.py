@@ -217,3 +217,16 @@ def test_weights_that_blow_up_in_the_last_step_are_divergence_too(cell, run, tmp
     optimizer = {"_target_": "torch.optim.SGD", "_partial_": True, "lr": 1e38}
     (outcome,) = run([cell(steps=1, optimizer=optimizer, training__clip_norm=None)], tmp_path)
     assert outcome.status == "diverged" and "not finite after the last step" in outcome.note
+
+
+def test_cells_of_different_models_are_not_stacked(cell, recorder, tmp_path):
+    cells = [cell(seed=0), cell(seed=1, **NOISY)]
+    with pytest.raises(UsageError, match=r"differ in model.*machine\.stack\.over"):
+        Fit().run(cells, tmp_path, recorder())
+
+
+def test_a_missing_section_is_named(cell, recorder, tmp_path):
+    broken = cell()
+    del broken.config["schedule"]
+    with pytest.raises(UsageError, match="no section 'schedule'"):
+        Fit().run([broken], tmp_path, recorder())
