@@ -2,8 +2,10 @@
 
 import os
 import re
+import runpy
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = str(Path(__file__).resolve().parents[1])
@@ -28,6 +30,21 @@ from paper_repro.tests.support import golden  # noqa: E402
 OURS = tempfile.TemporaryDirectory(prefix="of-tests-")
 os.environ["PAPER_REPRO_RUNS"] = str(Path(OURS.name, "runs"))
 files.DATA = Path(OURS.name, "data")  # before anything else imports it
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run a script in this process, which has imported torch; return its exit code and what it printed."""
+
+    def run(script: str, *words: str) -> tuple[int, str, str]:
+        path = str(Path(ROOT, "scripts", script))
+        monkeypatch.setattr(sys, "argv", [path, *words])
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path(path, run_name="__main__")
+        assert isinstance(end.value.code, int)
+        return end.value.code, *capsys.readouterr()
+
+    return run
 
 
 def pytest_configure(config: pytest.Config) -> None:

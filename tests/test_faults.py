@@ -1,35 +1,14 @@
 """What a user may get wrong, or lack, is said at once, with what to do: before anything is trained or written."""
 
-import runpy
-import subprocess
-import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from paper_repro.base.errors import ROOT, UsageError
 from paper_repro.cells.records import record_path
-from paper_repro.tables.view import build
 from paper_repro.tests.support import synthetic
 
 Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run a script in this process; return its exit code and what it printed."""
-
-    def run(script: str, *words: str) -> tuple[int, str, str]:
-        path = str(ROOT / "scripts" / script)
-        monkeypatch.setattr(sys, "argv", [path, *words])
-        with pytest.raises(SystemExit) as end:
-            runpy.run_path(path, run_name="__main__")
-        assert isinstance(end.value.code, int)
-        return end.value.code, *capsys.readouterr()
-
-    return run
 
 
 def test_a_run_without_any_data_says_so_and_writes_no_table(
@@ -43,21 +22,13 @@ def test_a_run_without_any_data_says_so_and_writes_no_table(
     assert not (tmp_path / "runs" / "cem").exists()
 
 
-@pytest.mark.parametrize(
-    ("written", "instead", "said"),
-    [
-        ("score:\n    title", "scoer:\n    title", "no metric of that name (did you mean 'score'?)"),
-        (
-            "score:\n    title",
-            "scoer:\n    derived: {exp: [eror]}\n    title",
-            "no metric eror (did you mean 'error'?)",
-        ),
-    ],
-)
 def test_a_metric_that_no_cell_has_is_named_in_the_table_and_ends_the_command(
-    written: str, instead: str, said: str, call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = synthetic.ARTIFACT.replace(written, instead).replace("metric: score", "metric: scoer")
+    said = "no metric of that name (did you mean 'score'?)"
+    text = synthetic.ARTIFACT.replace("score:\n    title", "scoer:\n    title").replace(
+        "metric: score", "metric: scoer"
+    )
     plan, runs = synthetic.plan(tmp_path / "papers", text, "smoke"), tmp_path / "runs"
     outcome = synthetic.finished(error=0.5, score=1.0)
     synthetic.fill(runs, plan, lambda cell: outcome if cell.seed else None)
@@ -74,60 +45,21 @@ def test_a_metric_that_no_cell_has_is_named_in_the_table_and_ends_the_command(
     assert call(*words)[0] == 0, "what is not run yet may have the metric"
 
 
-def test_a_metric_is_not_missed_where_a_probe_has_not_measured(tmp_path: Path) -> None:
-    plan, runs = synthetic.plan(tmp_path / "papers", scale="smoke"), tmp_path / "runs"
-    synthetic.fill(runs, plan, lambda cell: synthetic.finished(error=0.5))
-    probe = {"_target_": "paper_repro.tests.support.probes.Summing"}
-    later = tuple(replace(cell, config={**cell.config, "probes": {"one": probe}}) for cell in plan.cells)
-    assert build(plan, runs, tmp_path).unnamed.keys() == {"score"}
-    assert build(replace(plan, cells=later), runs, tmp_path).unnamed == {}
-    assert build(plan, runs, None).unnamed == {}, "the reference may be older"
-
-
 @pytest.mark.parametrize(
     ("code", "said"),
     [
         ("import os\nraise ValueError('no such rate')\n", "up.py:2: it cannot be imported, ValueError: no such rate"),
         ("import os\n\ndef rows(:\n", "up.py:3: it cannot be imported, SyntaxError: "),
-        ("from paper_repro.tables import figures\n", "up.py:1: it cannot be imported, ImportError: cannot import"),
     ],
 )
-@pytest.mark.parametrize("action", [(), ("--plan",)], ids=str)
 def test_faulty_python_beside_a_yaml_is_named_before_the_first_cell_begins(
-    action: tuple[str, ...], code: str, said: str, call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: str, said: str, call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synthetic.write_artifact(tmp_path / "papers").with_suffix(".py").write_text(code)
     monkeypatch.setenv("PAPER_REPRO_PAPERS", str(tmp_path / "papers"))
-    found, _, errors = call("reproduce.py", "made/up", "scale=smoke", *action, f"runs={tmp_path / 'runs'}")
+    found, _, errors = call("reproduce.py", "made/up", "scale=smoke", f"runs={tmp_path / 'runs'}")
     assert found == 2 and errors.startswith(f"error: {tmp_path / 'papers/made'}/{said}"), errors
     assert len(errors.splitlines()) == 1 and not (tmp_path / "runs").exists()
-
-
-FIGURE = """from paper_repro.tables.figure import Figure
-
-
-class Mine(Figure):
-    def rows(self):
-        return [{"x": 1}]
-
-    def draw(self, canvas, rows):
-        canvas.subplotz()
-"""
-
-
-def test_an_error_in_a_figure_s_code_names_its_line(
-    call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = synthetic.plan(tmp_path)
-    path = plan.artifact.path.with_suffix(".py")
-    path.write_text(FIGURE)
-    synthetic.fill(tmp_path / "runs", plan, lambda _: synthetic.finished(error=0.5, score=1.0))
-    monkeypatch.setenv("PAPER_REPRO_PAPERS", str(tmp_path))
-    found, _, errors = call(
-        "reproduce.py", "made/up", "--render", f"scale={plan.scale_name}", f"runs={tmp_path / 'runs'}"
-    )
-    assert found == 2 and errors.startswith(f"error: {path}:9: AttributeError: ") and len(errors.splitlines()) == 1
-    assert errors.endswith("every record is whole: mend it and use --render\n")
 
 
 @pytest.mark.parametrize(
@@ -135,10 +67,8 @@ def test_an_error_in_a_figure_s_code_names_its_line(
     [
         ("training.precision=foo", "training.precision='foo': expected one of 32-true, 64-true, "),
         ("data.batch_size=0", "data.batch_size=0: expected a whole number of 1 or more"),
-        ("machine.strategy=foo", "machine.strategy='foo': expected auto, ddp or "),
+        ("optimizer.lr=-1", "optimizer.lr=-1: expected a learning rate of 0 or more"),
         ("machine.workers=0", "machine.workers=0: expected a whole number of 1 or more"),
-        ("machine.checkpoint_every_steps=soon", "machine.checkpoint_every_steps='soon': expected"),
-        ("machine.data_workers=-1", "machine.data_workers=-1: expected a whole number of 0 or more"),
         ("machine.nodes=2", "machine.nodes=2: the same command has to be started on every node"),
     ],
 )
@@ -149,28 +79,6 @@ def test_a_value_that_the_words_tell_is_refused_before_torch_is_asked(
     monkeypatch.setattr("paper_repro.cells.runner.estimate", None)  # would count with torch
     code, _, errors = call(*start, word, f"runs={tmp_path / 'runs'}")
     assert code == 2 and said in errors and len(errors.splitlines()) == 1, errors
-
-
-def test_several_nodes_may_be_planned_from_one(call: Command, tmp_path: Path) -> None:
-    words = ("cem/table3", "machine.nodes=2", "--cells", f"runs={tmp_path / 'runs'}")
-    assert call("reproduce.py", *words)[0] == 0
-
-
-def test_shakespeare_that_is_nowhere_is_refused_without_torch(tmp_path: Path) -> None:
-    line = f"import sys; sys.argv[1:] = ['shakespeare', '--to', {str(tmp_path)!r}]\n"
-    line += f"import runpy\ntry: runpy.run_path({str(ROOT / 'scripts/prepare_data.py')!r}, run_name='__main__')\n"
-    line += "finally: print('torch' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=False)
-    assert found.returncode == 2 and found.stdout == "False\n" and "is not there: give --from" in found.stderr
-
-
-def test_docstrings_are_not_read_for_a_folder_that_cannot_be_made(
-    call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("paper_repro.datamodules.docstrings.collect", None)
-    (tmp_path / "file").touch()
-    code, _, errors = call("prepare_data.py", "docstrings", "--to", str(tmp_path / "file"))
-    assert code == 2 and errors.startswith(f"error: {tmp_path / 'file/docstrings'}: the folder cannot be made")
 
 
 def test_of_several_artifacts_none_is_published_where_one_lacks_results(
@@ -188,22 +96,7 @@ def test_of_several_artifacts_none_is_published_where_one_lacks_results(
     assert call("reproduce.py", "made/up", *words)[0] == 0 and (results / "made/up/smoke/table.md").is_file()
 
 
-@pytest.mark.parametrize("seed", [2**63, 10**30])
-def test_a_seed_that_no_record_can_hold_is_refused_at_once(seed: int, call: Command, tmp_path: Path) -> None:
-    runs = f"runs={tmp_path / 'runs'}"
-    said = f"seed {seed} is above {2**63 - 1}, the largest that a record can hold"
-    for words in (
-        ("train.py", "cem/gaussian_process", f"seed={seed}"),
-        ("reproduce.py", "cem/table3", f"seeds={seed}"),
-    ):
-        code, _, errors = call(*words, runs)
-        assert code == 2 and said in errors and not (tmp_path / "runs").exists()
-    synthetic.plan(tmp_path, synthetic.ARTIFACT.replace("[0, 1, 2]", f"[{2**63 - 1}]"))
-    with pytest.raises(UsageError, match=rf"up\.yaml:\d+: .*{said}"):
-        synthetic.plan(tmp_path, synthetic.ARTIFACT.replace("[0, 1, 2]", f"[{seed}]"))
-
-
-@pytest.mark.parametrize("words", [("cem/table3", "--plan"), ("cem/table3", "--cells"), ("--list",), ("cem/table3",)])
+@pytest.mark.parametrize("words", [("cem/table3", "--plan"), ("--list",), ("cem/table3",)])
 def test_runs_that_are_a_file_are_refused(words: tuple[str, ...], call: Command, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     code, said, errors = call("reproduce.py", *words, f"runs={tmp_path / 'file'}")

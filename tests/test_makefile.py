@@ -28,9 +28,7 @@ full=$(cd "$3" && pwd)
 cp "$0" "$3/bin/python"
 printf '#!%s/bin/python\\n' "$full" > "$3/bin/ruff"
 printf 'VIRTUAL_ENV=%s\\n' "$full" > "$3/bin/activate"
-printf 'command = python -m venv %s\\n' "$full" > "$3/pyvenv.cfg"
 printf '\\0%s' "$full" > "$3/bin/binary"
-ln -s python "$3/bin/link"
 chmod +x "$3/bin/ruff"
 """
 FILES = ("Makefile", "constraints.txt", "pyproject.toml", "setup.py")
@@ -96,46 +94,21 @@ def test_what_a_link_points_to_is_not_removed(tmp_path: Path) -> None:
     assert not (folder / ".venv").is_symlink() and not (folder / ".venv.part").is_symlink()
 
 
-def test_make_removes_nothing_in_a_folder_that_is_no_checkout(tmp_path: Path) -> None:
-    (tmp_path / ".venv").mkdir()
-    assert "use make -C" in make(tmp_path, "-f", str(ROOT / "Makefile"), "clean").stderr
-    (tmp_path / "Makefile").symlink_to(ROOT / "Makefile")
-    assert make(tmp_path, "clean").returncode != 0 and (tmp_path / ".venv").is_dir()
-
-
 def test_an_environment_that_was_half_built_is_built_anew_and_a_whole_one_is_kept(folder: Path) -> None:
     (folder / "offline").touch()
     assert make(folder).returncode != 0
     assert not (folder / ".venv").exists(), "what is not whole is not in its place"
-    half = folder / ".venv" / "half"  # as older versions of the Makefile left it
-    half.parent.mkdir()
-    half.touch()
     (folder / "offline").unlink()
     for _ in range(2):
-        assert make(folder).returncode == 0
-        assert not half.exists() and not (folder / ".venv.part").exists()
+        assert make(folder).returncode == 0 and not (folder / ".venv.part").exists()
         assert len((folder / "installed").read_text().splitlines()) == 2, "a whole environment is installed once"
     venv = folder / ".venv"  # its files name the folder that they lie in
     assert (venv / "bin/ruff").read_text() == f"#!{venv}/bin/python\n"
-    assert ".part" not in (venv / "pyvenv.cfg").read_text()
-    assert (venv / "bin/link").is_symlink() and not list(venv.rglob("*.part"))
     assert (venv / "bin/binary").read_bytes().endswith(b".part"), "only text is changed"
     (folder / "offline").touch()
     (venv / ".ready").unlink()
     assert make(folder).returncode != 0
     assert (venv / "bin/ruff").is_file(), "a failed update leaves the environment that works"
-
-
-def test_what_tests_need_is_installed_when_tests_are_asked_for(folder: Path) -> None:
-    assert make(folder, "environment").returncode == 0
-    assert ".[dev]" not in (folder / "installed").read_text()
-    (folder / "offline").touch()
-    assert make(folder, ".venv/.dev").returncode != 0
-    assert (folder / ".venv/.ready").is_file() and not (folder / ".venv/.dev").exists(), "what runs still runs"
-    (folder / "offline").unlink()
-    assert make(folder, ".venv/.dev").returncode == 0
-    assert (folder / "installed").read_text().splitlines()[2:] == ["install -q -c constraints.txt -e .[dev]"]
-    assert "pip install" not in make(folder, "-n", "test").stdout, "once"
 
 
 def test_too_old_a_python_or_none_is_refused_before_anything_is_built_or_removed(folder: Path) -> None:
@@ -185,11 +158,6 @@ def test_a_script_does_not_run_the_code_of_another_checkout(tmp_path: Path) -> N
     assert found.stderr.endswith(f"; or set PYTHONPATH={tmp_path}\n")
 
 
-def test_scripts_beside_no_package_run_the_one_that_is_installed(tmp_path: Path) -> None:
-    """As those of a wheel do."""
-    assert "give one experiment" in script(tmp_path, sys.executable).stderr  # refused for its words, not for its place
-
-
 def worktree(folder: Path, main: Path) -> Path:
     """Make what git makes of ``git worktree add``, with the scripts of this repository."""
     private = main / ".git" / "worktrees" / "mine"
@@ -219,14 +187,3 @@ def test_a_worktree_runs_its_own_code_in_the_environment_of_the_main_checkout(tm
     assert found.stdout.startswith(f"[{mine}]\n") and "[ruff]" in found.stdout.splitlines()
     run(*words, "clean")
     assert content(main) == before and not (mine / ".venv").exists()
-
-
-def test_a_python_with_the_code_of_the_main_checkout_runs_that_of_a_worktree(tmp_path: Path) -> None:
-    worktree(tmp_path / "mine", tmp_path / "other")
-    (tmp_path / "other/.git/worktrees/mine/commondir").write_text(str(ROOT / ".git"))
-    (tmp_path / "mine/paper_repro/__init__.py").write_text(
-        "import subprocess, sys\nprint(__file__, flush=True)\n"
-        "sys.exit(len(sys.argv) == 1 and subprocess.call([sys.executable, '-P', '-c', 'import paper_repro', '']))\n"
-    )
-    found = called(sys.executable, tmp_path / "mine/scripts/train.py", cwd=tmp_path)  # which starts another
-    assert found.stdout.splitlines() == [str(tmp_path / "mine/paper_repro/__init__.py")] * 2, found.stderr

@@ -1,7 +1,6 @@
 """SIGINT, SIGTERM and SIGHUP: what has nothing to save ends at once, with its children, and the next call goes on."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,8 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from paper_repro.base.errors import RESULTS, ROOT, STOPPED, STOPPING
-from paper_repro.cells.records import read
+from paper_repro.base.errors import ROOT, STOPPED, STOPPING
 from paper_repro.tests.support import sweeps
 from paper_repro.tests.support.slow_task import HANGS_VARIABLE
 
@@ -54,18 +52,8 @@ def _is_alive(process: psutil.Process) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", STOPPING)
-@pytest.mark.parametrize("script", ["train", "inspect_model"])
-def test_a_command_that_imports_ends_at_once_without_a_traceback(
-    tmp_path: Path, script: str, number: signal.Signals
-) -> None:
-    words = ["cem/gaussian_process", "training.steps=1000000"]
-    if script == "inspect_model":
-        paths = sorted(RESULTS.glob("cells/*/record.json"))
-        record = next(path for path in paths if read(path).config.get("task", {}).get("_target_", "").endswith(".Fit"))
-        shutil.copy(record, tmp_path)
-        (tmp_path / "weights.safetensors").touch()
-        words = [str(tmp_path)]
-    command = [sys.executable, str(ROOT / "scripts" / f"{script}.py"), *words]
+def test_a_command_that_imports_ends_at_once_without_a_traceback(tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "train.py"), "cem/gaussian_process", "training.steps=1000000"]
     environment = {**os.environ, "PAPER_REPRO_RUNS": str(tmp_path / "runs")}
     heard = {each: signal.signal(each, signal.SIG_DFL) for each in STOPPING}  # nohup, or a shell, may ignore some
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

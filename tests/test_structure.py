@@ -1,10 +1,12 @@
 import ast
 import graphlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -206,29 +208,6 @@ def test_every_module_can_be_imported_while_a_plan_counts_on_the_meta_device() -
 
 
 @pytest.mark.slow
-def test_models_and_kernels_need_torch_alone() -> None:
-    paths = [path for path in files("paper_repro/models", "kernels") if path.stem != "triton"]
-    modules = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths]
-    modules = [f"paper_repro.{name.removeprefix('paper_repro.').removesuffix('.__init__')}" for name in modules]
-    code = f"""
-import importlib, importlib.abc, sys
-BLOCKED = {{"lightning", "torchmetrics", "hydra", "omegaconf", "scipy", "datasets", "transformers", "matplotlib"}}
-class Block(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in BLOCKED:
-            raise ImportError(f"{{name}} is blocked")
-sys.meta_path.insert(0, Block())
-for name in {modules!r}:
-    importlib.import_module(name)
-try:
-    import scipy
-except ImportError:
-    print(len({modules!r}))
-"""
-    assert int(run(code)) == len(modules) > 0
-
-
-@pytest.mark.slow
 def test_sentence_transformers_can_be_imported_beside_our_kernels(tmp_path: Path) -> None:
     pytest.importorskip("sentence_transformers")
     ours = "import paper_repro.kernels; print(len(paper_repro.__path__))"
@@ -314,3 +293,23 @@ def test_the_wheel_works_in_an_environment_of_its_own(wheel: Path, tmp_path: Pat
     assert said(command, "generate", "ngpt", "--prompt", "Return the", "--tokens", "3").startswith("Return the")
     said(command, "reproduce", "cem/table1")
     assert (tmp_path / "runs" / "cem" / "table1" / "exact" / "table.md").is_file(), "in the folder of the call"
+
+
+def name(text: str) -> str:
+    return re.sub(r"[-_.]+", "-", text).lower()
+
+
+def test_constraints_are_the_versions_of_the_lock_file() -> None:
+    locked = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+    expected = {name(one["name"]): one["version"] for one in locked if "registry" in one["source"]}
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert {name(line.split("==")[0]): line.split("==")[1] for line in lines} == expected
+    files = [file for one in locked for file in (*one.get("wheels", ()), one.get("sdist"))]
+    assert all(file is None or file["hash"].startswith("sha256:") for file in files)
+
+
+def test_the_lock_file_is_of_todays_requirements() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (own,) = (one for one in tomllib.loads((ROOT / "uv.lock").read_text())["package"] if one["name"] == project["name"])
+    required = {name(re.split(r"[\[<>=;! ]", text)[0]) for text in project["dependencies"]}
+    assert required == {name(one["name"]) for one in own["dependencies"]}

@@ -21,7 +21,6 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.files import DATA_VARIABLE, find_data
 from paper_repro.base.identity import settings
 from paper_repro.cells import planned
-from paper_repro.tables import spec
 
 GP, COST = "cem/gaussian_process", "ebt/training_cost"
 
@@ -39,13 +38,11 @@ def refusal(experiment: str, *overrides: str) -> str:
         ("model.block.num_stesp=2", ["did you mean 'model.block.num_steps'"]),
         ("taks=1", ["did you mean 'task'"]),
         ("experiment=ebt/training_cost", ["unknown key 'experiment'"]),
-        ("+nonsense.key=3", ["unknown key 'nonsense.key'"]),
         ("+trainer={max_steps: 3}", ["unknown key 'trainer'", "did you mean training?"]),
         ("optimizer.lr.value=1", ["optimizer.lr is a value, not a section"]),
-        ("optimizer.lr=fast", ["optimizer.lr takes a number", "default 0.005", "not text"]),
-        ("training.steps=2.5", ["takes a whole number", "not a number"]),
         ("data.standardize=1", ["takes true or false", "not a whole number"]),
         ("optimizer=adma", ["there is no such optimizer config", "did you mean 'adam'"]),
+        ("training.steps=2.5", ["takes a whole number", "not a number"]),
         ("optimizer.lr=nan", ["a value must be finite"]),
         ("model=cem/gp_gatd", ["model=cem/gp_gatd", "did you mean 'cem/gp_gated'"]),
         ("model=[cem/gp_gated]", ["model takes a section", "not a list"]),
@@ -76,41 +73,28 @@ def test_an_unknown_experiment_is_answered_with_the_nearest() -> None:
     assert "unknown experiment" in refusal("../model/cem/gp_gated")
 
 
-FORBIDDEN = [
-    "os.system",
-    "torch.hub.load",
-    "",
-    "paper_repro...os.system",
-    "paper_repro.models.llama.__builtins__.eval",
-    "paper_repro.models.llama._Hidden",
-    "paper_repro.base.files.write_atomically",
-    "paper_repro.cells.worker.Worker",
-]
-REACHABLE_BUT_FOREIGN = [
-    "paper_repro.training.machine.sys.exit",
-    "paper_repro.training.machine.sys",
-    "paper_repro.training.build.UsageError.with_traceback",
-    "paper_repro.training.fit.Cell",
-    "paper_repro.metrics.speedup.np.load",
-    "paper_repro.models.llama.at_least",
-    "torch.optim.lr_scheduler.LambdaLR",
-    "torch.optim.optimizer.torch.load",
-]
-
-
-@pytest.mark.parametrize("target", FORBIDDEN)
-def test_a_target_that_may_not_be_named_is_refused_when_composed(target: str) -> None:
-    assert "is refused" in refusal(COST, f"task._target_='{target}'")
-    with pytest.raises(UsageError, match="is refused"):
-        instantiate({"_target_": target})
-
-
-@pytest.mark.parametrize("target", REACHABLE_BUT_FOREIGN)
-def test_a_target_defined_elsewhere_is_refused_though_a_module_of_ours_imports_it(target: str) -> None:
-    with pytest.raises(UsageError, match="is refused: only classes of"):
-        locate(target)
-    with pytest.raises(UsageError, match="is refused"):
-        instantiate({"_target_": target})
+@pytest.mark.parametrize(
+    "target",
+    [
+        "os.system",
+        "torch.hub.load",
+        "",
+        "paper_repro...os.system",
+        "paper_repro.models.llama.__builtins__.eval",
+        "paper_repro.models.llama._Hidden",
+        "paper_repro.models.llama.at_least",
+        "paper_repro.base.files.write_atomically",
+        "paper_repro.cells.worker.Worker",
+        "paper_repro.training.machine.sys.exit",
+        "paper_repro.training.build.UsageError.with_traceback",
+        "torch.optim.lr_scheduler.LambdaLR",
+        "torch.optim.optimizer.torch.load",
+    ],
+)
+def test_a_target_that_may_not_be_named_is_refused(target: str) -> None:
+    for refuse in (lambda: locate(target), lambda: instantiate({"_target_": target})):
+        with pytest.raises(UsageError, match="is refused"):
+            refuse()
 
 
 @pytest.mark.parametrize(
@@ -186,7 +170,6 @@ def test_allowed_targets_are_built() -> None:
         ({"_target_": "paper_repro.training.schedules.Cosin"}, "did you mean 'Cosine'"),
         ({"_target_": "torch.optim.AdamV"}, "did you mean 'Adam"),
         ({"_target_": "paper_repro.training.schedules.Cosine", "final_fctor": 0}, "did you mean 'final_factor'"),
-        ({"_target_": "paper_repro.models.generation.Settle", "check_every": 2}, "tolerance"),
         ({"_target_": "paper_repro.training.schedules.Cosine", "final_factor": 2}, "must lie in [0, 1], got 2"),
     ],
 )
@@ -247,11 +230,7 @@ def test_the_machine_and_a_spelled_out_default_stay_out_of_the_id(override: str)
 def test_the_order_of_commuting_overrides_does_not_matter() -> None:
     words = ["model=cem/gp_recursive", "model.block.num_steps=4", "data.kernel=matern", "optimizer.lr=0.1"]
     assert cell_id(*words) == cell_id(*reversed(words)) != cell_id()
-
-
-def test_the_later_of_two_values_for_one_key_wins() -> None:
     assert cell_id("optimizer.lr=0.1", "optimizer.lr=0.2") == cell_id("optimizer.lr=0.2") != cell_id("optimizer.lr=0.1")
-    assert cell_id("model=cem/gp_plain", "model=cem/gp_gated") == cell_id("model=cem/gp_gated")
 
 
 def test_values_that_python_calls_equal_but_configs_do_not_have_ids_of_their_own() -> None:
@@ -378,39 +357,12 @@ def choices(experiment: str) -> list[list[str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("experiment", experiments())
 def test_every_shipped_experiment_composes_with_every_choice_of_its_paper(experiment: str) -> None:
-    header = (CONF / "experiment" / f"{experiment}.yaml").read_text().splitlines()[:14]
-    for word in ("Command:", "Hardware:", "Feeds:", "Expected:", "Deviations:"):
-        assert any(line.startswith(f"# {word}") for line in header), f"{experiment}: no {word} in its header"
     for overrides in choices(experiment):
         config = compose(experiment, overrides, seed=1)
         assert config["seed"] == 1 and config["task"]["_target_"].startswith("paper_repro.")
         stack = config["machine"]["stack"]
         for key in stack["over"] if stack else ():
             configs.lookup(config, key)
-
-
-@pytest.mark.parametrize("experiment", experiments())
-def test_every_shipped_experiment_names_the_artifacts_that_it_feeds(experiment: str) -> None:
-    """Beside its own it may name those of experiments that build on it."""
-    lines = (CONF / "experiment" / f"{experiment}.yaml").read_text().splitlines()
-    (told,) = (line.rpartition(": ")[2].strip().split(", ") for line in lines if line.startswith("# Feeds:"))
-    paper = experiment.partition("/")[0]
-    named = [name if "/" in name else f"{paper}/{name}" for name in told]
-    own = {name for name in spec.find() if spec.load(name).experiment == experiment}
-    assert own <= set(named) <= set(spec.find())
-    assert len(named) == len(set(named))
-
-
-def test_every_target_in_the_shipped_configs_exists() -> None:
-    def targets(node: Any) -> list[str]:
-        if isinstance(node, dict):
-            own = [node["_target_"]] if "_target_" in node else []
-            return own + [target for value in node.values() for target in targets(value)]
-        return [target for value in node for target in targets(value)] if isinstance(node, list) else []
-
-    for path in CONF.rglob("*.yaml"):
-        for target in targets(OmegaConf.to_container(OmegaConf.load(path))):
-            assert target == "${model._target_}" or callable(locate(target))  # the reference is another config's target
 
 
 def test_references_are_resolved_as_omegaconf_resolves_them() -> None:
@@ -433,16 +385,3 @@ def test_a_reference_that_gives_no_value_says_so(value: str, message: str) -> No
     with pytest.raises(UsageError) as caught:
         configs.resolve({"value": value})
     assert message in str(caught.value)
-
-
-@pytest.mark.parametrize("text", sorted(path.stem for path in (CONF / "data").iterdir()))
-@pytest.mark.parametrize("experiment", ["nrgpt/owt", "ngpt/speedup", "ebt/language", "cem/slimpajama"])
-def test_a_language_model_takes_another_text_with_its_vocabulary(experiment: str, text: str) -> None:
-    usual, other = configs.compose(experiment), configs.compose(experiment, [f"+data={text}"])
-    assert other["data"]["files"] == {"manifest": f"{text.replace('_', '-')}/manifest.json"}
-    assert other["data"]["vocabulary_size"] == other["model"]["vocabulary_size"] >= 512
-    assert f"prepare_data.py {text.partition('_')[0]}" in other["data"]["prepare"]
-    changed = {"files", "prepare", "test", "vocabulary_size"}
-    assert {key: usual["data"][key] for key in usual["data"].keys() - changed} == {
-        key: other["data"][key] for key in other["data"].keys() - changed
-    }

@@ -36,13 +36,16 @@ def _finished(runs: Path) -> dict[str, bytes]:
     return found
 
 
-def _sweep_with_kills(tmp_path: Path, kills: int, seed: int) -> None:
+@pytest.mark.parametrize(
+    "kills", [pytest.param(20, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.stress)]
+)
+def test_kills_of_a_sweep_lose_nothing_and_change_nothing(kills: int, tmp_path: Path) -> None:
     papers, log = tmp_path / "papers", tmp_path / "task.log"
     sweeps.write_artifact(papers, STEPS, DELAY)
     undisturbed = tmp_path / "undisturbed"
     assert sweeps.start(papers, undisturbed, tmp_path / "other.log").wait(120) == 0
 
-    runs, dice = tmp_path / "runs", random.Random(seed)
+    runs, dice = tmp_path / "runs", random.Random(kills)
     finished: dict[str, bytes] = {}
     landed = 0
     for _ in range(3 * kills):
@@ -71,16 +74,6 @@ def _sweep_with_kills(tmp_path: Path, kills: int, seed: int) -> None:
     assert not list(runs.rglob("lease")) and not list(runs.glob("stacks/*"))
 
 
-@pytest.mark.slow
-def test_twenty_kills_lose_nothing_and_change_nothing(tmp_path: Path) -> None:
-    _sweep_with_kills(tmp_path, kills=20, seed=1)
-
-
-@pytest.mark.stress
-def test_two_hundred_kills_lose_nothing_and_change_nothing(tmp_path: Path) -> None:
-    _sweep_with_kills(tmp_path, kills=200, seed=2)
-
-
 TRAINING = """
 title: A small training sweep
 source: {paper: none, where: a test}
@@ -102,7 +95,8 @@ scales:
 """
 
 
-def _training_with_kills(tmp_path: Path, kills: int) -> None:
+@pytest.mark.parametrize("kills", [pytest.param(2, marks=pytest.mark.slow), pytest.param(6, marks=pytest.mark.stress)])
+def test_a_training_that_was_killed_ends_in_the_same_table(kills: int, tmp_path: Path) -> None:
     papers = tmp_path / "papers"
     path = papers / "test" / "sweep.yaml"
     path.parent.mkdir(parents=True)
@@ -123,16 +117,6 @@ def _training_with_kills(tmp_path: Path, kills: int) -> None:
     for name in ("table.md", "table.json", "table.csv"):
         place = Path("test/sweep/smoke") / name
         assert (runs / place).read_bytes() == (undisturbed / place).read_bytes(), name
-
-
-@pytest.mark.slow
-def test_a_training_that_was_killed_twice_ends_in_the_same_table(tmp_path: Path) -> None:
-    _training_with_kills(tmp_path, kills=2)
-
-
-@pytest.mark.stress
-def test_a_training_that_was_killed_six_times_ends_in_the_same_table(tmp_path: Path) -> None:
-    _training_with_kills(tmp_path, kills=6)
 
 
 def _checkpoints(runs: Path) -> set[Path]:

@@ -1,25 +1,21 @@
 """What a sweep shows: time left, names of cells, durations, bars on a terminal and lines elsewhere."""
 
 import io
+import json
 import re
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from paper_repro.base.errors import duration
-from paper_repro.cells import progress
+from paper_repro.cells import leases, progress
 from paper_repro.cells.planned import Job, PlannedCell
 from paper_repro.cells.progress import Display, RunningJob
+from paper_repro.scripts import reproduce
 
 CELL = PlannedCell((("kernel", "rbf"), ("model", "t2")), 0, {}, "s", "95071d22e59ea75a")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.4, "0 s"), (89, "89 s"), (600, "10 min"), (47.6 * 3600, "47.6 h"), (10 * 86400, "10 days"), (2e9, "63 years")],
-)
-def test_a_time_is_told_in_units_that_a_person_would_use(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 def test_a_job_is_named_by_what_its_cells_share() -> None:
@@ -30,25 +26,15 @@ def test_a_job_is_named_by_what_its_cells_share() -> None:
     assert CELL.name == "rbf t2 seed 0"
 
 
-class Clock:
-    """A time that only the test moves on."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1000.0
-        monkeypatch.setattr(progress.time, "monotonic", lambda: self.now)
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A time that only the test moves on."""
+    time = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: time.now)
+    return time
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_elsewhere_than_on_a_terminal_a_line_is_printed_where_something_changed(clock: Clock) -> None:
+def test_elsewhere_than_on_a_terminal_a_line_is_printed_where_something_changed(clock: SimpleNamespace) -> None:
     out = io.StringIO()
     job = RunningJob("t2 seed 0", 1, 100.0)
 
@@ -73,10 +59,13 @@ def test_elsewhere_than_on_a_terminal_a_line_is_printed_where_something_changed(
     assert "\nt2 diverged\n" in out.getvalue()
 
 
-def test_a_terminal_has_a_bar_for_all_cells_and_one_for_each_job(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_has_a_bar_for_all_cells_and_one_for_each_job(
+    clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
-    out = Terminal()
+    out = io.StringIO()
+    monkeypatch.setattr(out, "isatty", lambda: True, raising=False)
 
     def shown() -> list[str]:
         """Return the lines that a redrawn display has on the terminal."""
@@ -91,16 +80,46 @@ def test_a_terminal_has_a_bar_for_all_cells_and_one_for_each_job(clock: Clock, m
     with Display(4, done=1, failed=1, work=200.0, running=[one, other], stream=out) as display:
         whole, first, second = shown()
         assert re.fullmatch(r"all cells, 1 failed or diverged ━.* 2/4 0:00:0\d -:--:--", whole), whole
-        assert first.startswith("[t2] seed 0 ") and "no step" in first
-        assert second.startswith("t1 seeds 0-2 (3 cells) ")
-        clock.now += 60.0  # the start is no part of the rate
-        one.step, one.steps, one.loss = 500, 1000, 3.0  # nor are steps from before it was resumed
+        assert first.startswith("[t2] seed 0 ") and second.startswith("t1 seeds 0-2 (3 cells) ")
+        one.step, one.steps, one.loss = 500, 1000, 3.0  # steps from before it was resumed are no part of the rate
         shown()
         clock.now += 9.5
         one.step = 540
-        whole, first, _ = shown()
-        assert re.search(r" step 540/1000, loss 3 0:01:10 0:01:55$", first), first
+        assert re.search(r" step 540/1000, loss 3 .* 0:01:55$", shown()[1])
         display.running.remove(one)
         display.done = 2
-        whole, left = shown()
-        assert "3/4" in whole and left.startswith("t1 seeds 0-2 (3 cells) ")
+        assert "3/4" in shown()[0]
+
+
+def test_cells_that_were_begun_say_how_far_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("cem/table3", "--cells", "seeds=0", "training.steps=3000", f"runs={tmp_path}")
+
+    def statuses() -> dict[str, str]:
+        assert reproduce.main(words) == 0
+        rows = [re.split(r" {2,}", line.strip()) for line in capsys.readouterr().out.splitlines()[3:]]
+        return {row[0]: row[3] for row in rows}
+
+    alone, first, second, running, begun, *_ = statuses()
+    for folder, step in ((f"cells/{alone}", 1200), (f"cells/{alone}", 900), ("stacks/a", 2000), (f"cells/{begun}", 5)):
+        path = tmp_path / folder / "checkpoints" / f"step-{step:09d}.ckpt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (tmp_path / "stacks" / "a" / "members.json").write_text(json.dumps([first, second]))
+    with leases.hold(tmp_path, [running, begun]):
+        found = statuses()
+    assert [found[cell] for cell in (alone, first, second, running, begun)] == [
+        "begun: step 1,200 of 3,000",
+        "begun: step 2,000 of 3,000",
+        "begun: step 2,000 of 3,000",
+        "running, no step saved",
+        "running: step 5 of 3,000",
+    ]
+    assert {*list(found.values())[5:]} == {"finished (reference)"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (89, "89 s"), (600, "10 min"), (47.6 * 3600, "47.6 h"), (10 * 86400, "10 days"), (2e9, "63 years")],
+)
+def test_a_time_is_told_in_units_that_a_person_would_use(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

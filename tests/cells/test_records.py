@@ -35,14 +35,10 @@ def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
     path = record_path(tmp_path, CELL)
     assert path == tmp_path / "cells" / CELL / "record.json"
     write(path, small())
-    assert read(path) == small() == find(tmp_path, CELL)
-    assert json.loads(path.read_text())["config"]["name"] == "größe"
-
-
-def test_the_same_record_has_the_same_bytes(tmp_path: Path) -> None:
-    write(tmp_path / "one", small())
+    assert read(path) == small() == find(tmp_path, CELL) and find(tmp_path, "absent") is None
     write(tmp_path / "two", dataclasses.replace(small(), config=dict(reversed(small().config.items()))))
-    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    assert (tmp_path / "two").read_bytes() == path.read_bytes()
+    assert json.loads(path.read_text())["config"]["name"] == "größe"
 
 
 def test_every_flipped_bit_and_every_other_length_is_detected(tmp_path: Path) -> None:
@@ -71,12 +67,9 @@ def test_every_flipped_bit_and_every_other_length_is_detected(tmp_path: Path) ->
     ("old", "new"),
     [
         (b"1e-05", b"1e905"),  # reads as infinity, which cannot be written as JSON
-        (b"0.25", b"NaN "),
         (b'"finished"', b'"\\ud8000"'),  # half a surrogate pair, which cannot be encoded
         (b'"rmse":0.25', b'"rmse":0.24'),
-        (b'"cell"', b'"sell"'),
-        ("größe".encode(), b"gr\\u00f6\\u00dfe"),  # the same value, written otherwise
-        (b'"seed":3', b'"seed": 3'),
+        (b'"seed":3', b'"seed": 3'),  # the same value, written otherwise
     ],
 )
 def test_an_edited_record_counts_as_not_run_and_is_logged(
@@ -96,13 +89,6 @@ def test_the_record_of_another_cell_is_not_taken_for_this_one_s(
 ) -> None:
     write(record_path(tmp_path, "other"), small())
     assert find(tmp_path, "other") is None and "it is the record of cell" in caplog.text
-
-
-def test_no_record_is_not_a_damaged_record(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert find(tmp_path, "absent") is None
-    (tmp_path / "cells").write_text("a file where a folder should be")
-    assert find(tmp_path, "absent") is None
-    assert not caplog.records
 
 
 @pytest.mark.parametrize(("count", "points"), [(1, 100_000), (40, 1_000), (150, 500)])

@@ -1,7 +1,7 @@
+import errno
 import io
 import json
-import multiprocessing
-import sys
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -12,7 +12,6 @@ import psutil
 import pytest
 
 from paper_repro.base import identity
-from paper_repro.base.errors import UsageError
 from paper_repro.cells import leases, records, runner
 from paper_repro.cells.planned import jobs
 from paper_repro.cells.records import record_path
@@ -172,12 +171,6 @@ def test_workers_stop_when_their_runner_is_killed(tmp_path: Path) -> None:
     assert not list(runs.rglob("lease"))
 
 
-def test_a_runs_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "runs").write_text("not a folder")
-    with pytest.raises(UsageError, match="runs=DIR"):
-        runner.run(sweeps.cells(1), tmp_path / "runs", io.StringIO())
-
-
 def test_what_a_finished_batch_left_behind_is_cleared(tmp_path: Path) -> None:
     runs, cells = tmp_path / "runs", sweeps.cells(2, batch=2, steps=1)
     runner.run(cells, runs, io.StringIO())
@@ -185,22 +178,6 @@ def test_what_a_finished_batch_left_behind_is_cleared(tmp_path: Path) -> None:
     left.mkdir(parents=True)
     runner.run(cells, runs, io.StringIO())
     assert not left.exists()
-
-
-def test_a_cell_that_failed_in_another_runner_is_not_run_again_by_this_one(tmp_path: Path, log: Path) -> None:
-    """Two runners of ten cells that all fail: each cell is tried once."""
-    runs, cells = tmp_path / "runs", sweeps.cells(10, workers=1, steps=6, delay=0.05, mishap="raise", at=5)
-
-    def work(index: int) -> None:
-        sys.exit(runner.run(cells, runs, io.StringIO(), share=runner.Share(index, 2, 120.0)).exit_code)
-
-    runners = [multiprocessing.get_context("fork").Process(target=work, args=(index,)) for index in range(2)]
-    for one in runners:
-        one.start()
-    for one in runners:
-        one.join()
-    assert [one.exitcode for one in runners] == [1, 1]
-    assert sorted(sweeps.steps_by_cell(log).values()) == [5] * 10
 
 
 def test_shares_begin_at_different_jobs_and_leave_none_out() -> None:
@@ -236,3 +213,28 @@ def test_each_worker_of_a_gpu_sees_cards_of_its_own(
     assert runner.run(cells, tmp_path / "runs", io.StringIO()).exit_code == 0
     told = [line.split()[0].split(",") for line in log.read_text().splitlines()]
     assert sorted(one for one in told if one[0] in "abcdefgh") == expected
+
+
+def test_of_several_runners_each_counts_its_share(tmp_path: Path) -> None:
+    cells = sweeps.cells(5, steps=1)
+    assert runner.run(cells, tmp_path, io.StringIO()).by_status == {FINISHED: 5}
+    shares = [runner.run(cells, tmp_path, io.StringIO(), share=runner.Share(index, 2)).by_status for index in range(2)]
+    assert shares == [{FINISHED: 3}, {FINISHED: 2}]
+
+
+def test_costs_are_counted_before_what_is_left_is_run(tmp_path: Path, log: Path) -> None:
+    cells = sweeps.cells(3, steps=1)
+    assert runner.run_cells(cells[:2], tmp_path / "runs", []).exit_code == 0
+    assert runner.run_cells(cells, tmp_path / "runs", [tmp_path / "runs"]).by_status == {FINISHED: 3}
+    assert sweeps.steps_by_cell(log) == {cell.id: 1 for cell in cells}
+
+
+def test_a_disk_that_the_runner_itself_cannot_write_to_stops_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(runner.Dispatcher, "_look_elsewhere", full)
+    result = runner.run(sweeps.cells(2, steps=2), tmp_path, io.StringIO())
+    assert "no space left" in result.fatal and result.exit_code == 1

@@ -1,7 +1,5 @@
 """What is published is held against what today's code computes."""
 
-import runpy
-import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -11,24 +9,14 @@ import pytest
 from torch import Tensor
 
 from paper_repro.base import files
-from paper_repro.base.errors import RESULTS, ROOT
+from paper_repro.base.errors import RESULTS
 from paper_repro.cells import verify
 from paper_repro.cells.planned import PlannedCell
-from paper_repro.cells.records import Record
 from paper_repro.cells.verify import DIFFERS, NOT_VERIFIED, REPRODUCES, Published
 from paper_repro.models.cem import GatedMLP
 from paper_repro.tables import plan, publish, spec
 
 PUBLISHED = Published(RESULTS)
-
-
-def reproduce(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    """Run the script with these words and return its exit code."""
-    monkeypatch.setattr(sys, "argv", ["reproduce.py", *words])
-    with pytest.raises(SystemExit) as end:
-        runpy.run_path(str(ROOT / "scripts" / "reproduce.py"), run_name="__main__")
-    assert isinstance(end.value.code, int)
-    return end.value.code
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +28,7 @@ def cell() -> PlannedCell:
 
 @pytest.mark.slow
 def test_cells_reproduce_but_for_the_one_whose_model_was_changed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    call: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     forward = GatedMLP.forward
 
@@ -49,8 +37,9 @@ def test_cells_reproduce_but_for_the_one_whose_model_was_changed(
 
     monkeypatch.setattr(GatedMLP, "forward", larger)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    assert reproduce(monkeypatch, "cem/table3", "ebt/tableD1", "--verify") == 1
-    rows = {line.split()[1]: line for line in capsys.readouterr().out.splitlines()[2:]}
+    code, out, _ = call("reproduce.py", "cem/table3", "ebt/tableD1", "--verify")
+    assert code == 1
+    rows = {line.split()[1]: line for line in out.splitlines()[2:]}
     assert len(rows) == 4
     assert rows["kernel=rbf,model=gated"].endswith("differs")
     assert rows["kernel=rbf,model=t1"].endswith("reproduces")
@@ -108,18 +97,17 @@ def test_a_metric_that_is_computed_otherwise_differs(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.slow
 def test_absent_and_other_data_are_reported_and_are_no_failure(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    call: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PAPER_REPRO_DATA", str(tmp_path))
     monkeypatch.setattr(files, "DATA", tmp_path)
-    assert reproduce(monkeypatch, "nrgpt/table4", "--verify") == 0
-    found = capsys.readouterr().out
-    assert found.count("not verified [1]") == 5, "one cell of each model"
+    code, found, _ = call("reproduce.py", "nrgpt/table4", "--verify")
+    assert code == 0 and found.count("not verified [1]") == 5, "one cell of each model"
     assert "[1] needs tinyshakespeare/input.txt" in found
     (tmp_path / "tinyshakespeare").mkdir()
     (tmp_path / "tinyshakespeare" / "input.txt").write_text("To be\n" * 100)
-    assert reproduce(monkeypatch, "nrgpt/table4", "--verify") == 0
-    assert "other data: the published cell has read another tinyshakespeare/input.txt" in capsys.readouterr().out
+    code, found, _ = call("reproduce.py", "nrgpt/table4", "--verify")
+    assert code == 0 and "other data: the published cell has read another tinyshakespeare/input.txt" in found
 
 
 def test_a_changed_config_differs_and_measured_times_are_left_out() -> None:
@@ -129,15 +117,6 @@ def test_a_changed_config_differs_and_measured_times_are_left_out() -> None:
     assert found.why.startswith("its config has changed")
     timed = publish.choose(["ngpt/steptime"], "cpu", PUBLISHED)[0]
     assert verify.verify(timed.cell, PUBLISHED) == verify.Verification(NOT_VERIFIED, why="it measures time")
-
-
-def test_of_each_kind_the_cheapest_cell_is_chosen() -> None:
-    chosen = {one.place: one for one in publish.choose(["cem/table3"], None, PUBLISHED)}
-    assert len({one.kind for one in chosen.values()}) == len(chosen) == 3
-    records = [PUBLISHED.find(one) for one in plan.make(spec.load("cem/table3"), "cpu").cells]
-    known: list[Record] = [record for record in records if record is not None]
-    fastest = min(known, key=lambda record: record.seconds)
-    assert fastest.cell in {one.cell.id for one in chosen.values()}
 
 
 def test_a_training_that_fails_differs(cell: PlannedCell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,8 @@ import math
 import pytest
 import torch
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
-from paper_repro.kernels.causal_attention import WAYS, causal_attention
-from paper_repro.kernels.dispatch import choose, differentiable
-from paper_repro.kernels.preferences import prefer
-from paper_repro.models import common
+from paper_repro.kernels.causal_attention import causal_attention
 from paper_repro.tests.support.ops import assert_same, outcome
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
@@ -44,20 +40,6 @@ def test_values_and_gradients_are_those_of_an_explicit_softmax(
     assert_same(found, outcome(_definition, inputs, scale=scale), TOLERANCE[dtype])
 
 
-def test_auto_takes_the_kernel_unless_a_second_derivative_may_be_asked_for() -> None:
-    leaves = [value.requires_grad_() for value in _inputs(1, 2, 3, 2)]
-    taken = [choose("causal_attention", WAYS, "auto", leaves, large=False)]
-    with differentiable(order=2):
-        taken.append(choose("causal_attention", WAYS, "auto", leaves, large=False))
-        with torch.no_grad():
-            taken.append(choose("causal_attention", WAYS, "auto", leaves, large=False))
-    assert [call is common.causal_attention for call in taken] == [False, True, False]
-    with prefer(implementation="reference"):  # torch's own kernel is no kernel of ours
-        assert "FlashAttention" in str(causal_attention(*leaves).grad_fn)
-    with pytest.raises(RuntimeError, match=r"derivative for .* is not implemented"):  # why there is a definition
-        torch.autograd.gradgradcheck(causal_attention, leaves)
-
-
 @pytest.mark.filterwarnings(f"error:{PERFORMANCE_DROP}")
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("in_dims", [(0, 0, 0), (1, 0, 2), (0, None, None), (None, 0, 0)])
@@ -82,15 +64,6 @@ def test_under_vmap_gradients_reach_the_stacked_leaves(
 
     stacked = torch.func.vmap(lambda *t: causal_attention(*t, 1.0, 0.0, implementation), in_dims)
     assert_same(outcome(stacked, moved), outcome(one_by_one, moved), TOLERANCE[dtype])
-
-
-def test_models_share_one_call_of_the_fused_kernel_in_both_passes() -> None:
-    leaves = [value.requires_grad_() for value in _inputs(5, 2, 1, 16, 8)]
-    with profile(activities=[ProfilerActivity.CPU]) as seen:
-        torch.func.vmap(causal_attention)(*leaves).sum().backward()
-    calls = {event.key: event.count for event in seen.key_averages() if "flash_attention_for_cpu" in event.key}
-    kernel = "aten::_scaled_dot_product_flash_attention_for_cpu"
-    assert calls == {kernel: 1, f"{kernel}_backward": 1}
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)

@@ -23,23 +23,6 @@ def op(request: pytest.FixtureRequest) -> tuple[Callable[..., Tensor], list[Tens
     return compute, [torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_() for shape in shapes]
 
 
-@pytest.mark.parametrize("needed", [(0,), (1,), (0, 1)])
-def test_an_inner_gradient_by_torch_func_is_differentiated_again(
-    op: tuple[Callable[..., Tensor], list[Tensor]], needed: tuple[int, ...]
-) -> None:
-    """The inner gradient goes by the first input, the outer one by all of them, as an energy's do."""
-    compute, leaves = op
-    if max(needed) >= len(leaves):
-        pytest.skip("it has one input")
-
-    def second(way: str) -> list[Tensor]:
-        inner = torch.func.grad(lambda *given: compute(*given, way=way).pow(3).sum(), argnums=needed)(*leaves)
-        return list(torch.autograd.grad(sum(part.square().sum() for part in inner), leaves))
-
-    for found, expected in zip(second("closed_form"), second("reference"), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
-
-
 @pytest.mark.parametrize("name", OPS)
 def test_a_hessian_vector_product_of_a_chain_keeps_less_than_autograd_does(name: str) -> None:
     compute, shapes = OPS[name]

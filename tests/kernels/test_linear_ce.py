@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from paper_repro.kernels.linear_ce import linear_cross_entropy, negative_log_likelihoods, op, triton
 from paper_repro.tests.support.ops import ON_A_GPU, apart, assert_same
+from paper_repro.training.counting import peak_bytes
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 5e-6}
 
@@ -46,38 +45,26 @@ def _found(inputs: dict[str, Any], **options: Any) -> dict[str, Tensor]:
     return {"loss": loss.detach(), "each": each, **dict(zip(leaves, gradients, strict=True))}
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("implementation", ["closed_form", "fused"])
-@pytest.mark.parametrize("token_chunk", [None, 9, 100])
-@pytest.mark.parametrize("scaled", ["word by word", "by one number", "not"])
-def test_values_and_gradients_are_those_of_the_definition(
-    implementation: str, token_chunk: int | None, scaled: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(op, "PIECE", 1)  # blocks of the fewest rows
-    if token_chunk:
-        monkeypatch.setattr(op, "chunk_size", lambda *_: token_chunk)
-    inputs: dict[str, Any] = _inputs()
-    inputs["scale"] = {"word by word": inputs["scale"], "by one number": inputs["scale"][:1], "not": None}[scaled]
-    expected, found = (_found(inputs, implementation=way) for way in ("reference", implementation))
-    assert_same(found.values(), expected.values(), 1e-12)
-
-
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("implementation", ["closed_form", "fused"])
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("scaled", ["word by word", "by one number", "not"])
 @pytest.mark.parametrize(("shape", "width", "words"), [((), 5, 3), ((1,), 1, 1), ((2, 9), 84, 300), ((11,), 56, 9001)])
-def test_odd_sizes(
+def test_values_and_gradients_are_those_of_the_definition(
     shape: tuple[int, ...],
     width: int,
     words: int,
+    scaled: str,
     dtype: torch.dtype,
     implementation: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(op, "chunk_size", lambda *_: 10)
-    inputs = _inputs(shape, width, words, dtype)
-    expected = _found({k: v if k == "targets" else v.double() for k, v in inputs.items()}, implementation="reference")
+    monkeypatch.setattr(op, "PIECE", 1)  # blocks of the fewest rows
+    inputs: dict[str, Any] = _inputs(shape, width, words, dtype)
+    inputs["scale"] = {"word by word": inputs["scale"], "by one number": inputs["scale"][:1], "not": None}[scaled]
+    wide = {name: value if value is None or name == "targets" else value.double() for name, value in inputs.items()}
+    expected = _found(wide, implementation="reference")
     found = _found(inputs, implementation=implementation)
     assert all(value.dtype == dtype for value in found.values())
     assert_same(found.values(), expected.values(), TOLERANCE[dtype])
@@ -112,39 +99,21 @@ def test_a_target_beyond_the_vocabulary_reads_nothing_and_makes_its_loss_nan(sof
     torch.testing.assert_close(z[0, :37], expected)
 
 
-class _Largest(TorchDispatchMode):
-    """The entries of the largest storage that any operation returned."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.entries = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for value in tree_leaves(out):
-            if isinstance(value, Tensor):
-                self.entries = max(self.entries, value.untyped_storage().nbytes() // value.element_size())
-        return out
-
-
-def test_no_array_is_larger_than_a_chunk_or_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_logits_are_never_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(op, "chunk_size", lambda *_: 16)
     inputs = _inputs((256,), 8, 500, torch.float32)
     leaves = {k: v.requires_grad_() if v.is_floating_point() else v for k, v in inputs.items()}
-    with _Largest() as seen:
-        linear_cross_entropy(**leaves, implementation="closed_form").backward()
-    assert 0 < seen.entries <= 16 * 512
-    with _Largest() as seen:
-        linear_cross_entropy(**leaves, implementation="reference").backward()
-    assert seen.entries == 256 * 500
+    pieces, whole = (
+        peak_bytes(lambda way=way: linear_cross_entropy(**leaves, implementation=way).backward())
+        for way in ("closed_form", "reference")
+    )
+    assert pieces < 4 * 256 * 500 / 2 < whole
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"h": torch.zeros(3, 7, 11)}, r"got \(3, 7, 11\), \(37, 12\), \(3, 7\), \(37,\)"),
-        ({"targets": torch.zeros(7, 3, dtype=torch.long)}, "shapes must be"),
-        ({"weight": torch.zeros(37, 12)}, "one dtype outside autocast, got torch.float64 and torch.float32"),
         ({"targets": torch.zeros(3, 7, dtype=torch.int32)}, "targets must be int64, got torch.int32"),
         ({"targets": torch.full((3, 7), 37)}, r"21 of 21 targets are neither in \[0, 37\) .* one of them 37"),
     ],
@@ -152,14 +121,6 @@ def test_no_array_is_larger_than_a_chunk_or_the_weights(monkeypatch: pytest.Monk
 def test_wrong_arguments_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         linear_cross_entropy(**{**_inputs(), "implementation": "closed_form", **change})
-
-
-def test_without_tokens_the_result_is_that_of_the_definition() -> None:
-    inputs = _inputs((0,))
-    assert linear_cross_entropy(**inputs).isnan()
-    assert negative_log_likelihoods(**inputs).shape == (0,)
-    with pytest.raises(ValueError, match="a tensor is empty"):
-        linear_cross_entropy(**inputs, implementation="closed_form")
 
 
 @ON_A_GPU

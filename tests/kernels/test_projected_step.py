@@ -109,9 +109,3 @@ def test_results_may_overwrite_the_state_and_inputs_may_lie_apart(implementation
     found = image_step(y, rows, bias, 0.4, *nudge, out=y, implementation=implementation)
     assert found[0] is y
     assert_same(found, expected, 1e-12)
-
-
-def test_results_that_are_written_elsewhere_have_no_gradient() -> None:
-    z, target = _drawn((2, 3), (2, 3))
-    with pytest.raises(ValueError, match=r"projected_step: .* has no gradient, and one is asked for"):
-        projected_step(z, target.requires_grad_(), 1.0, out=z)

@@ -56,19 +56,6 @@ def test_large_pre_activations_stay_finite(implementation: str) -> None:
     assert bool(gradient.isfinite().all())
 
 
-@pytest.mark.parametrize("scales", SCALES)
-@pytest.mark.parametrize("implementation", ["auto", "fused"])
-def test_behind_a_product_values_and_gradients_are_those_of_the_definition(implementation: str, scales: str) -> None:
-    generator = torch.Generator().manual_seed(2)
-    x, weight = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((2, 3, 4), (10, 4)))
-    given = [x, weight, *_inputs((1,), 5, scales)[1:]]
-
-    def found(implementation: str) -> list[Tensor]:
-        return outcome(scaled_swiglu_of_product, given, implementation=implementation)
-
-    assert_same(found(implementation), found("reference"), 1e-12)
-
-
 def test_weights_of_half_precision_are_not_folded() -> None:
     generator = torch.Generator().manual_seed(2)
     x, weight = (torch.randn(*shape, generator=generator).bfloat16() for shape in ((20, 3), (8, 3)))

@@ -138,17 +138,6 @@ def test_values_and_derivatives_are_those_of_the_definition(size: Size, implemen
 
 
 @pytest.mark.parametrize("implementation", FAST)
-def test_torch_func_may_be_nested_twice(implementation: str) -> None:
-    leaves = [leaf.detach() for leaf in SMALL.leaves()]
-
-    def curvature(attend: Attend) -> list[Tensor]:
-        inner = torch.func.grad(lambda *given: _energy(attend, *given))
-        return list(torch.func.grad(lambda *given: inner(*given).sin().sum(), (0, 1, 2, 3, 4))(*leaves))
-
-    _assert_same(curvature(SMALL.attend(implementation)), curvature(SMALL.attend("reference")))
-
-
-@pytest.mark.parametrize("implementation", FAST)
 @pytest.mark.parametrize("own", [True, False])
 def test_a_third_derivative_is_refused(implementation: str, own: bool) -> None:
     size = SMALL if own else SMALL._replace(own=False, lead=0)
@@ -162,13 +151,6 @@ def test_a_third_derivative_is_refused(implementation: str, own: bool) -> None:
         first = _first(size.attend("auto"), leaves, 1, "autograd")
         (second,) = torch.autograd.grad(_along(first), leaves[0], create_graph=True)
         torch.autograd.grad(second.sum(), leaves[0])
-
-
-def test_the_compiler_traces_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(op, "LEAST_SCORES", (0, 0, 0))
-    leaves = SMALL.leaves()
-    compiled = torch.compile(SMALL.attend("auto"), backend="eager", fullgraph=True)
-    _assert_same([compiled(*leaves).detach()], [SMALL.attend("reference")(*leaves).detach()])
 
 
 @pytest.mark.parametrize("own", [True, False])

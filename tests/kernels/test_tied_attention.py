@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from paper_repro.kernels.tied_attention import descend, op, tied_attention
-from paper_repro.tests.support.ops import ON_A_GPU, along
+from paper_repro.tests.support.ops import ON_A_GPU, along, kept_bytes
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
 FAST = ("fused", "closed_form")
@@ -197,3 +197,26 @@ def test_on_a_gpu(size: Size, dtype: torch.dtype) -> None:
     found = _outcome(size, inputs, "fused")
     for one, two in zip(found, _outcome(size, [value.double() for value in inputs], "reference"), strict=True):
         assert float((one.double() - two).norm() / two.norm()) < (2e-2 if one.ndim else 1e-1)
+
+
+B, J, D, K = 2, 48, 32, 4
+
+
+def _given(shared: bool = True) -> list[Tensor | None]:
+    """x, keys, reading, writing, h d, norm weight."""
+    generator = torch.Generator().manual_seed(3)
+    shapes = [(B, J, D), (B, J, K, D // K), (D, D), (D, D), (B, J, D), (D,)]
+    drawn = [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
+    return [value if shared or index != 4 else None for index, value in enumerate(drawn)]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("implementation", ["fused", "closed_form"])
+def test_each_further_step_keeps_a_state_and_its_normalisers(implementation: str, shared: bool) -> None:
+    given, slopes = _given(shared), torch.full((K,), 0.5)
+    options: dict[str, Any] = {"tau": 2.0, "slopes": slopes, "implementation": implementation}
+    known = [value for value in (*given, slopes) if value is not None]
+    kept = [kept_bytes(lambda: descend(*given, num_steps=count, **options), *known) for count in (1, 2, 3)]  # noqa: B023
+    state, normalisers, scalars = B * J * D * 4, B * J * K * 4, 2 * 4  # of the two biases that were not given
+    assert kept[0] <= normalisers + scalars
+    assert kept[1] - kept[0] == kept[2] - kept[1] == state + normalisers

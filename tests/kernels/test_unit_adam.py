@@ -78,28 +78,3 @@ def test_bfloat16_is_computed_in_float32_and_rounded_once_whatever_the_moments_a
         unit_adam.adam_(*arguments, **NUMBERS, unit_rows=True, implementation="reference")
         for (one,), (two,) in zip(([parameter], *moments), (wide, *wide_moments), strict=True):
             assert torch.equal(one, two.to(one.dtype))
-
-
-def test_what_torch_s_kernel_does_not_take_is_computed_by_the_definition() -> None:
-    (parameter,), (gradient,) = _drawn([(6, 8)], torch.float64)
-    transposed = parameter.T.contiguous().T
-    moments = [torch.zeros_like(transposed) for _ in range(4)]
-    for value, pair in ((transposed, moments[:2]), (parameter, moments[2:])):
-        unit_adam.adam_([value], [gradient], *([moment] for moment in pair), 1, **NUMBERS, unit_rows=True)
-    assert not transposed.is_contiguous()
-    torch.testing.assert_close(transposed, parameter, rtol=1e-12, atol=0)
-    unit_adam.adam_(*([torch.zeros(0, 8)] for _ in range(4)), 1, **NUMBERS, unit_rows=True)
-    unit_adam.adam_([], [], [], [], 1, **NUMBERS, unit_rows=False)
-    for odd in (torch.ones(8, 3).T, torch.ones(2, 3, dtype=torch.bfloat16)):
-        with pytest.raises(ValueError, match="needs contiguous tensors of one dtype"):
-            unit_adam.adam_(*([odd] for _ in range(4)), 1, **NUMBERS, unit_rows=True, implementation="fused")
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_a_projection_divides_by_the_norm_computed_in_float32(dtype: torch.dtype) -> None:
-    value = _drawn([(4, 5, 12)], dtype)[0][0]
-    wide = value.to(torch.float64 if dtype == torch.float64 else torch.float32)
-    expected = (wide / wide.square().sum(-1, keepdim=True).sqrt()).to(dtype)
-    found = unit_adam.project_rows_(value)
-    assert found is value
-    torch.testing.assert_close(value, expected, rtol=torch.finfo(dtype).eps * 2, atol=0)

@@ -113,16 +113,6 @@ def test_replayed_rows_start_where_they_were_left_and_fresh_rows_alone_are_kept(
     assert int(carry["written"]) == 2 * BATCH
 
 
-def test_the_largest_probabilities_are_enough_to_go_on_from() -> None:
-    module = module_of(*S2)
-    logits = 4 * torch.randn(2, 3, WORDS, generator=torch.Generator().manual_seed(1))
-    wide = torch.softmax(module._wide(module._narrow(logits)), -1)
-    expected = torch.softmax(logits, -1)
-    values, places = expected.topk(4)
-    torch.testing.assert_close(wide.gather(-1, places), values, rtol=0.02, atol=0.01)  # kept in bfloat16
-    torch.testing.assert_close(wide.sum(-1), torch.ones(2, 3))
-
-
 def test_alpha_has_a_rate_of_its_own_that_ends_where_the_others_end() -> None:
     module = module_of(*EBT, "optimizer.lr=0.02", "schedule.warmup_fraction=0")
     groups, (base, own) = module.groups_and_schedules()
@@ -130,18 +120,6 @@ def test_alpha_has_a_rate_of_its_own_that_ends_where_the_others_end() -> None:
     assert own.factor(0, 100) == pytest.approx(3 * base.factor(0, 100))
     assert own.factor(100, 100) == pytest.approx(base.factor(100, 100)) == pytest.approx(0.1)
     assert len(module_of(*S2).parameter_groups()) == 1
-
-
-def test_steps_are_drawn_between_the_least_and_the_most_and_the_size_for_each_token() -> None:
-    module = module_of(*S2, "module.thinking.noise=0.0")
-    batch = Cycles(WORDS, BATCH, WINDOW).train_batch(0)
-    seen = set()
-    for step in range(12):
-        draws = module.draws_of(batch, step, 0, torch.device("cpu"))
-        assert draws["step_size"].shape == (BATCH + 3, WINDOW, 1)
-        rule = module._with_replayed(batch, draws, module.initial_carry(batch)).settings
-        seen.add(rule.num_steps)
-    assert seen == {2, 3}
 
 
 def test_a_prediction_that_is_no_number_is_reported_with_its_inner_step(
@@ -157,7 +135,6 @@ def test_a_prediction_that_is_no_number_is_reported_with_its_inner_step(
     ("overrides", "message"),
     [
         (["module.thinking.num_steps=1"], "more than the 1 steps of a prediction"),
-        (["module.step_size_multiplier=0"], "step_size_multiplier"),
         ([*S2, "module.replay.rows=9"], "capacity of 8"),
         ([*S2, "module.replay.capacity=100_000_000_000"], "lower it"),
         (["model.variant=adalm"], "variant"),

@@ -111,7 +111,5 @@ def test_an_answer_takes_more_iterations_or_steps_and_the_board_of_lowest_energy
 def test_wrong_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="supervise"):
         SudokuClassifier(SudokuFeedForward(**SIZES), OPTIMIZER, Constant(), "first")
-    with pytest.raises(ValueError, match="num_steps"):
-        EBTSudoku(SudokuEBT(**SIZES), OPTIMIZER, Constant(), {"num_steps": 0})
     with pytest.raises(UsageError, match="a classifier has one answer"):
         SudokuClassifier(SudokuFeedForward(**SIZES), OPTIMIZER, Constant()).answer(batch()[0], num_samples=2)

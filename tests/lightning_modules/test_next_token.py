@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from paper_repro.base.configs import compose, instantiate
 from paper_repro.base.identity import IGNORED
 from paper_repro.lightning_modules.cem_slimpajama import CEMSlimPajama
 from paper_repro.lightning_modules.next_token import NextTokenModule
@@ -62,34 +63,17 @@ def after_a_step_without_gradient(module: NextTokenModule) -> dict[str, float]:
     return {name: float(parameter.detach().mean()) for name, parameter in module.model.named_parameters()}
 
 
-@pytest.mark.parametrize("kind", [NRGPTShakespeare, NRGPTOpenWebText])
+@pytest.mark.parametrize("kind", [NRGPTShakespeare, NRGPTOpenWebText, NRGPTListOps])
 @pytest.mark.parametrize("model", models(), ids=lambda model: type(model).__name__)
-def test_matrices_decay_and_nothing_else(kind: type[NextTokenModule], model: nn.Module) -> None:
-    found = after_a_step_without_gradient(module_of(model, kind))
-    decayed = {name for name, factor in found.items() if factor != 1}
-    assert decayed == {name for name, parameter in model.named_parameters() if parameter.ndim >= 2}
-    assert {"token_embedding.weight", "output.weight"} <= decayed < set(found)
-    assert all(found[name] == pytest.approx(1 - 0.1 * DECAY) for name in decayed)
-
-
-@pytest.mark.parametrize("model", models(), ids=lambda model: type(model).__name__)
-def test_on_listops_all_that_is_trained_decays(model: nn.Module) -> None:
-    found = after_a_step_without_gradient(module_of(model, NRGPTListOps))
-    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    assert {name for name, factor in found.items() if factor != 1} == trained
-
-
-@pytest.mark.parametrize("kind", [NRGPTShakespeare, NRGPTListOps])
-@pytest.mark.parametrize("model", models(), ids=lambda model: type(model).__name__)
-def test_every_trained_parameter_is_in_one_group_and_a_frozen_norm_scale_in_none(
+def test_matrices_decay_and_nothing_else_but_on_listops_all_that_is_trained(
     kind: type[NextTokenModule], model: nn.Module
 ) -> None:
-    grouped = [id(parameter) for group in module_of(model, kind).parameter_groups() for parameter in group["params"]]
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
-    assert len(grouped) == len(set(grouped)) and set(grouped) == trained
-    frozen = {names[key] for key in names.keys() - set(grouped)}
-    assert frozen == ({"norm.weight"} if isinstance(model, NRGPT_H_FF1) else set())
+    found = after_a_step_without_gradient(module_of(model, kind))
+    decayed = {name: factor for name, factor in found.items() if factor != 1}
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert trained.keys() == found.keys() - ({"norm.weight"} if isinstance(model, NRGPT_H_FF1) else set())
+    expected = {name for name, parameter in trained.items() if parameter.ndim >= 2 or kind is NRGPTListOps}
+    assert decayed == dict.fromkeys(expected, pytest.approx(1 - 0.1 * DECAY))
 
 
 @pytest.mark.parametrize("kind", [NRGPTShakespeare, CEMSlimPajama])
@@ -105,3 +89,34 @@ def test_padding_enters_neither_the_loss_nor_the_metrics(kind: type[NextTokenMod
     assert float(metrics["loss"].compute()) == pytest.approx(float(expected), rel=1e-6)
     assert float(module.loss((ids, following))) == pytest.approx(float(expected), rel=1e-6)
     assert float(module.loss((ids, torch.full_like(following, IGNORED)))) == 0
+
+
+SIZES = ["model.vocabulary_size=13", "data.window=8", "model.width=12", "model.num_heads=2", "model.num_layers=1"]
+EXTRAS = ["model.hidden=20", "attention=cem", "model.attention.diagonal=per_head", "feed_forward=cem"]
+
+
+def _module(*overrides: str) -> CEMSlimPajama:
+    torch.manual_seed(0)
+    model = instantiate(compose("cem/slimpajama", [*SIZES, *overrides])["model"])
+    return CEMSlimPajama(model, partial(torch.optim.AdamW), Constant())
+
+
+def test_matrices_decay_and_norms_biases_and_diagonals_do_not() -> None:
+    low_rank = [
+        f"model.{part}.{key}"
+        for part in ("attention", "feed_forward")
+        for key in ("preconditioner=diagonal_low_rank", "rank=2")
+    ]
+    module = _module(*EXTRAS, *low_rank)
+    names = {id(parameter): name.removeprefix("model.") for name, parameter in module.named_parameters()}
+    decaying, others = ({names[id(p)] for p in group["params"]} for group in module.parameter_groups())
+    attention, mlp = "blocks.0.attention.", "blocks.0.feed_forward."
+    assert others == {
+        "final_norm.weight",
+        *(attention + name for name in ("norm_weight", "diagonal", "bias_self", "bias_cross")),
+        *(part + name for part in (attention, mlp) for name in ("preconditioner.diagonal",)),
+        mlp + "norm_weight",
+    }
+    assert decaying | others == set(names.values())
+    assert module.parameter_groups()[1]["weight_decay"] == 0.0
+    assert {attention + "preconditioner.left", mlp + "preconditioner.right", "output.weight"} <= decaying

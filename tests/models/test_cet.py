@@ -1,3 +1,4 @@
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from paper_repro.models import cet as cet_energy
-from paper_repro.models.cet import CET, CETNudge, CETPatches, CETState
+from paper_repro.models.cet import (
+    CET,
+    CETNudge,
+    CETPatches,
+    CETState,
+    Phases,
+    cost,
+    equilibrium_propagation,
+    full_backpropagation,
+    truncated_backpropagation,
+)
 from paper_repro.models.common import fold, project, to_blocks
 from paper_repro.tests.support import golden, golden_cet
 
@@ -113,10 +124,111 @@ def test_patches_are_those_of_a_convolution() -> None:
     assert torch.equal(patches.images(patches.blocks(images)), images)
 
 
-def test_projected_tokens_have_mean_0_and_population_deviation_1_and_are_the_nearest_such() -> None:
-    z = torch.randn(4, 7, dtype=torch.float64)
-    found = project(z)
-    torch.testing.assert_close(found.mean(-1), torch.zeros(4, dtype=torch.float64), rtol=0, atol=1e-14)
-    torch.testing.assert_close(found.square().mean(-1), torch.ones(4, dtype=torch.float64), rtol=1e-11, atol=0)
-    other = project(found + 0.1 * torch.randn_like(found))
-    assert bool(((z - found).norm(dim=-1) < (z - other).norm(dim=-1)).all())
+FILES = golden.files("cet", "cet_ep*.npz")
+
+
+class FromGoldenStart(CET):
+    """Starts where the record starts."""
+
+    given: Any
+
+    def first(self, clamped: Any) -> Any:
+        return self.given
+
+
+def _episode(path: Path) -> tuple[dict[str, Any], CET]:
+    record = golden.read(path)
+    model = golden_cet.build(record)
+    model.__class__ = FromGoldenStart
+    model.given = golden_cet.state(model, record["z0"], record["y0"])
+    return record, model
+
+
+def _gradients(model: CET) -> dict[str, Tensor]:
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+def _assert_golden(model: CET, record: dict[str, Any], kind: str, tolerance: float = 1e-9) -> None:
+    found, expected = _gradients(model), golden_cet.ours(model, record, kind)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=tolerance, atol=tolerance * float(value.abs().max()))
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_golden_cet_free_state_and_loss(path: Path) -> None:
+    record, model = _episode(path)
+    clamped = model.clamp(record["xbar"][None])
+    free = model.relax(model.first(clamped), clamped, 150).state
+    expected = golden_cet.state(model, record["free_z"], record["free_y"])
+    for found, value in zip(free, expected, strict=True):
+        torch.testing.assert_close(found.detach(), value, rtol=1e-9, atol=1e-9)
+    loss = cost(free, model.patches.blocks(record["x"][None]))[0].detach()
+    torch.testing.assert_close(loss, record["loss"], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_golden_cet_backpropagation(path: Path) -> None:
+    record, model = _episode(path)
+    full_backpropagation(model, record["xbar"][None], record["x"][None], 150)
+    _assert_golden(model, record, "bptt_full")
+    model.zero_grad()
+    truncated_backpropagation(model, record["xbar"][None], record["x"][None], Phases(150, 5))
+    _assert_golden(model, record, "tbpte5")
+
+
+@pytest.mark.parametrize(("steps", "beta"), [(150, 0.1), (150, 0.01), (5, 0.01)])
+@pytest.mark.parametrize("path", FILES)
+def test_golden_cet_equilibrium_propagation(path: Path, steps: int, beta: float) -> None:
+    record, model = _episode(path)
+    learned = equilibrium_propagation(model, record["xbar"][None], record["x"][None], Phases(150, steps, beta))
+    # A difference of two states over 2 beta: the rounding of the states, 1e-16, grows by 1 / (2 beta).
+    _assert_golden(model, record, f"ep_T{steps}_beta{beta}", 1e-9)
+    torch.testing.assert_close(learned.cost[0], record["loss"], rtol=1e-9, atol=1e-9)
+
+
+def _small() -> tuple[CET, Tensor, Tensor]:
+    """Weights strong enough that attention and memory matter, weak enough that the relaxation converges."""
+    torch.manual_seed(0)
+    model = CET(**golden_cet.SMALL, num_memories=5, init_std=0.12, attention_std=0.2).double()
+    images = torch.rand(3, 2, 8, 8, dtype=torch.float64) * 2 - 1
+    masked = images.clone()
+    masked[:, :, :4] = 0
+    return model, masked, images
+
+
+def _flat(model: CET) -> Tensor:
+    return torch.cat([value.flatten() for value in _gradients(model).values()])
+
+
+def _by(learn: Any, *arguments: Any) -> Tensor:
+    model, masked, images = _small()
+    learn(model, masked, images, *arguments)
+    return _flat(model)
+
+
+@pytest.mark.slow
+def test_its_error_falls_as_beta_squared_over_three_decades() -> None:
+    expected = _by(full_backpropagation, 600)
+    errors = []
+    for beta in (3e-2, 3e-3, 3e-4, 3e-5):
+        found = _by(equilibrium_propagation, Phases(600, 600, beta))
+        errors.append(float((found - expected).norm() / expected.norm()))
+    falls = [first / second for first, second in itertools.pairwise(errors)]
+    assert all(80 < fall < 125 for fall in falls), errors
+
+
+def test_gradients_are_added_to_what_lies_there_and_averaged_over_the_batch() -> None:
+    model, masked, images = _small()
+    phases = Phases(30, 5)
+    alone = []
+    for number in range(3):
+        model.zero_grad()
+        equilibrium_propagation(model, masked[number : number + 1], images[number : number + 1], phases)
+        alone.append(_flat(model).clone())
+    model.zero_grad()
+    equilibrium_propagation(model, masked, images, phases)
+    together = _flat(model).clone()
+    torch.testing.assert_close(together, torch.stack(alone).mean(0), rtol=1e-9, atol=1e-11)
+    equilibrium_propagation(model, masked, images, phases)
+    torch.testing.assert_close(_flat(model), 2 * together, rtol=1e-9, atol=1e-11)

@@ -1,17 +1,19 @@
-"""EBT's streams, step rules and thinking against their definitions."""
+"""EBT's streams, step rules and thinking against their definitions, and all of EBT against golden records."""
 
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from paper_repro.models.ebt import (
     CODE,
+    DIRECT,
     EBT,
     LISTING,
     VARIANTS,
@@ -22,6 +24,10 @@ from paper_repro.models.ebt import (
     think,
     thoughts,
 )
+from paper_repro.models.ebt_image import ddim, noised
+from paper_repro.models.ebt_image import losses as losses_of_diffusion
+from paper_repro.tests.support import golden_ebt
+from paper_repro.tests.support.golden import files, read
 from paper_repro.tests.support.golden_ebt import in_float64
 
 B, T, V, D = 2, 5, 11, 8
@@ -155,32 +161,6 @@ def test_without_detaching_gradients_flow_through_all_steps_and_truncation_cuts_
     torch.testing.assert_close((full[name] * direction).sum(), slope, rtol=1e-4, atol=1e-9)
 
 
-@pytest.mark.parametrize(("noise", "steps_with", "steps_without"), [(0.0, 3, 2), (1.0, 5, 2)])
-def test_energies_cost_a_pass_only_where_they_are_read(noise: float, steps_with: int, steps_without: int) -> None:
-    model, start = made(), normal(2, B, T, V)
-    energies, passes = model.energies(IDS), 0
-
-    def counted(candidates: Tensor, landscape: int) -> Tensor:
-        nonlocal passes
-        passes += 1
-        return energies(candidates, landscape)
-
-    def thought() -> list[Considered]:
-        drawn = normal(2, 2 * B, T, V, seed=2) if noise else None
-        return list(think(model, IDS, start, 2, ThinkingSettings(noise=noise), noise=drawn, energies=counted))
-
-    read = [(one.predictions, one.energies, one.energies) for one in thought()]
-    assert passes == steps_with
-    passes = 0
-    unread = [one.predictions for one in thought()]
-    assert passes == steps_without
-    for (prediction, energy, again), other in zip(read, unread, strict=True):
-        assert energy is again and not energy.requires_grad
-        torch.testing.assert_close(prediction, other, rtol=0, atol=0)
-        expected = energies(torch.softmax(prediction, -1).flatten(0, 1) @ model.prediction_embedding.weight.mT, 0)
-        torch.testing.assert_close(energy.flatten(0, 1), expected, rtol=1e-12, atol=1e-12)
-
-
 def test_the_sample_of_lowest_energy_is_chosen_for_each_token() -> None:
     energies = torch.tensor([[[0.0, 3.0]], [[1.0, 2.0]], [[-1.0, 9.0]]])  # (N, 1, 2)
     predictions = torch.arange(6.0).view(3, 1, 2, 1)
@@ -189,13 +169,6 @@ def test_the_sample_of_lowest_energy_is_chosen_for_each_token() -> None:
     assert Considered(predictions, lambda: energies).choose(2)[1].tolist() == [[0, 1]]
     with pytest.raises(ValueError, match=r"1 \.\.\. 3, got 4"):
         Considered(predictions, lambda: energies).choose(4)
-
-
-def test_thoughts_that_cannot_be() -> None:
-    with pytest.raises(ValueError, match="num_steps=1 is fewer than the 2 landscapes"):
-        list(think(made("time_embed", 2), IDS, normal(1, B, T, V), 1))
-    with pytest.raises(ValueError, match="start holds no sample"):
-        list(think(made(), IDS, normal(0, B, T, V), 1))
 
 
 @pytest.mark.parametrize("streams", ["split", "concatenated"])
@@ -224,3 +197,140 @@ def test_a_recurrent_transformer_passes_its_blocks_again_with_the_embeddings_add
         torch.testing.assert_close(model.final_state(IDS, passed + 1), x)
     torch.testing.assert_close(model.final_state(IDS), model.final_state(IDS, 2))
     assert len(model.states(IDS)) == 1 + 2 * 3 and torch.equal(model.states(IDS)[-1], model.final_state(IDS))
+
+
+TRAINED = files("ebt", "ar_*.npz", "init_logits")
+THOUGHT = files("ebt", "infer_*.npz", "init_logits")
+TRANSFORMERS = files("ebt", "*.npz", "w/lm_head")
+IMAGES = files("ebt", "*.npz", "w/condition")
+DITS = files("ebt", "*.npz", "w/out_w")
+STREAMS = ("split", "concatenated")
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    """Relative to the largest number of the record's tensor, 1e-9."""
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9 * float(expected.abs().max().clamp(min=1e-300)))
+
+
+def losses(predictions: list[Tensor], record: dict[str, Tensor]) -> list[Tensor]:
+    targets = record["target_ids"].long().flatten()
+    return [functional.cross_entropy(logits.flatten(0, 1), targets, ignore_index=0) for logits in predictions]
+
+
+def compare_gradients(model: nn.Module, expected: dict[str, Tensor]) -> None:
+    assert expected
+    parameters = dict(model.named_parameters())
+    for name, value in expected.items():
+        gradient = parameters[name].grad
+        close(torch.zeros_like(value) if gradient is None else gradient, value)
+
+
+@pytest.mark.parametrize("streams", STREAMS)
+@pytest.mark.parametrize("path", TRAINED)
+def test_golden_ebt_training_step(path: Path, streams: str) -> None:
+    record = read(path)
+    model = golden_ebt.build(record, streams)
+    settings = golden_ebt.settings(record, listing="listing" in path.stem)
+    alpha = record.get("alpha_used", model.step_size)
+    embedding = model.prediction_embedding.weight
+    step = PredictionStep(
+        model.energies(record["input_ids"].long()), embedding, alpha, settings.num_steps, model.num_landscapes, settings
+    )
+    noise = record["langevin_noise"] / settings.noise if settings.noise else None
+    start = record["init_logits"]
+    found = list(thoughts(step, start, noise))
+    befores = [start, *(thought.prediction for thought in found[:-1])]
+    for index, (before, thought) in enumerate(zip(befores, found, strict=True)):
+        noised = before if noise is None else before + record["langevin_noise"][index]
+        origin = noised if settings.rule == "listing" else torch.softmax(noised, -1)
+        close(thought.energy, record["step_energy"][index])
+        close(thought.prediction, record["step_pred"][index])
+        close((origin - thought.prediction) / alpha, record["step_grad"][index])
+    each = losses([thought.prediction for thought in found], record)
+    loss = each[-1] if settings.loss == "last" else torch.stack(each).mean()
+    close(loss, record["loss"])
+    close(each[-1], record["final_step_loss"])
+    loss.backward()
+    compare_gradients(model, golden_ebt.tensors(record, "g"))
+
+
+@pytest.mark.parametrize("streams", STREAMS)
+@pytest.mark.parametrize("path", THOUGHT)
+def test_golden_ebt_thinking(path: Path, streams: str) -> None:
+    record = read(path)
+    model = golden_ebt.build(record, streams)
+    tokens = record["tokens"].long()
+    steps = len(record["energies"]) - 1
+    found = list(think(model, tokens[:, :-1], record["init_logits"].transpose(0, 1), steps))
+    for index, considered in enumerate(found):
+        close(considered.energies.transpose(0, 1), record["energies"][index])
+        close(considered.predictions.transpose(0, 1), record["preds"][index])
+    chosen, best = found[-1].choose()
+    assert torch.equal(best, record["best_index"].long())
+    close(chosen, record["chosen"])
+    loss = functional.cross_entropy(chosen.flatten(0, 1), tokens[:, 1:].flatten(), ignore_index=0)
+    close(loss, record["ce"])
+    close(loss.exp(), record["perplexity"])
+
+
+@pytest.mark.parametrize("path", TRANSFORMERS)
+def test_golden_ebt_transformer(path: Path) -> None:
+    record = read(path)
+    model = golden_ebt.build_transformer(record)
+    logits = model(record["input_ids"].long())
+    close(logits, record["logits"])
+    (loss,) = losses([logits], record)
+    close(loss, record["loss"])
+    loss.backward()
+    compare_gradients(model, golden_ebt.tensors(record, "g"))
+
+
+@pytest.mark.parametrize("path", IMAGES)
+def test_golden_ebt_image(path: Path) -> None:
+    record = read(path)
+    model = golden_ebt.build_image_model(record)
+    close(model.patches.positions, record["w/pos_embed"][0])
+    time = torch.full((len(record["real"]),), int(record["t"]))
+    start = noised(record["real"], time, record["eps"])
+    close(start, record["noised"])
+    close(model.features(start), record["patch_features"])
+    rows = model.patches.cut(start)
+    close(model.patch_energies(rows @ model.prediction_embedding.weight.mT), record["patch_energy"])
+    settings = replace(golden_ebt.settings(record, False), rule=DIRECT)
+    step = PredictionStep(
+        model.energies(rows), model.prediction_embedding.weight, model.step_size, settings.num_steps, settings=settings
+    )
+    found = list(thoughts(step, rows))
+    befores = [rows, *(thought.prediction for thought in found[:-1])]
+    each = []
+    for index, (before, thought) in enumerate(zip(befores, found, strict=True)):
+        close(thought.energy.sum(-1), record["step_energy"][index])
+        prediction = model.patches.joined(thought.prediction)
+        close(prediction, record["step_pred"][index])
+        close(model.patches.joined(before - thought.prediction) / model.step_size, record["step_grad"][index])
+        each.append(functional.smooth_l1_loss(prediction, record["real"]))
+        close(each[-1], record["step_loss"][index])
+    loss = each[-1] if settings.loss == "last" else torch.stack(each).mean()
+    close(loss, record["loss"])
+    loss.backward()
+    compare_gradients(model, golden_ebt.image_tensors(record, "g"))
+
+
+@pytest.mark.parametrize("path", DITS)
+def test_golden_ebt_dit(path: Path) -> None:
+    record = read(path)
+    model = golden_ebt.build_image_model(record)
+    close(model.patches.positions, record["w/pos_embed"][0])
+    times = record["t"].long()
+    close(model(record["x"], times), record["model_out"])
+    close(noised(record["x"], times, record["eps"]), record["x_t"])
+    squared, bits = losses_of_diffusion(model, record["x"], times, record["eps"])
+    close(squared, record["mse"])
+    close(bits, record["vb"])
+    loss = (squared + bits).mean()
+    close(loss, record["loss"])
+    loss.backward()
+    compare_gradients(model, golden_ebt.image_tensors(record, "g"))
+    with torch.no_grad():
+        *_, sampled = ddim(model, record["ddim_in"], int(record["ddim_start_t"]))
+    close(sampled, record["ddim_out"])

@@ -1,8 +1,6 @@
 """EBT on images and on frames, and diffusion: sizes, patches, starts, both streams, the sampler, what is refused."""
 
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +19,7 @@ from paper_repro.models.ebt import (
     think,
     thoughts,
 )
-from paper_repro.models.ebt_image import DiT, ImageEBT, Patches
+from paper_repro.models.ebt_image import ImageEBT, Patches
 from paper_repro.tests.support.golden_ebt import in_float64
 
 IMAGE: dict[str, Any] = {"image_size": 8, "patch": 4, "width": 16, "num_heads": 2, "num_layers": 2}
@@ -62,16 +60,6 @@ def test_the_first_energies_are_zero_and_the_first_gradient_is_the_head_s() -> N
     functional.smooth_l1_loss(thought.prediction, model.patches.cut(images)).backward()
     moved = [name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.any()]
     assert moved == ["energy_head.weight"]
-
-
-def test_dit_s_branches_start_closed() -> None:
-    torch.manual_seed(0)
-    model, images = DiT(**IMAGE), torch.randn(2, 3, 8, 8)
-    rows = model.patch_embedding(model.patches.cut(images)) + model.patches.positions
-    assert torch.equal(model.features(images), rows)
-    assert not model(images, torch.tensor([3, 90])).any()
-    starting = [name for name, weight in model.named_parameters() if "modulation" in name and weight.any()]
-    assert not starting
 
 
 def test_an_image_s_gradient_is_that_of_its_mean_energy() -> None:
@@ -147,26 +135,3 @@ def test_a_model_that_knows_the_noise_finds_the_image_by_any_steps() -> None:
     for wrong in ({"passes": 0}, {"num_steps": 0}, {"num_steps": 22}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             next(diffusion.ddim(model, start, 20, **wrong))
-
-
-def test_one_step_finds_the_clipped_image_and_fewer_steps_visit_spaced_times() -> None:
-    seen: list[int] = []
-
-    def model(x: Tensor, times: Tensor) -> Tensor:
-        seen.append(int(times[0]))
-        return known(torch.zeros_like(x))(x, times)
-
-    start = torch.full((1, 3, 2, 2), 3.0)
-    (found,) = diffusion.ddim(model, start, 9, 1)
-    assert torch.equal(found, torch.ones_like(start))
-    list(diffusion.ddim(model, start, 9, 5))
-    list(diffusion.ddim(model, start, 9, 3, passes=2))
-    assert seen == [9, 9, 7, 5, 3, 1, 9, 6, 2, 9, 6, 2]
-
-
-@pytest.mark.slow
-def test_the_tables_of_diffusion_lie_in_memory_even_if_they_are_first_wanted_on_the_meta_device() -> None:
-    lines = ("import torch", "with torch.device('meta'):", "    from paper_repro.models.ebt_image import signal")
-    program = [sys.executable, "-c", "\n".join([*lines, "print(signal(99))"])]
-    found = subprocess.run(program, capture_output=True, text=True, check=True)
-    assert float(found.stdout) == pytest.approx(diffusion.signal(99))

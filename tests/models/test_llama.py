@@ -10,8 +10,6 @@ from paper_repro.models.llama import Llama, gated_feed_forward, rotary_attention
 
 TIED_ATTENTION = partial(CEMAttention, diagonal="none", slopes="none")
 TIED_MLP = partial(CEMMLP, norm_context=True, norm_inside=True)
-FULL_ATTENTION = partial(CEMAttention, diagonal="shared", preconditioner="diagonal_low_rank")
-FULL_MLP = partial(TIED_MLP, preconditioner="diagonal_low_rank")
 IDS = torch.randint(11, (2, 7), generator=torch.Generator().manual_seed(0))
 
 
@@ -74,14 +72,3 @@ def test_the_weight_tied_llama_is_the_special_case() -> None:
     seen = functional.rms_norm(middle, (12,), mlp.norm_weight, 1e-6)
     gated = (seen @ mlp.context_weight.T) * functional.silu(seen @ mlp.reading_weight.T)
     torch.testing.assert_close(block(stream, None), middle + gated @ mlp.reading_weight, rtol=1e-12, atol=1e-12)
-
-
-def test_the_parts_that_descend_can_take_another_number_of_steps() -> None:
-    model = _tiny(partial(FULL_ATTENTION, num_steps=2), partial(FULL_MLP, num_steps=2, rank=3))
-    before = model(IDS)
-    parts = list(model.descents())
-    assert len(parts) == 4
-    for part in parts:
-        part.num_steps = 5
-    assert not torch.allclose(model(IDS), before)
-    assert not list(_tiny().descents())

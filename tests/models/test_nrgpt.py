@@ -1,12 +1,25 @@
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional
 
 from paper_repro.kernels.preferences import prefer
-from paper_repro.models import nrgpt
+from paper_repro.models import gpt, nrgpt
+from paper_repro.models.nrgpt import (
+    NRGPT,
+    NRGPT_H_FF1,
+    NRGPT_H_FF2,
+    NRGPT_H_FF2W,
+    NRGPTAttention,
+    attention_bounds,
+    feed_forward_bound,
+    radius,
+)
+from paper_repro.tests.support import golden, golden_nrgpt
 from paper_repro.tests.support.float64 import assert_exact, own_gradient, randomised, tokens
 
 SIZES = {"vocabulary_size": 11, "block_length": 9, "width": 6, "num_heads": 2, "num_steps": 3}
@@ -173,26 +186,6 @@ def test_feed_forward_gradient_is_that_of_its_energy(kind: type[nrgpt.FeedForwar
     assert_exact(feed_forward.gradient(g), own_gradient(feed_forward.energy, g))
 
 
-@pytest.mark.parametrize("kind", FEED_FORWARDS)
-def test_derivatives_of_the_feed_forward_gradient(kind: type[nrgpt.FeedForwardEnergy]) -> None:
-    feed_forward, g = randomised(kind(3, 5)), tokens(2, 3).requires_grad_()
-    names, values = zip(*feed_forward.named_parameters(), strict=True)
-
-    class Gradient(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = feed_forward
-
-        def forward(self, at: Tensor) -> Tensor:
-            return self.inner.gradient(at)
-
-    def gradient(at: Tensor, *weights: Tensor) -> Tensor:
-        named = {f"inner.{name}": weight for name, weight in zip(names, weights, strict=True)}
-        return torch.func.functional_call(Gradient(), named, (at,))
-
-    assert torch.autograd.gradcheck(gradient, (g, *values))
-
-
 # Schedules of the rate.
 
 SCHEDULED = ["full", "identity", "positive_scalar", "psd_skew"]
@@ -222,3 +215,190 @@ def test_a_learned_schedule_is_one_positive_parameter_a_step_with_a_gradient() -
     fixed = _model(inference_rate_schedule=model.log_step_rates.exp().tolist())
     fixed.load_state_dict(model.state_dict(), strict=False)
     assert_exact(fixed(IDS), model(IDS))
+
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "nano": {"lr": 1e-2, "betas": (0.9, 0.99), "weight_decay": 0.1},
+    "lops": {"lr": 1e-2, "betas": (0.9, 0.999), "weight_decay": 0.01},
+}
+RECORDS = golden.files("nrgpt", "*.npz", "cfg_model")
+ENERGIES = golden.files("nrgpt", "*.npz", "cfg_model", "out.E_att")
+BRANCHES = golden.files("nrgpt", "*.npz", "cfg_model", "out.att")
+TRACES = golden.files("nrgpt", "*.npz", "cfg_model", "out.trace_nano_loss", "out.trace_lops_loss")
+SCALAR_RATES = golden.files("nrgpt", "*_eta*.npz", "cfg_model", "w.rate")
+"""Recorded with a rate c * identity, for the check of the descent."""
+
+
+def _assert_golden(found: Tensor, expected: Tensor) -> None:
+    """1e-9 of each number, or of the largest where one is a difference of larger ones."""
+    torch.testing.assert_close(found.detach(), expected, rtol=1e-9, atol=1e-9 * float(expected.abs().max()))
+
+
+def _loss(model: gpt.PositionalLanguageModel, record: dict[str, Any]) -> Tensor:
+    return functional.cross_entropy(model(record["in.ids"]).flatten(0, 1), record["in.targets"].flatten())
+
+
+@pytest.mark.parametrize("path", RECORDS)
+def test_golden_nrgpt_states_logits_and_loss(path: Path) -> None:
+    record = golden.read(path)
+    model = golden_nrgpt.build(record)
+    _assert_golden(model.states(record["in.ids"]), record["out.states"])
+    _assert_golden(model(record["in.ids"]), record["out.logits"])
+    _assert_golden(_loss(model, record), record["out.loss"])
+
+
+@pytest.mark.parametrize("path", RECORDS)
+def test_golden_nrgpt_weight_gradients(path: Path) -> None:
+    record = golden.read(path)
+    model = golden_nrgpt.build(record)
+    _loss(model, record).backward()
+    expected = {ours: record[f"g.{theirs}"] for ours, theirs in golden_nrgpt.translated(record, "g.", model).items()}
+    expected |= golden_nrgpt.fused(record, "g.", model)
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert trained.keys() == expected.keys()
+    for name, parameter in trained.items():
+        assert parameter.grad is not None
+        _assert_golden(parameter.grad, expected[name])
+
+
+@pytest.mark.parametrize("path", ENERGIES)
+def test_golden_nrgpt_energies_and_their_gradients(path: Path) -> None:
+    record = golden.read(path)
+    model = golden_nrgpt.build(record)
+    assert isinstance(model, nrgpt.NRGPT)
+    for index, state in enumerate(record["out.states"]):
+        energies, gradients = model.energies(state), model.gradients(state)
+        _assert_golden(energies.attention, record["out.E_att"][index])
+        _assert_golden(energies.feed_forward, record["out.E_ff"][index])
+        _assert_golden(gradients.attention, record["out.dE_att"][index])
+        _assert_golden(gradients.feed_forward, record["out.dE_ff"][index])
+    trace = model.trace(record["in.ids"])
+    total = record["out.E_att"] + record["w.ff_scale"] * record["out.E_ff"]
+    _assert_golden(trace.states, record["out.states"])
+    _assert_golden(trace.energies.total, total)
+
+
+@pytest.mark.parametrize("path", SCALAR_RATES)
+def test_golden_nrgpt_with_a_multiple_of_the_identity_as_rate_descends(path: Path) -> None:
+    record = golden.read(path)
+    model = golden_nrgpt.build(record, "identity" if record["w.rate"][0, 0] == 1 else "positive_scalar")
+    assert isinstance(model, nrgpt.NRGPT)
+    trace = model.trace(record["in.ids"])
+    _assert_golden(trace.states, record["out.states"])
+    assert trace.energies.total.diff(dim=0).max() < 0
+
+
+@pytest.mark.parametrize("path", BRANCHES)
+def test_golden_nrgpt_attention_branch_of_the_baselines(path: Path) -> None:
+    record = golden.read(path)
+    model = golden_nrgpt.build(record)
+    for layer, state, expected in zip(model.layers(), record["out.states"][:-1], record["out.att"], strict=True):
+        assert isinstance(layer, gpt.SerialBlock)
+        _assert_golden(layer.attention(layer.attention_norm(state)), expected)
+
+
+@pytest.mark.parametrize("path", RECORDS)
+def test_golden_nrgpt_greedy_continuation(path: Path) -> None:
+    record = golden.read(path)
+    expected, model = record["out.greedy"], golden_nrgpt.build(record)
+    prompt = expected[:, :3]
+    assert torch.equal(prompt, record["in.ids"][:, :3])
+    assert expected.shape[1] > model.block_length  # the context is cropped on the way
+    assert torch.equal(model.generate(prompt, expected.shape[1] - 3, temperature=0), expected)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("path", TRACES)
+def test_golden_nrgpt_training_steps(path: Path, recipe: str) -> None:
+    """Losses before each AdamW step and after the last, and gradient norms before clipping."""
+    record = golden.read(path)
+    model = golden_nrgpt.build(record)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    options = RECIPES[recipe]
+    matrices, vectors = ([p for p in trained if (p.ndim >= 2) is wide] for wide in (True, False))
+    decay = options["weight_decay"] if recipe == "lops" else 0.0
+    optimizer = torch.optim.AdamW([{"params": matrices}, {"params": vectors, "weight_decay": decay}], **options)
+    losses, norms = [], []
+    for _ in range(len(record[f"out.trace_{recipe}_gradnorm"])):
+        optimizer.zero_grad()
+        loss = _loss(model, record)
+        loss.backward()
+        losses.append(loss.detach())
+        norms.append(torch.nn.utils.clip_grad_norm_(trained, 1.0))
+        optimizer.step()
+    losses.append(_loss(model, record).detach())
+    for found, expected in ((losses, "loss"), (norms, "gradnorm")):
+        torch.testing.assert_close(torch.stack(found), record[f"out.trace_{recipe}_{expected}"], rtol=1e-9, atol=0)
+
+
+WIDTH, TOKENS = 12, 7
+ROUNDING = 1e-10
+"""Relative, of sums over some ten terms in float64."""
+
+
+def build(kind: type[NRGPT], **changes: object) -> NRGPT:
+    torch.manual_seed(0)
+    sizes = {"vocabulary_size": 5, "block_length": TOKENS, "width": WIDTH, "num_heads": 1, "num_steps": 2}
+    return kind(**{**sizes, **changes})  # type: ignore[arg-type]
+
+
+def shares(model: NRGPT, x: Tensor) -> tuple[float, float]:
+    """The largest share of its bound that each of the two energies takes up at the states x, (B, T, D)."""
+    energies, r = model.energies(x), radius(model)
+    low, high = attention_bounds(model.attention, r, x.shape[1])
+    assert bool((energies.attention >= low - ROUNDING * (1 + low.abs())).all())
+    assert bool((energies.attention <= high + ROUNDING * (1 + high.abs())).all())
+    reach = (high - low)[-1] / 2
+    attention = float(((energies.attention[:, -1] - (high + low)[-1] / 2).abs() / reach).max())
+    return attention, float(energies.feed_forward.abs().max()) / feed_forward_bound(model.feed_forward, r)
+
+
+def adversarial(model: NRGPT) -> Tensor:
+    """States that lie along what the weights stretch most, and huge, tiny and random ones, (B, T, D)."""
+    generator = torch.Generator().manual_seed(3)
+    noise = torch.randn(6, TOKENS, WIDTH, dtype=torch.float64, generator=generator)
+    directions = [model.attention.key.weight[:WIDTH].T]
+    directions += [weight for weight in model.feed_forward.parameters() if weight.shape[-1] == WIDTH]
+    directions = [torch.linalg.svd(weight.reshape(-1, WIDTH), full_matrices=False)[2][0] for weight in directions]
+    if (bias := getattr(model.norm, "bias", None)) is not None:
+        directions.append(bias)
+    aligned = [sign * direction.expand(1, TOKENS, WIDTH) for direction in directions for sign in (1, -1)]
+    return torch.cat([noise, 1e6 * noise, 1e-6 * noise, *aligned])
+
+
+@pytest.mark.parametrize("num_heads", [1, 3])
+@pytest.mark.parametrize("norm", ["frozen_layer_norm", "layer_norm", "rms_norm"])
+@pytest.mark.parametrize("kind", [NRGPT_H_FF1, NRGPT_H_FF2W, NRGPT_H_FF2])
+@torch.no_grad()
+def test_no_state_breaks_a_bound(kind: type[NRGPT], norm: str, num_heads: int) -> None:
+    for mask in ("strict", "inclusive"):
+        for beta in ("one", "inverse_root_head_width"):
+            options = {"mask": mask, "beta": beta, "learn_head_weights": True}
+            model = randomised(build(kind, norm=norm, num_heads=num_heads, **options))
+            assert model.attention.head_weights is not None
+            model.attention.head_weights.copy_(torch.tensor([1.5, -2.0, 0.3])[:num_heads])
+            for scale, shift in ((1.0, 0.0), (3.0, 5.0), (0.01, 20.0)):
+                if norm != "frozen_layer_norm":
+                    model.norm.weight.copy_(scale * torch.linspace(-1.0, 1.0, WIDTH))
+                if norm != "rms_norm":
+                    model.norm.bias.copy_(shift * torch.linspace(-1.0, 1.0, WIDTH))
+                attention, feed_forward = shares(model, adversarial(model))
+                assert 0 < attention <= 1 + ROUNDING and 0 < feed_forward <= 1 + ROUNDING
+
+
+@pytest.mark.parametrize("mask", ["strict", "inclusive"])
+@pytest.mark.parametrize("sign", [1, -1])
+@torch.no_grad()
+def test_tokens_along_the_strongest_direction_attain_the_attention_bound(sign: int, mask: str) -> None:
+    attention = NRGPTAttention(WIDTH, 2, mask, learn_head_weights=True).double()
+    assert attention.head_weights is not None
+    attention.head_weights.copy_(torch.tensor([0.5, 2.0]))
+    g = torch.arange(1.0, WIDTH + 1, dtype=torch.float64)
+    r = float(g.norm())
+    along = torch.outer(g, g) / r**2
+    attention.key.weight.copy_(torch.cat([0.3 * sign * along, 0.01 * sign * along]))
+    low, high = attention_bounds(attention, r, TOKENS)
+    found = attention.energy(g.expand(1, TOKENS, WIDTH))[0]
+    torch.testing.assert_close(found, low if sign > 0 else high, rtol=1e-12, atol=1e-12)
+    first_key = 1 if mask == "strict" else 0
+    assert bool((low[first_key:] < high[first_key:]).all()) and (mask == "inclusive" or low[0] == high[0] == 0)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.models.cem import CEMMLP, CEMAttention, GatedMLP, GaussianProcessRegressor, PlainMLP
+from paper_repro.models.cem import CEMMLP, CEMAttention
 from paper_repro.models.cet import CET
 from paper_repro.models.ebt_image import DiT, ImageEBT
 from paper_repro.models.gpt import GPT, RGPT, RGPTParallel
@@ -77,15 +77,6 @@ def test_parameters(make: Callable[..., torch.nn.Module], options: dict[str, Any
 def test_parameters_of_the_llamas_of_table_1(parts: tuple[Any, Any], millions: tuple[float, ...]) -> None:
     found = [count(partial(Llama, 32000, 2048, *sizes, *parts)) for sizes in LLAMAS.values()]
     assert tuple(round(number / 1e6, 2) for number in found) == millions
-
-
-@pytest.mark.parametrize(
-    ("block", "number"),
-    [(partial(PlainMLP, 64, 256), 33_985), (partial(GatedMLP, 64, 170), 33_941), (partial(CEMMLP, 64, 170), 22_657)],
-)
-def test_parameters_of_the_regressors_of_table_3(block: Callable[[], torch.nn.Module], number: int) -> None:
-    model = GaussianProcessRegressor(block(), num_inputs=10, width=64)
-    assert num_parameters(model) == number and model(torch.zeros(3, 5, 10)).shape == (3, 5)
 
 
 @pytest.mark.parametrize(("kind", "millions"), [(ImageEBT, 685.9), (DiT, 691.0)])

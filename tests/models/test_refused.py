@@ -11,7 +11,6 @@ from paper_repro.models.cet import CET, Phases
 from paper_repro.models.ebt import EBT, LatentEBT, LatentTransformer, ThinkingSettings
 from paper_repro.models.ebt_image import ImageEBT
 from paper_repro.models.ebt_sudoku import SudokuFeedForward
-from paper_repro.models.generation import Settle
 from paper_repro.models.gpt import GPT, RGPT
 from paper_repro.models.ngpt import NGPT
 from paper_repro.models.nrgpt import NRGPT_H_FF1
@@ -27,39 +26,29 @@ GOOD: dict[Callable[..., Any], dict[str, Any]] = {
     EBT: {**SIZES, "num_layers": 1},
     ThinkingSettings: {},
     ImageEBT: {**TRUNK, "image_size": 8, "patch": 4},
-    Settle: {"tolerance": 0.1},
     RGPT: {**SIZES, "num_steps": 2},
     NGPT: {**SIZES, "num_layers": 1},
     NRGPT_H_FF1: {**SIZES, "num_steps": 3},
 }
 LOW_RANK = {"preconditioner": "diagonal_low_rank"}
 REFUSED: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
-    (CEMMLP, {"hidden": 2.5}, "hidden must be a whole number"),
     (CEMMLP, {"activation": "silo"}, r"activation must be one of silu, gelu, got 'silo' \(did you mean 'silu'"),
-    (CEMMLP, {"start": "normed"}, "start='normed' has no effect without norm_context"),
     (CEMMLP, {"rank": 2}, "rank=2 has no effect with preconditioner='none'"),
     (CEMMLP, LOW_RANK, "rank must lie between 0 .* width 6, got 16"),
     (CEMMLP, {"init_std": 0.1, "context_init_scale": 2.0}, "init_std replaces context_init_scale"),
     (GaussianProcessRegressor, {"width": 32}, "width is 32, but the block was built with width 64"),
     (CEMAttention, {"num_heads": 5}, "num_heads must divide the width 12"),
-    (CEMAttention, {"diagonal": "none", "value_diagonal": True}, "no effect with diagonal='none'"),
     (CET, {"stride": 7}, "patches of 20 at stride 7 do not tile images of 120"),
     (Phases, {"nudged_steps": 1}, "only the decoder would learn: give 2 or more"),
     (EBT, {"step_size": 0.0}, "step_size must be a positive finite number"),
     (EBT, {"num_landscapes": 2}, "variant=default has one landscape, got num_landscapes=2: take time_embed, adaln"),
-    (ThinkingSettings, {"most_steps": 1}, "most_steps must be at least num_steps=2"),
-    (ThinkingSettings, {"noise": -1.0}, "noise must be a finite number"),
     (ThinkingSettings, {"truncate": True}, "it needs loss=last"),
     (ImageEBT, {"patch": 3}, "do not tile"),
-    (ImageEBT, {"width": 6}, "multiple of 4"),
-    (Settle, {"tolerance": float("inf")}, "tolerance must be a finite number of at least 0"),
     (RGPT, {"dropout": 1.0}, r"dropout must lie in \[0, 1\)"),
     (NGPT, {"width": 6}, r"head width must be even .*got 3 \(RoPE"),
     (NGPT, {"s_z": {"init": "sqrt(V)"}}, r"s_z: init must be a positive number, sqrt\(d\) or 1/sqrt\(d\), got"),
-    (NGPT, {"s_qk": None}, "s_qk must be {mode, init, scale}, got None"),
     (NGPT, {"s_nu": {"inti": 1}}, "s_nu: .*unexpected keyword argument 'inti'"),
     (NRGPT_H_FF1, {"inference_rate": "norm_scale"}, "choose norm='layer_norm' or norm='rms_norm'"),
-    (NRGPT_H_FF1, {"rate_rank": 3}, "rate_rank=3 has no effect with inference_rate='full'"),
     (NRGPT_H_FF1, {"inference_rate_schedule": [1.0, 1.0]}, "inference_rate_schedule must be"),
 ]  # fmt: skip
 
@@ -79,9 +68,8 @@ def test_inputs_of_another_shape_are_refused() -> None:
         with pytest.raises(ValueError, match="between 11 and 11, the model's vocabulary_size is 11: encode the text"):
             model(ids + 11)
     for read in (LatentEBT(**frames).energies, LatentTransformer(**frames)):
-        for shape in ((1, 6, 6), (1, 5, 7), (5, 6), (1, 0, 6)):
-            with pytest.raises(ValueError, match=r"\(B, T, 6\)"):
-                read(torch.zeros(shape))
+        with pytest.raises(ValueError, match=r"\(B, T, 6\)"):
+            read(torch.zeros(1, 5, 7))
     with pytest.raises(ValueError, match=r"givens must have the shape \(B, 81\), got \(2, 80\)"):
         SudokuFeedForward(**TRUNK)(torch.zeros(2, 80, dtype=torch.long))
     with pytest.raises(ValueError, match=r"shape \(B, 3, 8, 8\)"):

@@ -40,14 +40,6 @@ def test_the_best_checkpoint_is_kept_beside_ours_and_loads(cell, recorder, tmp_p
     assert plain.curves == outcome.curves
 
 
-def test_learning_rates_go_to_the_logger(cell, recorder, tmp_path: Path) -> None:
-    one = callbacks(cell, rate={"_target_": "LearningRateMonitor"})
-    one.config["machine"] |= {"logger": "csv", "log_every_steps": 1}
-    Fit().run([one], tmp_path, recorder())
-    (table,) = tmp_path.rglob("metrics.csv")
-    assert "lr-AdamW" in table.read_text().splitlines()[0]
-
-
 def test_a_group_chooses_a_callback_and_the_id_changes() -> None:
     plain, stopping = compose("nrgpt/listops"), compose("nrgpt/listops", ["+callbacks=early_stopping"])
     assert stopping["training"].pop("callbacks").keys() == {"early_stopping"}

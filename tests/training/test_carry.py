@@ -41,30 +41,6 @@ def test_different_entries_are_chosen_and_only_those_that_are_there():
     assert found["y"][:3].tolist() == [11, 12, 10] and there.tolist() == [True, True, True, False]
 
 
-def test_rings_of_many_models_are_those_of_each():
-    def advance(ring, new, keys):
-        ring = carry.add(ring, new)
-        return ring, carry.choose(ring, keys, 2)
-
-    torch.manual_seed(0)
-    new, keys = {"ids": torch.randint(9, (4, 3, 2)), "y": torch.randn(4, 3)}, torch.rand(4, 5)
-    rings = [carry.empty_ring(5, ENTRIES) for _ in range(4)]
-    for index in (1, 3):  # models whose rings are at different places
-        rings[index] = carry.add(rings[index], entries(20 + index))
-    together = {
-        "entries": {name: torch.stack([ring["entries"][name] for ring in rings]) for name in ENTRIES},
-        "written": torch.stack([ring["written"] for ring in rings]),
-    }
-    ring, (chosen, there) = torch.func.vmap(advance)(together, new, keys)
-    for index, own in enumerate(rings):
-        expected, (values, flags) = advance(own, {name: tensor[index] for name, tensor in new.items()}, keys[index])
-        assert int(ring["written"][index]) == int(expected["written"])
-        assert torch.equal(there[index], flags)
-        for name in ENTRIES:
-            assert torch.equal(ring["entries"][name][index], expected["entries"][name])
-            assert torch.equal(chosen[name][index][flags], values[name][flags])
-
-
 def test_more_entries_at_once_than_the_ring_keeps_are_refused():
     with pytest.raises(ValueError, match="capacity=2: entries are added 3 at once"):
         carry.empty_ring(2, ENTRIES)
@@ -78,15 +54,3 @@ def test_the_largest_probabilities_come_back_and_the_rest_is_shared():
     assert {name: tensor.dtype for name, tensor in kept.items()} == {"values": torch.bfloat16, "indices": torch.int32}
     found = carry.spread(kept, 4)
     torch.testing.assert_close(found, torch.tensor([[0.5, 0.125, 0.25, 0.125], [0.0, 0.0, 1.0, 0.0]]))
-
-
-@pytest.mark.parametrize("count", [1, 7, 50])
-def test_probabilities_sum_to_one_whatever_was_kept_also_under_vmap(count):
-    torch.manual_seed(0)
-    probabilities = (3 * torch.randn(6, 4, 50)).softmax(-1)
-    found = carry.spread(carry.largest(probabilities, count), 50)
-    torch.testing.assert_close(found.sum(-1), torch.ones(6, 4), rtol=1e-6, atol=0)
-    if count == 50:  # bfloat16 has 8 bits
-        torch.testing.assert_close(found, probabilities, rtol=2**-7, atol=0)
-    stacked = torch.func.vmap(lambda p: carry.spread(carry.largest(p, count), 50))(probabilities)
-    torch.testing.assert_close(stacked, found, rtol=1e-6, atol=0)

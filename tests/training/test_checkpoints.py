@@ -1,5 +1,4 @@
 import errno
-import hashlib
 import random
 import re
 import resource
@@ -10,7 +9,7 @@ import torch
 from torch import nn
 
 from paper_repro.base.errors import UsageError
-from paper_repro.base.files import CorruptFileError, digest_path
+from paper_repro.base.files import digest_path
 from paper_repro.training import checkpoints
 from paper_repro.training.checkpoints import DurableCheckpointIO, checkpoint_path, load_weights, save_weights
 
@@ -110,13 +109,6 @@ def test_a_disk_that_takes_no_more_is_an_os_error_and_costs_nothing_earlier(numb
     assert {path.name for path in tmp_path.iterdir()} == {before.name, digest_path(before).name}
 
 
-def test_saving_a_step_again_never_touches_the_whole_file(tmp_path):
-    path = save(tmp_path, 10)
-    before = path.stat().st_ino
-    save(tmp_path, 10)
-    assert path.stat().st_ino == before
-
-
 def test_a_checkpoint_of_another_cell_is_refused_with_both_ids(tmp_path):
     save(tmp_path, 10, ["other1", "other2"])
     with pytest.raises(UsageError, match=r"other1, other2, expected abc123.*another folder"):
@@ -124,12 +116,10 @@ def test_a_checkpoint_of_another_cell_is_refused_with_both_ids(tmp_path):
 
 
 def test_lightning_io_refuses_urls_and_unsafe_loading(tmp_path):
-    io = DurableCheckpointIO(ID)
-    for url in ("https://example.org/step-000000001.ckpt", "s3://bucket/step-000000001.ckpt"):
+    io, url = DurableCheckpointIO(ID), "https://example.org/step-000000001.ckpt"
+    for refuse in (lambda: io.load_checkpoint(url), lambda: io.save_checkpoint({}, url)):
         with pytest.raises(UsageError, match="URL"):
-            io.load_checkpoint(url)
-        with pytest.raises(UsageError, match="URL"):
-            io.save_checkpoint({}, url)
+            refuse()
     io.save_checkpoint({"x": 1}, tmp_path / "last.ckpt")
     assert torch.load(tmp_path / "last.ckpt", weights_only=True) == {"x": 1}  # Lightning's own format
     with pytest.raises(UsageError, match=r"expected step-000000000\.ckpt"):
@@ -157,19 +147,13 @@ def test_weights_come_back_with_tied_ones_written_once(tmp_path):
         assert torch.equal(second.state_dict()[name], tensor)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)), r"missing 1\.weight, 1\.bias"),
-        (lambda: nn.Sequential(nn.Linear(3, 2, bias=False)), r"unexpected 0\.bias"),
-        (lambda: nn.Sequential(nn.Linear(5, 2)), r"0\.weight \(2, 3\) \(expected \(2, 5\)\)"),
-    ],
-)
-def test_weights_of_another_model_are_refused_and_nothing_is_copied(tmp_path, make, message):
+def test_weights_of_another_model_are_refused_and_nothing_is_copied(tmp_path):
     save_weights(tmp_path / "w", nn.Sequential(nn.Linear(3, 2)), "abc123")
-    model = make()
+    model = nn.Sequential(nn.Linear(5, 2, bias=False), nn.Linear(2, 1))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(
+        UsageError, match=r"missing 1\.weight.*unexpected 0\.bias.*0\.weight \(2, 3\) \(expected \(2, 5\)\)"
+    ):
         load_weights(tmp_path / "w", model)
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in before.items())
 
@@ -190,12 +174,3 @@ def test_weights_of_another_cell_or_damaged_ones_are_refused(tmp_path):
         load_weights(path, model)
     with pytest.raises(FileNotFoundError):
         load_weights(tmp_path / "absent", model)
-
-
-@pytest.mark.parametrize("wrapped", [3, {"identity": ID}])
-def test_a_checkpoint_of_other_kinds_is_refused(wrapped, tmp_path):
-    path = checkpoint_path(tmp_path, 10)
-    torch.save(wrapped, path)
-    digest_path(path).write_text(hashlib.sha256(path.read_bytes()).hexdigest() + "\n")
-    with pytest.raises(CorruptFileError, match="not a checkpoint of this project"):
-        checkpoints.load(path, ID)

@@ -6,8 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from paper_repro.base.configs import compose
+from paper_repro.tables import spec
 from paper_repro.tests.training.doubles import Energetic
-from paper_repro.training.counting import count_flops, num_parameters, peak_bytes
+from paper_repro.training.counting import count_flops, measure, num_parameters, peak_bytes
 
 
 def meta(*shape: int) -> Tensor:
@@ -97,3 +99,26 @@ def test_a_view_of_what_was_there_before_takes_no_memory() -> None:
     given: Any = meta(1000, 10)
     assert peak_bytes(lambda: given.mT[2:]) == 0
     assert peak_bytes(lambda: given.mT.exp()[2:]) == 40_000
+
+
+TABLE3 = {
+    "plain": (33_985, 6_758_400),
+    "gated": (33_941, 6_732_800),
+    "t1": (22_657, 6_732_800),
+    "t2": (22_657, 11_084_800),
+    "t4": (22_657, 19_788_800),
+    "t8": (22_657, 37_196_800),
+}
+"""Parameters, and multiply-adds of a batch of 200, that round to the digits of CEM's Table 3."""
+
+
+@pytest.mark.parametrize("model", TABLE3)
+def test_parameters_and_flops_of_table_3_are_the_printed_ones(model: str) -> None:
+    artifact = spec.load("cem/table3")
+    key = (("kernel", "rbf"), ("model", model))
+    cost = measure(compose(artifact.experiment, artifact.overrides(key, artifact.scales["paper"])))
+    assert (cost.parameters, cost.multiply_adds) == TABLE3[model]
+    for name, found in (("parameters", cost.parameters), ("multiply_adds", cost.multiply_adds)):
+        column, printed = artifact.columns[name], artifact.printed(key, name)
+        assert printed is not None
+        assert column.text(found) == f"{printed.mean:.{column.digits}f}{column.unit}"

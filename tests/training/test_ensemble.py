@@ -88,27 +88,16 @@ def test_evaluate_measures_every_row_of_every_split_and_leaves_the_mode():
     assert found == {}
 
 
-class Branching(Small):
-    def forward(self, x):
-        return super().forward(x) if float(x.sum()) > 0 else -super().forward(x)
-
-
 class Idle(Small):
     def __init__(self):
         super().__init__()
         self.idle = nn.Parameter(torch.zeros(3))
 
 
-class Uneven(Waves):
-    def __init__(self, seed):
-        super().__init__(seed, batch_size=8 + seed)
-
-
 @pytest.mark.parametrize(
     ("model", "message"),
     [
         (functools.partial(Small, dropout=0.5), r"draws random numbers.*machine\.stack=null"),
-        (Branching, r"many models at once.*machine\.stack=null"),
         (Idle, r"does not depend on model\.idle"),
     ],
 )
@@ -126,23 +115,12 @@ def test_losses_that_cannot_be_stacked_are_refused(model, message):
             r"model\.first\.weight \(7, 10\).*expected.*\(6, 10\)",
         ),
         (lambda: module_of(1, model=functools.partial(Small, dropout=0.1)), "p=0.1"),
-        (lambda: module_of(1, kind=TwoGroups), "TwoGroups"),
         (lambda: module_of(1, optimizer=functools.partial(torch.optim.SGD, lr=0.1)), "one optimiser class"),
-        (lambda: module_of(1, optimizer=functools.partial(torch.optim.LBFGS, lr=0.1)), "LBFGS"),
     ],
 )
 def test_models_of_different_kinds_are_refused(second, message):
     with pytest.raises(UsageError, match=message):
         build(modules=[module_of(0), second()])
-
-
-def test_uneven_batches_unknown_precision_and_foreign_states_are_refused():
-    with pytest.raises(UsageError, match=r"\(8, 10\), \(9, 10\)"):
-        Ensemble([module_of(0), module_of(1)], [Uneven(0), Uneven(1)], 5).advance()
-    with pytest.raises(UsageError, match="16-mixed"):
-        build(precision="16-mixed")
-    with pytest.raises(UsageError, match=r"holds 2 models with 6 parameters each .* expected 3"):
-        build(3).load_state_dict(build(2).state_dict())
 
 
 class MissingGroup(CEMGaussianProcess):

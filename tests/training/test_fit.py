@@ -1,14 +1,20 @@
 import math
+import multiprocessing
+import os
 import re
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from paper_repro.base.errors import UsageError
-from paper_repro.cells.tasks import Cell, StopRequestedError
+from paper_repro.cells import planned
+from paper_repro.cells.tasks import Cell, Outcome, StopRequestedError
 from paper_repro.tests.support.reports import Recorder
 from paper_repro.tests.training.doubles import DOUBLES_NAME as DOUBLES
-from paper_repro.tests.training.doubles import NOISY, Small, assert_same_runs, by_hand, weights
+from paper_repro.tests.training.doubles import NOISY, Small, Waves, assert_same_runs, by_hand, weights
 from paper_repro.training import checkpoints
 from paper_repro.training.build import build
 from paper_repro.training.fit import Fit
@@ -28,12 +34,6 @@ def test_a_step_follows_the_mean_gradient_of_its_batches_clipped_once(batches, c
     # Sums of a few float32 numbers in another order.
     assert [value for _, value in outcome.curves["training_loss"]] == pytest.approx(losses, rel=1e-6)
     torch.testing.assert_close(weights(tmp_path, item), dict(parts.module.state_dict()), rtol=1e-5, atol=1e-6)
-
-
-def test_batches_that_the_devices_cannot_share_are_refused_with_both_numbers(cell):
-    config = cell(training__accumulate=3, machine__devices=2).config
-    with pytest.raises(UsageError, match=r"training\.accumulate=3 .*machine\.devices=2.*multiple of 2"):
-        build(Cell("odd", config))
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -71,12 +71,6 @@ def test_a_diverged_run_stops_early_and_says_at_which_step(count, cell, recorder
     assert math.isnan(report.seen[-1][2])
 
 
-def test_weights_that_blow_up_in_the_last_step_are_divergence_too(cell, run, tmp_path):
-    optimizer = {"_target_": "torch.optim.SGD", "_partial_": True, "lr": 1e38}
-    (outcome,) = run([cell(steps=1, optimizer=optimizer, training__clip_norm=None)], tmp_path)
-    assert outcome.status == "diverged" and "not finite after the last step" in outcome.note
-
-
 @pytest.mark.parametrize("count", [1, 2])
 def test_no_memory_is_an_outcome_with_advice(count, cell, run, tmp_path, monkeypatch):
     monkeypatch.setattr(Small, "forward", lambda self, x: torch.empty(1 << 60))
@@ -95,12 +89,6 @@ def test_a_stop_before_the_first_step_saves_nothing(cell, tmp_path):
         with pytest.raises(StopRequestedError):
             Fit().run(cells, folder, report)
         assert not report.seen and not list(folder.rglob("*.ckpt"))
-
-
-def test_cells_of_different_models_are_not_stacked(cell, recorder, tmp_path):
-    cells = [cell(seed=0), cell(seed=1, **NOISY)]
-    with pytest.raises(UsageError, match=r"differ in model.*machine\.stack\.over"):
-        Fit().run(cells, tmp_path, recorder())
 
 
 @pytest.mark.parametrize(
@@ -122,21 +110,13 @@ def test_what_cells_cannot_do_together_is_refused(changes, refused, cell, record
         ({"training": {"step": 3}}, r"training\.step' \(did you mean 'steps'\?\)"),
         ({"training__clip_norm": 0.0}, r"training\.clip_norm must be"),
         ({"training__precision": "33-true"}, "33-true"),
-        ({"machine__devices": 4}, r"machine\.devices=4"),
-        ({"data": {"_target_": "paper_repro.base.identity.mix"}}, "is refused"),
+        ({"training__accumulate": 3, "machine__devices": 2}, r"training\.accumulate=3 .*multiple of 2"),
         ({"data": {"_target_": "paper_repro.training.schedules.Constant"}}, "not a CounterBasedDataModule"),
     ],
 )
 def test_a_config_that_cannot_run_is_refused(changes, message, cell, recorder, tmp_path):
     with pytest.raises(UsageError, match=message):
         Fit().run([cell(**changes)], tmp_path, recorder())
-
-
-def test_a_missing_section_is_named(cell, recorder, tmp_path):
-    broken = cell()
-    del broken.config["schedule"]
-    with pytest.raises(UsageError, match="no section 'schedule'"):
-        Fit().run([broken], tmp_path, recorder())
 
 
 def test_initial_weights_follow_from_the_seed_alone(cell):
@@ -160,3 +140,93 @@ def test_outcome_holds_what_a_record_needs(cell, run, tmp_path):
             module = build(item).module
             checkpoints.load_weights(tmp_path / str(len(cells)) / item.id / "weights.safetensors", module, item.id)
             assert module.evaluate(build(item).data) == pytest.approx(outcome.metrics, rel=1e-6)
+
+
+class Signed(Waves):
+    """Says which process computed a batch."""
+
+    def train_batch(self, step):
+        return step, os.getpid()
+
+
+@pytest.mark.parametrize(("rank", "ranks", "step"), [(0, 1, 0), (0, 1, 5), (1, 2, 3)])
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_every_batch_comes_once_and_in_order_however_many_processes_compute_them(workers, rank, ranks, step):
+    data = Signed(0)
+    data.workers = workers
+    data.trainer = SimpleNamespace(world_size=ranks, global_rank=rank, accumulate_grad_batches=2, global_step=step)
+    found = [batch for batch, _ in zip(data.train_dataloader(), range(7), strict=False)]
+    assert [number for number, _ in found] == [rank + ranks * (2 * step + index) for index in range(7)]
+    assert len({process for _, process in found}) == max(workers, 1)
+    assert (os.getpid() in {process for _, process in found}) == (workers == 0)
+
+
+def test_a_run_with_two_workers_equals_one_without_also_after_stops(cell, run, tmp_path):
+    noisy = {**NOISY, "training__accumulate": 2}
+    plain, ahead = cell(**noisy), cell(**noisy, machine__data_workers=2)
+    expected, found = run([plain], tmp_path / "plain"), run([ahead], tmp_path / "ahead", stops=(1, 5))
+    assert_same_runs(found, expected, [plain], (tmp_path / "ahead", tmp_path / "plain"))
+
+
+def test_what_a_worker_refuses_is_said_in_one_line(cell, recorder, tmp_path):
+    damaged = {"_target_": f"{DOUBLES}.Damaged", "seed": 0}
+    with pytest.raises(UsageError) as caught:
+        Fit().run([cell(data=damaged, machine__data_workers=2)], tmp_path, recorder())
+    assert str(caught.value) == "batch 3 is damaged: copy the data anew"
+    # The error still refers to the loader; workers that are left would keep this process from ending.
+    assert not [child for child in multiprocessing.active_children() if child.is_alive()]
+
+
+SMALL = [
+    *("model.width=32", "model.num_steps=2", "data.window=32", "data.batch_size=8", "data.num_evaluation_batches=2"),
+    *("data.task.num_train=300", "data.task.num_test=20", "training.steps=30", "optimizer.lr=0.003"),
+    "probes.accuracy=null",
+]
+
+
+def trained(recorder, folder: Path, *words: str) -> tuple[Outcome, dict[str, torch.Tensor]]:
+    cell = planned.single("nrgpt/listops", [*SMALL, *words], 0)
+    outcome = Fit().run([Cell(cell.id, cell.config)], folder, recorder())[0]
+    return outcome, load_file(next(folder.rglob("weights.safetensors")))
+
+
+def test_gradients_in_bf16_are_clipped_before_a_fused_optimiser_too(recorder, tmp_path):
+    """With an epsilon far above its second moments, AdamW's steps are as large as the gradients."""
+    mixed = ("training.precision=bf16-mixed", f"machine.cache={tmp_path / 'cache'}", "training.steps=5")
+    weights = {}
+    for fused in ("false", "true"):
+        for clip in ("0.01", "null"):
+            settings = (f"machine.fused_optimizer={fused}", f"training.clip_norm={clip}", "+optimizer.eps=1.0")
+            folder = tmp_path / f"{fused} {clip}"
+            weights[fused, clip] = trained(recorder, folder, *mixed, *settings, "optimizer.lr=10.0")[1]
+    for clip in ("0.01", "null"):
+        for name, plain in weights["false", clip].items():
+            torch.testing.assert_close(weights["true", clip][name], plain, rtol=1e-2, atol=1e-4)
+    apart = [(weights["true", "null"][name] - part).abs().max() for name, part in weights["true", "0.01"].items()]
+    assert max(apart) > 0.1, "steps were cut"
+
+
+def test_a_precision_that_a_cpu_replaces_is_refused_before_and_at_the_start(cell, recorder, tmp_path):
+    mixed = cell(training__precision="16-mixed")
+    for start in (lambda: Fit().check_devices(mixed.config), lambda: Fit().run([mixed], tmp_path, recorder())):
+        with pytest.raises(UsageError, match=r"16-mixed: a CPU .*training\.precision=bf16-mixed"):
+            start()
+
+
+def test_weights_that_blow_up_in_the_last_step_are_divergence_too(cell, run, tmp_path):
+    optimizer = {"_target_": "torch.optim.SGD", "_partial_": True, "lr": 1e38}
+    (outcome,) = run([cell(steps=1, optimizer=optimizer, training__clip_norm=None)], tmp_path)
+    assert outcome.status == "diverged" and "not finite after the last step" in outcome.note
+
+
+def test_cells_of_different_models_are_not_stacked(cell, recorder, tmp_path):
+    cells = [cell(seed=0), cell(seed=1, **NOISY)]
+    with pytest.raises(UsageError, match=r"differ in model.*machine\.stack\.over"):
+        Fit().run(cells, tmp_path, recorder())
+
+
+def test_a_missing_section_is_named(cell, recorder, tmp_path):
+    broken = cell()
+    del broken.config["schedule"]
+    with pytest.raises(UsageError, match="no section 'schedule'"):
+        Fit().run([broken], tmp_path, recorder())

@@ -25,9 +25,6 @@ def test_a_cosine_with_a_horizon_is_cut_off_after_the_run():
     """EBT's scripts train 100,000 steps on the cosine of a million, the first 10,000 of them warm-up."""
     cut, whole = Cosine(0.1, 0.1, horizon=10.0), Cosine(0.01, 0.1)
     assert [cut.factor(step, 1000) for step in range(1001)] == [whole.factor(step, 10000) for step in range(1001)]
-    for wrong in (0.5, math.inf, math.nan):
-        with pytest.raises(ValueError, match="horizon must be 1 or more"):
-            Cosine(horizon=wrong)
     assert cut.factor(1000, 1000) == pytest.approx(0.1 + 0.9 * (1 + math.cos(math.pi / 11)) / 2)
 
 
@@ -51,12 +48,7 @@ def test_a_warm_up_in_steps_is_as_long_in_every_run():
 
 @pytest.mark.parametrize(
     "make",
-    [
-        partial(Cosine, warmup_fraction=1.0),
-        partial(Cosine, final_factor=1.5),
-        partial(Exponential, final_factor=1.5),
-        partial(Exponential, final_factor=0.0),
-    ],
+    [partial(Cosine, warmup_fraction=1.0), partial(Cosine, final_factor=1.5), partial(Exponential, final_factor=0.0)],
 )
 def test_fractions_outside_their_range_are_refused(make):
     with pytest.raises(ValueError, match=r"must lie in [\[(]0, 1"):
@@ -99,9 +91,3 @@ def test_listops_runs_have_the_authors_rates_at_every_step(path, cell):
     assert found == pytest.approx(expected[:steps], rel=1e-12, abs=0)
     # Their scheduler then stays at the rate of step epochs - 1, the last that a run of ours has.
     assert expected[steps:] == pytest.approx(found[-1], rel=1e-12, abs=0)
-
-
-@pytest.mark.parametrize(("step", "steps"), [(-1, 10), (11, 10), (0, 0)])
-def test_steps_outside_the_run_are_refused(step, steps):
-    with pytest.raises(ValueError, match="is not one of"):
-        Cosine().factor(step, steps)

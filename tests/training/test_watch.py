@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 
@@ -25,16 +23,6 @@ def test_curve_holds_the_mean_of_every_hundredth_of_the_run(steps):
         assert mean == pytest.approx(float(values[before:done].mean()), rel=1e-12)
         before = done
     assert log.curve(1) == [(done, -mean) for done, mean in curve]
-
-
-def test_first_non_finite_step_is_kept_and_ends_the_curve():
-    log = LossLog(3, 10, CPU)
-    for step in range(10):
-        log.add(step, torch.tensor([1.0, math.nan if step in (4, 6) else 1.0, math.inf if step == 9 else 1.0]))
-    assert log.diverged() == [None, 4, 9]
-    assert [done for done, _ in log.curve(1)] == [1, 2, 3, 4]
-    assert len(log.curve(0)) == 10
-    assert all(math.isfinite(value) for model in range(3) for _, value in log.curve(model))
 
 
 def test_the_last_step_is_told_after_its_checkpoint_was_saved():
