@@ -84,10 +84,6 @@ class TextData(CounterBasedDataModule):
         return (TRAIN, VAL)
 
     @property
-    def model_vocabulary(self) -> int | None:
-        return self.vocabulary_size
-
-    @property
     @abstractmethod
     def tokenizer(self) -> Tokenizer:
         """What turns the text into ids and back."""

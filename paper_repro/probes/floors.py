@@ -131,7 +131,7 @@ class BigramFloor(FloorTask):
         if isinstance(data, ListOpsData):
             size = len(data.task.vocabulary)
         else:
-            size = data.model_vocabulary or data.tokenizer.vocabulary_size
+            size = data.vocabulary_size or data.tokenizer.vocabulary_size
         kept, held_out = _training_triples(data, self.most_tokens)
         if not len(kept[0]) or not len(held_out[0]):
             raise UsageError(f"a count needs at least {HELD_OUT} documents or windows, there are fewer")
