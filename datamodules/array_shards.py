@@ -324,12 +324,9 @@ class DataFiles:
 class DataSource(ABC):
     """Items in splits, of which a data module makes batches."""
 
+    splits: tuple[str, ...] = ("train", "test")
     data_root: str | Path | None = None
     cache: Path | None = None
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return ("train", "test")
 
     @property
     @abstractmethod
@@ -343,6 +340,13 @@ class DataSource(ABC):
     @abstractmethod
     def data_hashes(self) -> dict[str, str]:
         """Return SHA-256 of what the splits hold."""
+
+
+def hashes_of(splits: Mapping[str, Iterable[Values]]) -> dict[str, str]:
+    """Return SHA-256 of the arrays of each split, end to end."""
+    return {
+        split: hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest() for split, parts in splits.items()
+    }
 
 
 def kept(

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from paper_repro.base.configs import instantiate, locate
 from paper_repro.base.errors import STOPPING, UsageError, at_least, end_with_parent
 from paper_repro.base.identity import mix
+from paper_repro.datamodules.array_shards import DataSource
 
 Batch = Any
 FROM_MACHINE = ("cache", "data_root")
@@ -91,6 +92,23 @@ class CounterBasedDataModule(L.LightningDataModule):
         for name in names:
             if getattr(self, name) is not None:
                 at_least(name, getattr(self, name), int("seed" not in name))
+
+
+class SourceDataModule(CounterBasedDataModule):
+    """Batches of the items of a ``source``; a subclass is a dataclass."""
+
+    source: DataSource
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return self.source.splits
+
+    def prepare_data(self) -> None:
+        """Open and check the items."""
+        _ = self.source.counts
+
+    def data_hashes(self) -> dict[str, str]:
+        return self.source.data_hashes()
 
 
 def data_of(config: Mapping[str, Any]) -> CounterBasedDataModule:

@@ -35,18 +35,17 @@ WORD = re.compile(r"[A-Za-z]+")
 
 
 @dataclass(frozen=True)
-class Docstrings:
-    """Documents in the order of their hashes, split."""
+class Corpus:
+    """Documents by split."""
 
-    train: list[str]
-    val: list[str]
+    splits: dict[str, list[str]]
     source: dict[str, Any]
-    """Their split, their number and the hash of them all."""
-    versions: dict[str, str | None]
-    """What they were read from; another version may have the same documents."""
+    """Their number, the hash of them all and what else describes them; the ids of cells follow from it."""
+    origins: Any
+    """The versions or projects that they were read from; another version may have the same documents."""
 
 
-def collect(packages: Sequence[str] = PACKAGES, most: int | None = None) -> Docstrings:
+def collect(packages: Sequence[str] = PACKAGES, most: int | None = None) -> Corpus:
     """Return the English docstrings of the standard library and the packages, each once; the first ``most``.
 
     A document belongs to val if ``mix(2357, "val", its hash)`` lies in the lowest 5 %, so another package moves no
@@ -58,8 +57,10 @@ def collect(packages: Sequence[str] = PACKAGES, most: int | None = None) -> Docs
     folders = [Path(sysconfig.get_path("stdlib")), *(_folder(name) for name in packages)]
     texts = {sha256_of_bytes(text.encode()): text for folder in folders for text in _of_folder(folder)}
     ordered = sorted(texts)[:most]
-    val = [digest for digest in ordered if mix(SPLIT_SEED, "val", digest) < VAL_SHARE * 2**63]
-    kept = frozenset(val)
+    splits: dict[str, list[str]] = {"train": [], "val": []}
+    for digest in ordered:
+        split = "val" if mix(SPLIT_SEED, "val", digest) < VAL_SHARE * 2**63 else "train"
+        splits[split].append(texts[digest])
     source = {
         "name": "docstrings",
         "split": f"val: mix({SPLIT_SEED}, 'val', sha256 of the document) in the lowest {VAL_SHARE:.0%}",
@@ -67,8 +68,7 @@ def collect(packages: Sequence[str] = PACKAGES, most: int | None = None) -> Docs
         "sha256": sha256_of_bytes("".join(ordered).encode()),
     }
     versions = {"python": platform.python_version(), **{name: _version(name) for name in sorted(set(packages))}}
-    train = [texts[digest] for digest in ordered if digest not in kept]
-    return Docstrings(train, [texts[digest] for digest in val], source, versions)
+    return Corpus(splits, source, versions)
 
 
 def is_english(text: str) -> bool:

@@ -16,7 +16,6 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urljoin
 
 import numpy as np
@@ -25,6 +24,7 @@ import numpy.typing as npt
 from paper_repro.base import configs
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes
+from paper_repro.datamodules.docstrings import Corpus
 from paper_repro.datamodules.downloads import fetch, put
 
 PINS = Path(__file__).with_suffix(".yaml")
@@ -69,24 +69,16 @@ class Pin:
     split: str = TRAIN
 
 
-@dataclass(frozen=True)
-class Documentation:
-    """The documents of each split, and the description of where they come from."""
-
-    splits: dict[str, list[str]]
-    source: dict[str, Any]
-    """Number and hash of the documents, and by split the share of its 13-grams that occur in train."""
-    projects: list[dict[str, Any]]
-
-
 def read_pins(path: Path = PINS) -> list[Pin]:
     """Return the pinned distributions; UsageError, with file and line, for an entry that lacks something."""
     found: list[Pin] = configs.convert(list[Pin], configs.read(path))
     return found
 
 
-def collect(pins: Sequence[Pin], folder: Path, may_download: bool) -> Documentation:
+def collect(pins: Sequence[Pin], folder: Path, may_download: bool) -> Corpus:
     """Return the documents of distributions whose files are in a folder, absent ones downloaded if that is allowed.
+
+    Its source says by split what share of its 13-grams occurs in train; its origins are the projects.
 
     Raises:
         UsageError: a file is absent, damaged or gone from the index, or the network or the disk fails.  Files that have
@@ -120,7 +112,7 @@ def collect(pins: Sequence[Pin], folder: Path, may_download: bool) -> Documentat
         "sha256": digest.hexdigest(),
         "13-grams in train": {split: round(leaks[split], 6) for split in (VAL, TEST)},
     }
-    return Documentation(splits, source, projects)
+    return Corpus(splits, source, projects)
 
 
 def download(pin: Pin, folder: Path) -> None:

@@ -223,6 +223,8 @@ class GaussianProcessData(CounterBasedDataModule):
         dtype: "float32" or "float64", of the batches; the draw is always made in float64.
     """
 
+    splits = ("train", "test")
+
     kernel: str = "rbf"
     lengthscale: float | None = None
     smoothness: float | None = None
@@ -260,10 +262,6 @@ class GaussianProcessData(CounterBasedDataModule):
         self._epoch: tuple[int, tuple[Tensor, Tensor]] | None = None
 
     @property
-    def splits(self) -> tuple[str, ...]:
-        return ("train", "test")
-
-    @property
     def steps_per_epoch(self) -> int:
         return self.sizes["train"] // self.batch_size
 
@@ -273,7 +271,9 @@ class GaussianProcessData(CounterBasedDataModule):
 
     @cached_property
     def _splits(self) -> Mapping[str, tuple[Tensor, Tensor]]:
-        inputs, values = self._drawn()
+        options = (self.num_inputs, self.sampler, self.num_features, self.noise, self.input_range, self.seed)
+        arrays = kept(self.cache, "gaussian_process", __name__, (self.covariance, self.sizes, *options), self._draw)
+        inputs, values = arrays["inputs"], arrays["values"]
         if self.standardize:
             train = values[: self.num_train]
             scale = float(train.std())
@@ -311,13 +311,8 @@ class GaussianProcessData(CounterBasedDataModule):
     def _split(self, split: str) -> tuple[Tensor, Tensor]:
         return self._splits[one_of("split", split, self.splits)]
 
-    def _drawn(self) -> tuple[Array, Array]:
-        """Draw inputs (N, K) and values (N,) of both splits, in float64, before standardising."""
-        options = (self.num_inputs, self.sampler, self.num_features, self.noise, self.input_range, self.seed)
-        arrays = kept(self.cache, "gaussian_process", __name__, (self.covariance, self.sizes, *options), self._draw)
-        return arrays["inputs"], arrays["values"]
-
     def _draw(self) -> dict[str, Array]:
+        """Draw inputs (N, K) and values (N,) of both splits, in float64, before standardising."""
         low, high = self.input_range
         points = [
             uniforms((size, self.num_inputs), self.seed, "gaussian_process", "inputs", split)

@@ -4,7 +4,6 @@ Letters: N images of a split, H image side, C channels.
 """
 
 import gzip
-import hashlib
 import io
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from paper_repro.base.errors import UsageError, at_least
-from paper_repro.datamodules.array_shards import DataSource
+from paper_repro.datamodules.array_shards import DataSource, hashes_of
 from paper_repro.datamodules.pixels import Pixels, decode, packaged, shrunk
 
 TRAIN, VAL, TEST = "train", "val", "test"
@@ -77,10 +76,13 @@ class Photographs(ImageSource):
     @cached_property
     def photographs(self) -> Mapping[str, list[Pixels]]:
         """Each split's, made smaller, (height, width, 3); UsageError if absent, damaged, or smaller than a square."""
-        found = {
-            split: [shrunk(_photograph(package, name), self.shrink) for package, some in names.items() for name in some]
-            for split, names in PHOTOGRAPH_SET.items()
-        }
+        found: dict[str, list[Pixels]] = {split: [] for split in PHOTOGRAPH_SET}
+        for split, names in PHOTOGRAPH_SET.items():
+            for package, some in names.items():
+                folder, install = FOLDERS[package]
+                for name in some:
+                    pixels = decode(packaged(package, f"{folder}/{name}", install))
+                    found[split].append(shrunk(pixels, self.shrink))
         least = min(min(part.shape[:2]) for parts in found.values() for part in parts)
         if self.size > least:
             raise UsageError(f"data.source.size={self.size}: the photographs hold {least} at most: give less")
@@ -105,10 +107,7 @@ class Photographs(ImageSource):
 
     def data_hashes(self) -> dict[str, str]:
         """Return SHA-256 of the pixels of each split, as they were decoded here."""
-        return {
-            split: hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
-            for split, parts in self.photographs.items()
-        }
+        return hashes_of(self.photographs)
 
     def _places(self, part: Pixels) -> int:
         return (part.shape[0] - self.size + 1) * (part.shape[1] - self.size + 1)
@@ -135,7 +134,7 @@ class _SmallSet(ImageSource):
 
     def data_hashes(self) -> dict[str, str]:
         """Return SHA-256 of each split's pixels."""
-        return {split: hashlib.sha256(images.tobytes()).hexdigest() for split, images in self.whole.items()}
+        return hashes_of(self.whole)
 
 
 @dataclass(eq=False)
@@ -193,8 +192,3 @@ class Digits(_SmallSet):
 
     def label(self, split: str, index: int) -> int:
         return int(self._rows[split][index, -1])
-
-
-def _photograph(package: str, name: str) -> Pixels:
-    folder, install = FOLDERS[package]
-    return decode(packaged(package, f"{folder}/{name}", install))

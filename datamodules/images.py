@@ -17,7 +17,7 @@ from paper_repro.base.errors import one_of
 from paper_repro.base.identity import mix
 from paper_repro.datamodules.counter_based import (
     Batch,
-    CounterBasedDataModule,
+    SourceDataModule,
     cached_permutation,
     generator_of,
     in_epochs,
@@ -30,7 +30,7 @@ TRIES = 10
 
 
 @dataclass(eq=False, repr=False)
-class ImageData(CounterBasedDataModule):
+class ImageData(SourceDataModule):
     """Images of a source; a batch is (B, C, H, H), float32 in [-1, 1].
 
     A training batch follows from (``seed``, step) alone.  Every image is seen once an epoch, in an order of that
@@ -65,14 +65,6 @@ class ImageData(CounterBasedDataModule):
             raise ValueError(f"{type(self.source).__name__} has no labels: take a source that has, or labelled=false")
         self.source.find(self.data_root, self.cache)
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return self.source.splits
-
-    def prepare_data(self) -> None:
-        """Open and check the images."""
-        _ = self.source.counts
-
     def train_batch(self, step: int) -> Batch:
         generator = generator_of(self.seed, "images", "batch", step)
         treatment = self._drawn(self.batch_size, generator)
@@ -99,9 +91,6 @@ class ImageData(CounterBasedDataModule):
             chosen = some.tolist()
             images = self._scaled([self.source.image(split, index) for index in chosen])
             yield self._batch(images, drawn, split, chosen)
-
-    def data_hashes(self) -> dict[str, str]:
-        return self.source.data_hashes()
 
     def _drawn(self, count: int, generator: torch.Generator) -> Tensor:
         """Draw what is done to each of ``count`` images, (count, ...): nothing."""

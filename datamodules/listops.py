@@ -223,6 +223,8 @@ class ListOpsData(CounterBasedDataModule):
         cache: folder that keeps the generated samples (about 4 s for 50,000), or None.
     """
 
+    splits = ("train", "val")
+
     task: ListOps = None  # type: ignore[assignment]
     batch_size: int = 64
     window: int = 128
@@ -233,10 +235,6 @@ class ListOpsData(CounterBasedDataModule):
     def __post_init__(self) -> None:
         self.check_numbers("batch_size", "window", "num_evaluation_batches", "seed")
         self.task = ListOps() if self.task is None else self.task
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return ("train", "val")
 
     @cached_property
     def corpus(self) -> Corpus:
@@ -306,21 +304,6 @@ Logits = Callable[[Tensor], Tensor]
 """Ids (B, T) to logits (B, T, V) of a causal model: those of a position do not depend on later ids."""
 
 
-@dataclass(frozen=True)
-class Answers:
-    """What a model answered, item by item."""
-
-    given: Tensor
-    """(N,): the id before the first end of sequence after the prompt's start, or the last id if there is none."""
-    expected: Tensor
-    """(N,)"""
-
-    @property
-    def accuracy(self) -> float:
-        """Share of right answers, higher is better, between 0 and 1."""
-        return float((self.given == self.expected).double().mean())
-
-
 def choose(items: Sequence[Item], count: int, seed: int) -> list[Item]:
     """Choose ``count`` different items; the authors draw 20 while training, 100 at the end."""
     if count > len(items):
@@ -359,8 +342,10 @@ def answers(
     context: int = 128,
     batch_size: int = 100,
     seed: int = 0,
-) -> Answers:
-    """Let a model go on from the prompt of each item, at temperature 1, and read off its answer.
+) -> Tensor:
+    """Return what a model answers, going on from the prompt of each item at temperature 1, (N,).
+
+    An answer is the id before the first end of sequence after the prompt's start, or the last id if there is none.
 
     Every item has random numbers of its own, so the answers depend on neither ``batch_size`` nor the other items.
     Deviation: the authors' draws are not seeded, and generation goes on behind the end of sequence, which changes
@@ -387,12 +372,10 @@ def answers(
         part = slice(first, first + batch_size)
         texts = _continue(logits, prompts[part], uniforms[part] if sampled else None, num_tokens)
         starts = map(len, before[part])
-        given += [_answer(text[start:]) for text, start in zip(texts, starts, strict=True)]
-    return Answers(torch.tensor(given), torch.tensor([item.result for item in items]))
-
-
-def _answer(text: list[int]) -> int:
-    return text[text.index(EOS) - 1] if EOS in text else text[-1]
+        for text, start in zip(texts, starts, strict=True):
+            own = text[start:]
+            given.append(own[own.index(EOS) - 1] if EOS in own else own[-1])
+    return torch.tensor(given)
 
 
 def _continue(logits: Logits, prompts: list[list[int]], uniforms: Tensor | None, num_tokens: int) -> list[list[int]]:

@@ -23,7 +23,7 @@ prepare_data.py sudoku --from DIR          SATNet's features.pt and labels.pt an
 import inspect
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -47,6 +47,7 @@ from paper_repro.datamodules.token_shards import (
 )
 
 if TYPE_CHECKING:
+    from paper_repro.datamodules.docstrings import Corpus
     from paper_repro.datamodules.tokenizers import BytePairTokenizer
 
 TO, FROM, FOLDER = "to", "from", "folder"
@@ -220,19 +221,17 @@ def documentation(
     request.check_source("give --download to get the source distributions (650 MB), or --from DIR with them")
     from paper_repro.datamodules import documentation
 
-    folder, encoder = request.folder, _given_tokenizer(request, tokenizer, vocabulary)
+    encoder = _given_tokenizer(request, tokenizer, vocabulary)
     sources = request.source or request.root / SOURCES_FOLDER
     print(f"reading the source distributions in {sources}")
     corpus = documentation.collect(documentation.read_pins(), sources, request.download)
-    encoder = encoder or _trained(corpus.splits["train"], vocabulary)
-    summary(folder, write_shards(folder, corpus.splits, corpus.source, encoder, shard_tokens))
-    put(folder / SOURCES, json.dumps(corpus.projects, indent=1).encode() + b"\n")
+    _write_corpus(request, corpus, encoder, vocabulary, shard_tokens, SOURCES)
     for split, share in corpus.source["13-grams in train"].items():
         print(f"{100 * share:.3f} % of the 13-grams of {split} occur in train")
-    largest = max(corpus.projects, key=lambda one: one["characters"])
-    whole = sum(one["characters"] for one in corpus.projects)
+    largest = max(corpus.origins, key=lambda one: one["characters"])
+    whole = sum(one["characters"] for one in corpus.origins)
     print(f"{whole:,} characters, {100 * largest['characters'] / whole:.1f} % of them of {largest['project']}")
-    print(f"{folder / SOURCES}: projects, files and licences")
+    print(f"{request.folder / SOURCES}: projects, files and licences")
 
 
 def docstrings(
@@ -247,15 +246,12 @@ def docstrings(
     """Write the docstrings of installed packages, in the ids of a tokenizer that is trained on them."""
     from paper_repro.datamodules import docstrings
 
-    folder, encoder = request.folder, _given_tokenizer(request, tokenizer, vocabulary)
+    encoder = _given_tokenizer(request, tokenizer, vocabulary)
     given = packages or ",".join(docstrings.PACKAGES)
     print("reading the docstrings")
     corpus = docstrings.collect([] if given == "none" else given.split(","), max_documents)
-    encoder = encoder or _trained(corpus.train, vocabulary)
-    splits = {"train": corpus.train, "val": corpus.val}
-    summary(folder, write_shards(folder, splits, corpus.source, encoder, shard_tokens))
-    put(folder / VERSIONS, json.dumps(corpus.versions, indent=1).encode() + b"\n")
-    if told := other_text(folder / MANIFEST):
+    _write_corpus(request, corpus, encoder, vocabulary, shard_tokens, VERSIONS)
+    if told := other_text(request.folder / MANIFEST):
         print(told)
 
 
@@ -271,14 +267,22 @@ def _given_tokenizer(request: Request, name: str | None, vocabulary: int) -> "By
     return tokenizer
 
 
-def _trained(documents: Sequence[str], size: int) -> "BytePairTokenizer":
+def _write_corpus(
+    request: Request, corpus: "Corpus", tokenizer: "BytePairTokenizer | None", size: int, shard_tokens: int, beside: str
+) -> None:
+    """Write documents in the ids of a tokenizer, None: of one that is trained on them, and what they were read from."""
     from paper_repro.datamodules.tokenizers import BytePairTokenizer
 
-    print(f"training {size} byte pairs on {len(documents):,} documents")
-    try:
-        return BytePairTokenizer.train(documents, size)
-    except ValueError as error:
-        raise UsageError(f"--vocabulary {size}: {error}") from error
+    if tokenizer is None:
+        documents = corpus.splits["train"]
+        print(f"training {size} byte pairs on {len(documents):,} documents")
+        try:
+            tokenizer = BytePairTokenizer.train(documents, size)
+        except ValueError as error:
+            raise UsageError(f"--vocabulary {size}: {error}") from error
+    manifest = write_shards(request.folder, corpus.splits, corpus.source, tokenizer, shard_tokens)
+    summary(request.folder, manifest)
+    put(request.folder / beside, json.dumps(corpus.origins, indent=1).encode() + b"\n")
 
 
 def pg19(

@@ -128,6 +128,8 @@ class PreparedImages(PreparedFiles):
         mirror: whether a training image is mirrored at random.
     """
 
+    splits = (TRAIN, VAL)
+
     files: Mapping[str, str]
     prepare: str
     size: int = 128
@@ -138,10 +140,6 @@ class PreparedImages(PreparedFiles):
         super().__post_init__()
         self.shape = (self.size, self.size, 3)
         at_least("num_classes", self.num_classes, 0)
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return (TRAIN, VAL)
 
     @cached_property
     def counts(self) -> Mapping[str, int]:
@@ -176,6 +174,8 @@ class CelebAImages(PreparedFiles):
         ratio: of a crop's width over its height, uniform in its logarithm.
     """
 
+    splits = (TRAIN, VAL, TEST)
+
     files: Mapping[str, str]
     size: int = 120
     scale: Sequence[float] = (0.9, 1.0)
@@ -186,10 +186,6 @@ class CelebAImages(PreparedFiles):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.scale, self.ratio = interval("scale", self.scale, 1.0), interval("ratio", self.ratio)
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return (TRAIN, VAL, TEST)
 
     def image(self, split: str, index: int) -> Pixels:
         return resized(self.stored.image(split, index), self.size)

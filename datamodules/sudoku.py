@@ -50,6 +50,8 @@ class SudokuData(CounterBasedDataModule):
         seed: of the training batches.
     """
 
+    splits = (VAL,)
+
     batch_size: int = 64
     augment: bool = False
     evaluation_batch_size: int | None = None
@@ -68,10 +70,6 @@ class SudokuData(CounterBasedDataModule):
         if split not in self._boards:
             self._boards[split] = self.read(one_of("split", split, (TRAIN, VAL, TEST)))
         return self._boards[split]
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return (VAL,)
 
     def prepare_data(self) -> None:
         """Read or generate all boards."""

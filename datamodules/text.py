@@ -84,10 +84,6 @@ class TextData(CounterBasedDataModule):
         return (TRAIN, VAL)
 
     @property
-    def model_vocabulary(self) -> int | None:
-        return self.vocabulary_size
-
-    @property
     @abstractmethod
     def tokenizer(self) -> Tokenizer:
         """What turns the text into ids and back."""
@@ -304,14 +300,10 @@ class TokenData(ShardData, StreamData):
 class SlimPajamaData(TokenData):
     """SlimPajama's token shards (CEM, D.2) with a third split, ``test``, that of the paper's perplexities."""
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return (TRAIN, VAL, TEST)
+    splits = (TRAIN, VAL, TEST)
 
 
 class BookData(TokenData):
     """PG19's test books' token shards: a ``TokenData`` of one split, ``test``."""
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return (TEST,)
+    splits = (TEST,)

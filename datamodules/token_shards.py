@@ -53,6 +53,7 @@ class TokenManifest(Manifest):
     """Content of a folder of token shards; its settings name no ``arrays``, because there is only one."""
 
     kind: ClassVar[str] = "token shards"
+    arrays = ARRAYS
 
     @property
     def vocabulary_size(self) -> int:
@@ -66,10 +67,6 @@ class TokenManifest(Manifest):
     def end_of_text(self) -> int:
         """The id that follows each document."""
         return int(self.settings["tokenizer"]["end_of_text"])
-
-    @property
-    def arrays(self) -> dict[str, Array]:
-        return ARRAYS
 
     def check_settings(self) -> None:
         super().check_settings()

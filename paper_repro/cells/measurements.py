@@ -88,19 +88,6 @@ def write(root: Path, measurement: Measurement, files: Mapping[str, bytes]) -> N
     write_atomically(path, encoded)
 
 
-def rename(root: Path, cell: str, new: str) -> None:
-    """Say in all measurements of a cell that they are those of ``new``, and give probes today's ids."""
-    for path in sorted((record_path(root, cell).parent / "probes").glob("*.json")):
-        content = records.unsealed(path)
-        probe = identity.probes({"probes": {content["name"]: content["config"]}})[content["name"]]
-        target = path.with_name(f"{probe}.json")
-        if path.with_suffix("").is_dir() and target != path:
-            path.with_suffix("").rename(target.with_suffix(""))
-        write_atomically(target, records.sealed({**content, "cell": new, "probe": probe}))
-        if target != path:
-            path.unlink()
-
-
 def find(root: Path, cell: Planned) -> Result | None:
     """Return the result of a cell below ``root``; None where it has no record.
 

@@ -202,8 +202,8 @@ def find(root: Path, cell: str) -> Record | None:
     expected = identity.of_record(record.config, record.provenance.get("data") or {}) if record.done else None
     if expected not in (None, cell):
         _log.warning(
-            "%s: its id does not follow from its config; if an older version of the code wrote it, "
-            "scripts/rename_records.py gives it today's id, else delete it to run the cell again",
+            "%s: its id does not follow from its config, as another version of the code wrote it: delete it to run the "
+            "cell again",
             path,
         )
         return None

@@ -7,7 +7,6 @@ allows.
 
 import math
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -142,25 +141,29 @@ class Report(Protocol):
         """True once the user has pressed Ctrl-C, or the runner has died: save and raise StopRequestedError."""
 
 
-class Task(ABC):
-    """What an experiment's ``task`` section names; one that only does arithmetic writes ``run`` alone."""
+class Task:
+    """What an experiment's ``task`` section names; one that only does arithmetic writes ``outcome`` alone."""
 
-    @abstractmethod
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
         """Run the cells and return their outcomes in the same order.
 
         ``folder`` outlives the process: called again with the same cells and folder after a kill, the task goes on
         from what it had saved there.  A cell's own files (final weights) go to ``folder / cell.id``.
         """
+        return [self.outcome(cell, folder / cell.id) for cell in cells]
+
+    def outcome(self, cell: Cell, folder: Path) -> Outcome:
+        """Run one cell, whose own files go to ``folder``; a task that runs several together writes ``run``."""
+        raise NotImplementedError
 
     def cost(self, config: Mapping[str, Any]) -> Cost | None:
         """Return what a cell of that config costs; None where it trains no model; raises as ``check``."""
         return None
 
-    def check(self, config: Mapping[str, Any]) -> None:  # noqa: B027
+    def check(self, config: Mapping[str, Any]) -> None:
         """Raise UsageError where the config cannot be built on any machine; cheaper than ``cost``."""
 
-    def check_devices(self, config: Mapping[str, Any]) -> None:  # noqa: B027
+    def check_devices(self, config: Mapping[str, Any]) -> None:
         """Raise UsageError where this machine lacks the devices that the config's ``machine`` section asks for."""
 
     def has_weights(self, folder: Path) -> bool:

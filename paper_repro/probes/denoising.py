@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from paper_repro.base.errors import UsageError, at_least, one_of, positive
 from paper_repro.base.identity import mix
-from paper_repro.cells.tasks import FINISHED, Cell, Findings, Outcome, Report, Task
+from paper_repro.cells.tasks import FINISHED, Cell, Findings, Outcome, Task
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.images import ImageData
 from paper_repro.metrics.pooled import computed_errors, new_errors, update_errors
@@ -255,11 +255,8 @@ class LinearProbeFloor(Task):
     def __init__(self, data: ImageData, rule: str = "pixels", settings: LinearSettings = LinearSettings()) -> None:
         self.data, self.rule, self.settings = data, one_of("rule", rule, FLOORS), settings
 
-    def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
-        return [self._outcome(int(cell.config["seed"])) for cell in cells]
-
-    def _outcome(self, seed: int) -> Outcome:
-        metrics = accuracies(FLOORS[self.rule], self.data, self.settings, seed)
+    def outcome(self, cell: Cell, folder: Path) -> Outcome:
+        metrics = accuracies(FLOORS[self.rule], self.data, self.settings, int(cell.config["seed"]))
         return Outcome(FINISHED, metrics=metrics, data_hashes=self.data.data_hashes())
 
 

@@ -18,7 +18,7 @@ from torch.nn import functional
 from paper_repro.base.configs import built_by
 from paper_repro.base.errors import UsageError, at_least, one_of
 from paper_repro.base.identity import IGNORED
-from paper_repro.cells.tasks import FINISHED, Cell, Cost, Findings, Outcome, Report, Task
+from paper_repro.cells.tasks import FINISHED, Cell, Cost, Findings, Outcome, Task
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, data_of
 from paper_repro.datamodules.documents import DocumentData
 from paper_repro.datamodules.listops import Item, ListOpsData
@@ -51,9 +51,6 @@ class FloorTask(Task):
     def measured(self, data: Any) -> Findings:
         """Measure the baseline on data of one of the ``kinds``."""
 
-    def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
-        return [self._outcome(cell, folder / cell.id) for cell in cells]
-
     def check(self, config: Mapping[str, Any]) -> None:
         kind = built_by(config["data"]["_target_"])
         if not issubclass(kind, self.kinds):
@@ -64,7 +61,7 @@ class FloorTask(Task):
         self.check(config)
         return None
 
-    def _outcome(self, cell: Cell, folder: Path) -> Outcome:
+    def outcome(self, cell: Cell, folder: Path) -> Outcome:
         self.check(cell.config)
         data = data_of(cell.config)
         found = self.measured(data)
@@ -134,7 +131,7 @@ class BigramFloor(FloorTask):
         if isinstance(data, ListOpsData):
             size = len(data.task.vocabulary)
         else:
-            size = data.model_vocabulary or data.tokenizer.vocabulary_size
+            size = data.vocabulary_size or data.tokenizer.vocabulary_size
         kept, held_out = _training_triples(data, self.most_tokens)
         if not len(kept[0]) or not len(held_out[0]):
             raise UsageError(f"a count needs at least {HELD_OUT} documents or windows, there are fewer")

@@ -119,7 +119,9 @@ class EnergyTrace:
         energies = NRGPTEnergies(*(part[:, 0] for part in traced))  # each (S + 1, T)
         found = metrics(model, energies, self.settled_within)
         if self.first_tokens:
-            found["first_tokens_rising"] = _first_tokens_rising(model, self.num_steps)
+            every = torch.arange(model.vocabulary_size)[:, None]  # (V, 1)
+            total = model.trace(every, self.num_steps).energies.total[..., 0]  # (S + 1, V)
+            found["first_tokens_rising"] = float((_rises(total).amax(0) > ROUNDING).double().mean())
         return Findings(found, {ATTACHMENT: _csv(energies)})
 
 
@@ -156,11 +158,6 @@ def _span(total: Tensor) -> Tensor:
 def _rises(total: Tensor) -> Tensor:
     """Return by how much of its span a token's energy rises at each step, (S, T), of energies (S + 1, T)."""
     return (total[1:] - total[:-1]).clamp(min=0) / _span(total)
-
-
-def _first_tokens_rising(model: NRGPT, num_steps: int) -> float:
-    total = model.trace(torch.arange(model.vocabulary_size)[:, None], num_steps).energies.total[..., 0]  # (S + 1, V)
-    return float((_rises(total).amax(0) > ROUNDING).double().mean())
 
 
 def _bound_use(model: NRGPT, energies: NRGPTEnergies) -> float:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,15 +53,9 @@ class ListOpsAccuracy:
         def share(name: str, items: list[Item], sampled: bool, padded: bool = False) -> float:
             own = mix(seed, "listops", name)
             padding = pad_left(items, corpus, own) if padded else None
-            return answers(
-                logits,
-                items,
-                num_tokens=corpus.longest,
-                sampled=sampled,
-                padding=padding,
-                context=data.window,
-                seed=own,
-            ).accuracy
+            options: Any = {"sampled": sampled, "padding": padding, "context": data.window, "seed": own}
+            given = answers(logits, items, num_tokens=corpus.longest, **options)
+            return float((given == torch.tensor([item.result for item in items])).double().mean())
 
         items = choose(corpus.test, self.num_items, mix(seed, "listops", "items"))
         with torch.no_grad():

@@ -10,13 +10,9 @@ import torch
 
 from paper_repro.base.configs import instantiate
 from paper_repro.base.errors import UsageError, nearest
-from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
-from paper_repro.datamodules.images import MaskedImageData
-from paper_repro.models.cet import CET, Phases
-from paper_repro.models.common import CausalLanguageModel
+from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Task
 from paper_repro.models.ebt import EBT
 from paper_repro.training.counting import num_parameters
-from paper_repro.training.module import PaperModule
 
 MASKS = ("_target_", "source", "cell", "mask_ratio")  # keys of the data that describe the masks alone; no image is read
 
@@ -29,15 +25,13 @@ class ModelSize(Task):
     * ``parameters_other_vocabulary``: all trainable ones, with ``other_vocabulary`` token ids.
     """
 
-    def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
-        return [self._outcome(cell.config) for cell in cells]
-
-    def _outcome(self, config: Mapping[str, Any]) -> Outcome:
-        node = config["counted"]
+    def outcome(self, cell: Cell, folder: Path) -> Outcome:
+        config = cell.config
+        node, other = config["counted"], {"vocabulary_size": config["other_vocabulary"]}
         found = {
             "parameters": count(node),
             "parameters_counted_early": count(node, config["made_later"]),
-            "parameters_other_vocabulary": count({**node, "vocabulary_size": config["other_vocabulary"]}),
+            "parameters_other_vocabulary": count({**node, **other}),
         }
         metrics = {name: float(number) for name, number in found.items()}
         return Outcome(FINISHED, metrics, parameters=found["parameters"])
@@ -45,19 +39,12 @@ class ModelSize(Task):
 
 def count(node: Mapping[str, Any], left_out: Sequence[str] = ()) -> int:
     """Count the trainable parameters of the model that ``node`` describes, without its children in ``left_out``."""
-    return num_parameters(_on_meta(node, "counted", CausalLanguageModel), leave_out=left_out)
+    return num_parameters(_on_meta(node), leave_out=left_out)
 
 
-def _on_meta(node: Mapping[str, Any], section: str, *kinds: type) -> Any:
+def _on_meta(node: Mapping[str, Any]) -> Any:
     with torch.device("meta"):
-        return _checked(instantiate(node), section, *kinds)
-
-
-def _checked(built: Any, section: str, *kinds: type) -> Any:
-    if not isinstance(built, kinds):
-        expected = " or ".join(kind.__name__ for kind in kinds)
-        raise UsageError(f"{section}: a {expected} was expected, found {type(built).__name__}")
-    return built
+        return instantiate(node)
 
 
 class OptimisationSettings(Task):
@@ -68,8 +55,8 @@ class OptimisationSettings(Task):
     ``windows`` and ``tokens`` are of one optimiser step.
     """
 
-    def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
-        return [Outcome(FINISHED, optimisation_settings(cell.config)) for cell in cells]
+    def outcome(self, cell: Cell, folder: Path) -> Outcome:
+        return Outcome(FINISHED, optimisation_settings(cell.config))
 
 
 def optimisation_settings(config: Mapping[str, Any]) -> dict[str, float]:
@@ -103,20 +90,19 @@ def optimisation_settings(config: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _value(config: Mapping[str, Any], found: Mapping[str, float], kind: str) -> dict[str, float]:
+def _value(config: Mapping[str, Any], found: Mapping[str, float]) -> dict[str, float]:
     """Return the number that a config's ``item`` names, as a metric."""
     item = config["item"]
     if item not in found:
-        raise UsageError(f"item={item} is no {kind}{nearest(item, found)}")
+        raise UsageError(f"item={item} is no setting{nearest(item, found)}")
     return {"value": found[item]}
 
 
 class PredictionSettings(Task):
     """Gives the number of EBT's tables D.3 and D.4 that ``item`` names as ``value``."""
 
-    def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
-        kind = "setting of this model"
-        return [Outcome(FINISHED, _value(cell.config, prediction_settings(cell.config), kind)) for cell in cells]
+    def outcome(self, cell: Cell, folder: Path) -> Outcome:
+        return Outcome(FINISHED, _value(cell.config, prediction_settings(cell.config)))
 
 
 def prediction_settings(config: Mapping[str, Any]) -> dict[str, float]:
@@ -127,8 +113,7 @@ def prediction_settings(config: Mapping[str, Any]) -> dict[str, float]:
     peak of that rate over the peak of the others.
 
     Raises:
-        UsageError: a section that cannot be built, a model that is neither EBT nor a CausalLanguageModel, or weights of
-            which some decay and some do not.
+        UsageError: a section that cannot be built, or weights of which some decay and some do not.
     """
     common, module = optimisation_settings(config), _module(config)
     optimizer, steps = module.optimizer(module.groups_and_schedules()[0]), config["training"]["steps"]
@@ -160,10 +145,9 @@ def prediction_settings(config: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _module(config: Mapping[str, Any]) -> Any:
-    model = _on_meta(config["model"], "model", CausalLanguageModel, EBT)
     make = instantiate({**config["module"], "_partial_": True})
-    module = make(model=model, optimizer=instantiate(config["optimizer"]), schedule=instantiate(config["schedule"]))
-    return _checked(module, "module", PaperModule)
+    optimizer, schedule = instantiate(config["optimizer"]), instantiate(config["schedule"])
+    return make(model=_on_meta(config["model"]), optimizer=optimizer, schedule=schedule)
 
 
 def _holds(group: Mapping[str, Any], alpha: Any) -> bool:
@@ -173,12 +157,9 @@ def _holds(group: Mapping[str, Any], alpha: Any) -> bool:
 class CompletionSettings(Task):
     """Gives the number of CET's tables 2 to 4 that ``item`` names as ``value``."""
 
-    def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
-        return [self._outcome(cell.config) for cell in cells]
-
-    def _outcome(self, config: Mapping[str, Any]) -> Outcome:
-        found = completion_settings(config)
-        return Outcome(FINISHED, _value(config, found, "setting"), parameters=int(found["parameters"]))
+    def outcome(self, cell: Cell, folder: Path) -> Outcome:
+        found = completion_settings(cell.config)
+        return Outcome(FINISHED, _value(cell.config, found), parameters=int(found["parameters"]))
 
 
 def completion_settings(config: Mapping[str, Any]) -> dict[str, float]:
@@ -187,7 +168,7 @@ def completion_settings(config: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _dimensions(config: Mapping[str, Any]) -> dict[str, float]:
-    model = _on_meta(config["counted"], "counted", CET)
+    model = _on_meta(config["counted"])
     patches, attention, memories = model.patches, model.attention, model.memory.weight
     with torch.device("meta"):
         clamped = model.clamp(torch.zeros(1, patches.channels, patches.size, patches.size))
@@ -214,8 +195,7 @@ def _dimensions(config: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _training(config: Mapping[str, Any]) -> dict[str, float]:
-    phases = _checked(instantiate(config["phases"]), "phases", Phases)
-    data = _checked(instantiate({key: config["data"][key] for key in MASKS}), "data", MaskedImageData)
+    phases, data = instantiate(config["phases"]), instantiate({key: config["data"][key] for key in MASKS})
     optimizer = instantiate(config["optimizer"])([torch.nn.Parameter(torch.ones(1))])
     (group,), steps = optimizer.param_groups, config["training"]["steps"]
     schedule = instantiate(config["schedule"])

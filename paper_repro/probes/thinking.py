@@ -58,12 +58,8 @@ def scored_batches(data: CounterBasedDataModule, name: str, num_texts: int, batc
             raise UsageError(f"text sets need a tokenizer, the data are {type(data).__name__}")
         texts = TextSet(name, num_texts, cache=data.cache)
         batches = list(texts.batches(data.tokenizer, data.window, batch_size, data.data_root))
-    return [_cut(*batch) for batch in batches]
-
-
-def _cut(ids: Tensor, following: Tensor) -> Pair:
-    reached = int((following != IGNORED).any(0).nonzero().max()) + 1
-    return ids[:, :reached], following[:, :reached]  # (B, T) each
+    reached = [int((following != IGNORED).any(0).nonzero().max()) + 1 for _, following in batches]
+    return [(ids[:, :end], following[:, :end]) for (ids, following), end in zip(batches, reached, strict=True)]
 
 
 def lack(name: str, error: AbsentTextsError) -> str:

@@ -5,7 +5,7 @@ FLOPs are those of the matrix products, two for each multiply-add.
 
 import copy
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from paper_repro.base.configs import instantiate
-from paper_repro.cells.tasks import FINISHED, Cell, Findings, Outcome, Report, Task
+from paper_repro.cells.tasks import FINISHED, Cell, Findings, Outcome, Task
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.kernels.preferences import prefer
 from paper_repro.training.counting import count_flops, num_parameters
@@ -53,8 +53,8 @@ class BlockCost(Task):
     ``count``; and the ratio of each but the width to RGPT's.
     """
 
-    def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
-        return [Outcome(FINISHED, metrics=_metrics(cell.config)) for cell in cells]
+    def outcome(self, cell: Cell, folder: Path) -> Outcome:
+        return Outcome(FINISHED, metrics=_metrics(cell.config))
 
 
 def _metrics(config: Mapping[str, Any]) -> dict[str, float]:

@@ -114,16 +114,6 @@ def save_weights(path: Path, module: nn.Module, cell_id: str) -> None:
     Tied weights are written once, under the first of their names.
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in distinct(module).items()}
-    _write_weights(path, tensors, cell_id)
-
-
-def rename_weights(path: Path, cell_id: str) -> None:
-    """Give the weights in ``path`` to another cell, in their metadata; CorruptFileError: they are damaged."""
-    check_digest(path)
-    _write_weights(path, safetensors.torch.load_file(path), cell_id)
-
-
-def _write_weights(path: Path, tensors: dict[str, Tensor], cell_id: str) -> None:
     content = safetensors.torch.save(tensors, metadata={"cell": cell_id})
     stream_with_digest(path, lambda stream: stream.write(content))
 

@@ -288,10 +288,8 @@ class StepFlops(Task):
     and a module.
     """
 
-    def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
-        return [self.counted(cell.config) for cell in cells]
-
-    def counted(self, config: Mapping[str, Any]) -> Outcome:
+    def outcome(self, cell: Cell, folder: Path) -> Outcome:
+        config = cell.config
         found, baseline = parameters(config), count({**config, **config["baseline"]})
         ratios: dict[str, float] = {}
         for name, changes in config["ways"].items():

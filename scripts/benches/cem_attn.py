@@ -54,17 +54,32 @@ def compare(device: torch.device) -> Iterator[Comparison]:
 
 
 def _descent(size: Size, num_steps: int, device: torch.device) -> Comparison:
-    _, keys, x, context = _drawn(size, torch.float32, device)
-    reading, writing = (torch.randn(size.width, size.width, device=device) / size.width**0.5 for _ in range(2))
-    weight = torch.ones(size.width, device=device)
-    leaves = [value.requires_grad_() for value in (x, keys, reading, writing, context, weight)]
-    options: dict[str, Any] = {"num_steps": num_steps, "tau": size.head**0.5, "slopes": slopes_of(size, device)}
-    options |= {"bias_self": torch.tensor(0.1), "bias_cross": torch.tensor(-0.1)}
-
-    descent = partial(descend, x, keys, reading, writing, context, weight, **options)
-    ours, other = (with_gradients(partial(descent, implementation=way), leaves) for way in ("auto", "reference"))
+    leaves = descent_leaves(size, device)
+    ours, other = (
+        with_gradients(partial(descended, size, leaves, num_steps, way), leaves) for way in ("auto", "reference")
+    )
     many: dict[str, Any] = {"calls": REPETITIONS, "units": num_steps, "error": largest_error(ours(), other())}
     return timed(f"{size}, T={num_steps}", "ms per inner step", ours, other, "definition", device, **many)
+
+
+def descent_leaves(size: Size, device: torch.device) -> list[Tensor]:
+    """Draw the leaves x, keys, reading, writing, h d, norm weight, bias_self, bias_cross."""
+    generator = torch.Generator(device).manual_seed(0)
+    rows, width = (size.sequences, size.tokens), size.width
+    shapes = [(*rows, width), (*rows, size.heads, size.head), *[(width, width)] * 2, (*rows, width)]
+    drawn = [torch.randn(shape, generator=generator, device=device) for shape in shapes]
+    drawn[2:4] = [matrix / width**0.5 for matrix in drawn[2:4]]
+    drawn += [torch.ones(width, device=device), *torch.zeros(2, device=device)]
+    return [value.requires_grad_() for value in drawn]
+
+
+def descended(size: Size, leaves: list[Tensor], num_steps: int, way: str) -> Tensor:
+    """Descend, under bfloat16 autocast on a GPU, as models train."""
+    x, keys, reading, writing, context, weight, bias_self, bias_cross = leaves
+    with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda):
+        options: dict[str, Any] = {"num_steps": num_steps, "tau": size.head**0.5, "slopes": slopes_of(size, x.device)}
+        options |= {"bias_self": bias_self, "bias_cross": bias_cross, "implementation": way}
+        return descend(x, keys, reading, writing, context, weight, **options)
 
 
 def _against_flash(size: Size, shared: bool, device: torch.device) -> Comparison:

@@ -4,14 +4,11 @@ Bytes are those of the tensors that autograd keeps.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
-from cem_attn import Size, slopes_of
+from cem_attn import Size, descended, descent_leaves
 from side_by_side import MIB, Comparison, largest_error
 from torch import Tensor
-
-from paper_repro.kernels.tied_attention import descend
 
 LEAST_RATIO, MOST_STATES = 4.0, 3.0
 STEPS = (2, 4)
@@ -44,30 +41,10 @@ def _per_step(size: Size, way: str, device: torch.device) -> float:
     return (many - few) / (STEPS[1] - STEPS[0]) / MIB
 
 
-def _leaves(size: Size, device: torch.device) -> list[Tensor]:
-    """Draw the leaves x, keys, reading, writing, h d, norm weight, bias_self, bias_cross."""
-    generator = torch.Generator(device).manual_seed(0)
-    rows, width = (size.sequences, size.tokens), size.width
-    shapes = [(*rows, width), (*rows, size.heads, size.head), *[(width, width)] * 2, (*rows, width)]
-    drawn = [torch.randn(shape, generator=generator, device=device) for shape in shapes]
-    drawn[2:4] = [matrix / width**0.5 for matrix in drawn[2:4]]
-    drawn += [torch.ones(width, device=device), *torch.zeros(2, device=device)]
-    return [value.requires_grad_() for value in drawn]
-
-
-def _descended(size: Size, leaves: list[Tensor], num_steps: int, way: str) -> Tensor:
-    """Descend, under bfloat16 autocast on a GPU, as models train."""
-    x, keys, reading, writing, context, weight, bias_self, bias_cross = leaves
-    with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda):
-        options: dict[str, Any] = {"num_steps": num_steps, "tau": size.head**0.5, "slopes": slopes_of(size, x.device)}
-        options |= {"bias_self": bias_self, "bias_cross": bias_cross, "implementation": way}
-        return descend(x, keys, reading, writing, context, weight, **options)
-
-
 def _gradients(size: Size, way: str, device: torch.device) -> list[Tensor]:
     """Return x_T and the gradients of the matrices, which depend on all others."""
-    leaves = _leaves(size, device)
-    out = _descended(size, leaves, STEPS[0], way)
+    leaves = descent_leaves(size, device)
+    out = descended(size, leaves, STEPS[0], way)
     return [out.detach(), *torch.autograd.grad(out.square().mean(), leaves[2:4])]
 
 
@@ -79,6 +56,6 @@ def _kept(size: Size, num_steps: int, way: str, device: torch.device) -> float:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        out = _descended(size, _leaves(size, device), num_steps, way)
+        out = descended(size, descent_leaves(size, device), num_steps, way)
     assert out.requires_grad
     return float(sum(kept.values()))

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import torch
 from side_by_side import ROUNDS, Comparison, relative_error, timed
-from torch import Tensor, nn
+from torch import nn
 
 from paper_repro.base.identity import mix
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
+from paper_repro.datamodules.gaussian_process import GaussianProcessData
+from paper_repro.datamodules.listops import ListOps, ListOpsData
 from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
 from paper_repro.lightning_modules.nrgpt_listops import NRGPTListOps
 from paper_repro.models.cem import CEMMLP, GaussianProcessRegressor
@@ -21,8 +23,9 @@ from paper_repro.training.module import PaperModule
 from paper_repro.training.schedules import Cosine
 from paper_repro.training.tensors import place
 
-VOCABULARY, WINDOW, RECURRENCES = 20, 128, 5
-"""Batch sizes of the ListOps models of NRGPT, figure 3."""
+EXPRESSIONS = ListOps(modulus=10, num_train=1_000, num_test=10)
+"""A sample small enough to be drawn for each model; batches lie in memory then."""
+WINDOW, RECURRENCES = 128, 5
 LISTOPS: tuple[Callable[..., CausalLanguageModel], ...] = (RGPTParallel, NRGPT_H_FF1, NRGPT_H_FF2W)
 
 
@@ -32,13 +35,13 @@ def compare(device: torch.device) -> Iterator[Comparison]:
     for models, batch_size, goal in [(16, 32, 3.0), (10, 200, None)] if cpu else [(16, 32, None), (128, 32, 50.0)]:
         for inner_steps in (1, 2, 8):
             case = f"{models} models, T={inner_steps}, batch {batch_size}"
-            data = [_Points(seed, batch_size) for seed in range(models)]
+            data = [GaussianProcessData(batch_size=batch_size, num_features=64, seed=seed) for seed in range(models)]
             yield _trained(case, functools.partial(_regressor, inner_steps), data, 20, goal, device)
     sizes = [(16, 8, 1, None), (16, 8, 4, None), (32, 8, 16, 2.0), (64, 3, 64, 2.0)] if cpu else [(64, 16, 64, 30.0)]
     for width, models, batch_size, goal in sizes:
         for make in LISTOPS:
             case = f"ListOps, {models} {make.__name__}, D={width}, batch {batch_size}"
-            windows = [_Windows(seed, batch_size) for seed in range(models)]
+            windows = [ListOpsData(EXPRESSIONS, batch_size, WINDOW, seed=seed) for seed in range(models)]
             module = functools.partial(_language_model, make, width)
             yield _trained(case, module, windows, max(1, 16 // batch_size), goal, device)
 
@@ -55,6 +58,8 @@ def _trained(
         torch.manual_seed(mix(seed, "init"))
         return make()
 
+    for own in data:
+        own.prepare_data()
     steps = steps_per_round * (ROUNDS + 1)
     ensemble = Ensemble([seeded(seed) for seed in range(len(data))], data, steps, clip_norm=1.0, device=device)
     alone = [_Alone(seeded(seed).to(device), own, steps) for seed, own in enumerate(data)]
@@ -72,50 +77,6 @@ def _trained(
     ensemble.unstack()
     pairs = zip(ensemble.modules, (trainer.module for trainer in alone), strict=True)
     return replace(found, relative_error=max(relative_error(one.parameters(), two.parameters()) for one, two in pairs))
-
-
-class _Drawn(CounterBasedDataModule):
-    """Batches that lie in memory: the cost of drawing a batch, not of making the data."""
-
-    splits = ()
-
-    def __init__(self, batch_size: int, places: Tensor) -> None:
-        super().__init__()
-        self.batch_size, self.places = batch_size, places
-
-    def places_of(self, step: int) -> Tensor:
-        first = step * self.batch_size % (len(self.places) - self.batch_size)
-        return self.places[first : first + self.batch_size]
-
-    def evaluation_batches(self, split: str) -> Iterator[tuple[Tensor, Tensor]]:
-        yield from ()
-
-
-class _Points(_Drawn):
-    """A smooth function of 10 inputs."""
-
-    def __init__(self, seed: int, batch_size: int, points: int = 10_000) -> None:
-        generator = torch.Generator().manual_seed(mix(seed, "bench"))
-        self.inputs = torch.rand(points, 10, generator=generator) * 2 - 1
-        self.targets = torch.sin(self.inputs @ torch.randn(10, generator=generator))
-        super().__init__(batch_size, torch.randperm(points, generator=generator))
-
-    def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
-        chosen = self.places_of(step)
-        return self.inputs[chosen], self.targets[chosen]
-
-
-class _Windows(_Drawn):
-    """Windows of a stream of random tokens, each with its next tokens."""
-
-    def __init__(self, seed: int, batch_size: int, tokens: int = 100_000) -> None:
-        generator = torch.Generator().manual_seed(mix(seed, "bench"))
-        self.stream = torch.randint(VOCABULARY, (tokens,), generator=generator)
-        super().__init__(batch_size, torch.randint(tokens - WINDOW, (tokens,), generator=generator))
-
-    def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
-        windows = self.stream[self.places_of(step)[:, None] + torch.arange(WINDOW + 1)]
-        return windows[:, :-1], windows[:, 1:]
 
 
 class _Alone:
@@ -144,5 +105,5 @@ def _regressor(inner_steps: int) -> CEMGaussianProcess:
 
 def _language_model(make: Callable[..., CausalLanguageModel], width: int) -> NRGPTListOps:
     optimizer = functools.partial(torch.optim.AdamW, lr=5e-4, weight_decay=0.01)
-    model = make(VOCABULARY, WINDOW, width, num_heads=1, num_steps=RECURRENCES)
+    model = make(len(EXPRESSIONS.vocabulary), WINDOW, width, num_heads=1, num_steps=RECURRENCES)
     return NRGPTListOps(model, optimizer, Cosine())

@@ -11,9 +11,9 @@ import torch
 from side_by_side import Comparison, relative_error, timed
 from torch import Tensor
 
-from paper_repro.base.configs import compose, instantiate
+from paper_repro.base.configs import compose
 from paper_repro.kernels.preferences import prefer
-from paper_repro.training.step_time import StepSettings, build_stepper
+from paper_repro.training.step_time import Stepper, StepSettings, build_stepper
 
 PLAIN = ("machine.implementation=reference", "optimizer._target_=torch.optim.AdamW")
 KEYS = "size.width size.num_heads size.num_layers size.vocabulary_size step.window step.batch_size step.precision"
@@ -65,31 +65,27 @@ def compare(device: torch.device) -> Iterator[Comparison]:
             del ours, theirs
 
 
-def _config(size: Size, overrides: tuple[str, ...]) -> dict[str, Any]:
-    return compose("ngpt/steptime", [*size.overrides(), *overrides], seed=0)
+def _built(size: Size, model: str, overrides: tuple[str, ...], device: torch.device) -> tuple[Stepper, str]:
+    """Return the stepper of a model, and the implementation of the operations that its config asks for."""
+    config: dict[str, Any] = compose("ngpt/steptime", [*size.overrides(), *overrides], seed=0)
+    torch.manual_seed(0)
+    stepper = build_stepper(config["models"][model], config, StepSettings(**config["step"]), device)
+    return stepper, config["machine"]["implementation"]
 
 
 def _work(size: Size, model: str, way: str, device: torch.device) -> Callable[[], Tensor]:
-    config = _config(size, WAYS[way])
-    step = build_stepper(config["models"][model], config, StepSettings(**config["step"]), device).step
+    stepper, implementation = _built(size, model, WAYS[way], device)
 
     def work() -> Tensor:
-        with prefer(config["machine"]["implementation"]):
-            return step()
+        with prefer(implementation):
+            return stepper.step()
 
     return work
 
 
 def _gradients(size: Size, overrides: tuple[str, ...], device: torch.device) -> list[Tensor]:
     """Return the gradients of one batch at nGPT's first weights."""
-    config = _config(size, overrides)
-    torch.manual_seed(0)
-    model = instantiate(config["models"]["ngpt"]).to(device)
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(size.vocabulary, (size.batch, size.window + 1), generator=generator).to(device)
-    loss_of = torch.compile(model.cross_entropy) if config["step"]["compile"] else model.cross_entropy
-    half = torch.autocast(device.type, torch.bfloat16, enabled=size.precision == "bf16-mixed")
-    with prefer(config["machine"]["implementation"]), half:
-        loss = loss_of(ids[:, :-1], ids[:, 1:])
-    gradients = torch.autograd.grad(loss, list(model.parameters()))
-    return [gradient.float() for gradient in gradients]
+    stepper, implementation = _built(size, "ngpt", overrides, device)
+    with prefer(implementation):
+        stepper.gradients()
+    return [parameter.grad.float() for parameter in stepper.module.parameters() if parameter.grad is not None]

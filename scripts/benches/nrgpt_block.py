@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from side_by_side import Comparison, largest_error, timed
+from side_by_side import Comparison, Results, largest_error, timed, with_gradients
 from torch import Tensor
 from torch.nn import functional
 
@@ -32,9 +32,8 @@ def _step(make: type[nrgpt.NRGPT], width: int, batch_size: int, goal: float | No
     closed = make(1, WINDOW, width, num_heads=1, num_steps=1).to(device)
     by_autograd = copy.deepcopy(closed)
     x = torch.randn(batch_size, WINDOW, width, device=device)
-    direction = torch.randn_like(x)
-    ours = _pass(closed, closed.gradients, x, direction)
-    other = _pass(by_autograd, partial(_by_autograd, by_autograd), x, direction)
+    ours = _pass(closed, closed.gradients, x)
+    other = _pass(by_autograd, partial(_by_autograd, by_autograd), x)
     case = f"{make.__name__}, D={width}, batch {batch_size}, window {WINDOW}"
     sides = ours, other, "torch.func.grad of the energy"
     counted: dict[str, Any] = {"error": largest_error(ours(), other()), "flops": count_flops(ours)}
@@ -61,22 +60,16 @@ def _by_autograd(model: nrgpt.NRGPT, x: Tensor) -> nrgpt.NRGPTGradients:
     )
 
 
-def _pass(
-    model: nrgpt.NRGPT, gradients: Callable[[Tensor], nrgpt.NRGPTGradients], x: Tensor, direction: Tensor
-) -> Callable[[], list[Tensor]]:
-    """Return what computes the update, and the gradients of x and of all that it depends on, along ``direction``."""
+def _pass(model: nrgpt.NRGPT, gradients: Callable[[Tensor], nrgpt.NRGPTGradients], x: Tensor) -> Results:
+    """Return what computes the update, and the gradients of x and of all that it depends on."""
     state = x.clone().requires_grad_()
     blocks = (model.norm, model.attention, model.feed_forward, model.inference_rate)
     leaves = [state, *(leaf for block in blocks for leaf in block.parameters() if leaf.requires_grad)]
 
-    def work() -> list[Tensor]:
+    def update() -> Tensor:
         attention, feed_forward = gradients(state)
         coefficient = model.inference_rate.coefficient(model.norm_scale)
         assert coefficient is not None
-        update = functional.linear(attention + model.feed_forward_scale * feed_forward, coefficient)
-        for leaf in leaves:
-            leaf.grad = None
-        update.backward(direction)
-        return [update.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+        return functional.linear(attention + model.feed_forward_scale * feed_forward, coefficient)
 
-    return work
+    return with_gradients(update, leaves)

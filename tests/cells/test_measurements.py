@@ -12,11 +12,9 @@ from paper_repro.base import identity
 from paper_repro.cells import measurements, planned, records, runner
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import record_path
-from paper_repro.cells.tasks import FINISHED, WEIGHTS, Outcome
-from paper_repro.scripts import rename_records
+from paper_repro.cells.tasks import FINISHED, Outcome
 from paper_repro.tables.view import lack
 from paper_repro.tests.support.probes import STEPS_VARIABLE
-from paper_repro.training import checkpoints
 
 SUMMING = "paper_repro.tests.support.probes.Summing"
 SMALL = [
@@ -165,29 +163,6 @@ def test_a_damaged_measurement_counts_as_absent(tmp_path: Path, damage: str, cap
     found = measurements.find(tmp_path, own)
     assert found is not None and found.lacking == ["one"] and "total" not in found.record.metrics
     assert "measures again" in caplog.text and str(path) in caplog.text
-
-
-@pytest.mark.slow
-def test_a_renamed_cell_keeps_weights_and_measurements(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own, folder = cell(one={}), runs / "plain"
-    assert runner.run([own], folder, sys.stderr).exit_code == 0
-    old = "f" * 16
-    here, there = (record_path(folder, name).parent for name in (own.id, old))
-    here.rename(there)
-    record = records.unsealed(there / "record.json")
-    (there / "record.json").write_bytes(records.sealed({**record, "cell": old}))
-    checkpoints.rename_weights(there / WEIGHTS, old)
-    (measured,) = (there / "probes").glob("*.json")
-    first = "e" * 16
-    measured.with_name(f"{first}.json").write_bytes(
-        records.sealed({**records.unsealed(measured), "cell": old, "probe": first})
-    )
-    measured.unlink()
-    assert rename_records.main([f"runs={folder}"]) == 0
-    found = measurements.find(folder, own)
-    assert found is not None and found.done and found.record.renamed["from"] == old
-    assert runner.run([cell(one={}, two={"size": 3})], folder, sys.stderr).exit_code == 0
-    assert steps(runs.parent / "steps.log") == 0, "another probe measures the renamed weights"
 
 
 def test_what_a_probe_could_not_give_goes_with_its_next_measurement(tmp_path: Path) -> None:

@@ -4,6 +4,9 @@ import hashlib
 import io
 import itertools
 import json
+import os
+import subprocess
+import sys
 import tarfile
 import urllib.error
 import urllib.request
@@ -130,9 +133,26 @@ def test_projects_are_held_out_whole(pins: list[Pin], tmp_path: Path) -> None:
     assert found.splits["val"] == ["\n\n".join(MARKDOWN_PROSE)]
     assert found.splits["train"] == ["\n\n".join(RST_PROSE), sentence("more")]
     assert found.source["13-grams in train"] == {"val": 0.0, "test": 0.0}
-    assert [(one["project"], one["documents"]) for one in found.projects] == [("two", 1), ("one", 2)]
-    assert collect(pins[::-1], tmp_path / "sources", may_download=False).splits == found.splits
+    assert [(one["project"], one["documents"]) for one in found.origins] == [("two", 1), ("one", 2)]
     assert {pin.split for pin in read_pins()} == set(SPLITS)
+
+
+COLLECT = """
+import json, sys
+from pathlib import Path
+from paper_repro.datamodules.documentation import Pin, collect
+found = collect([Pin(**pin) for pin in json.loads(sys.argv[1])], Path(sys.argv[2]), may_download=False)
+print(json.dumps([found.splits, found.source]))
+"""
+
+
+def test_two_environments_collect_the_same_documents(pins: list[Pin], tmp_path: Path) -> None:
+    told = []
+    for number, own in enumerate((pins, pins[::-1])):
+        given = {"PYTHONHASHSEED": str(number), "TZ": ("UTC", "Asia/Tokyo")[number], "LC_ALL": ("C", "C.UTF-8")[number]}
+        command = [sys.executable, "-c", COLLECT, json.dumps([vars(pin) for pin in own]), str(tmp_path / "sources")]
+        told.append(subprocess.run(command, env={**os.environ, **given}, capture_output=True, check=True).stdout)
+    assert told[0] == told[1]
 
 
 @pytest.fixture

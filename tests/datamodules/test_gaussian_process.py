@@ -112,10 +112,10 @@ def test_targets_are_standardised_with_the_training_values() -> None:
 
 def test_noise_has_its_standard_deviation_and_leaves_the_function_alone() -> None:
     options = {**SMALL, "num_train": 4_000, "standardize": False, "dtype": "float64"}
-    quiet, noisy = (GaussianProcessData(noise=noise, **options)._drawn() for noise in (0.0, 0.3))
-    assert np.array_equal(quiet[0], noisy[0])
+    quiet, noisy = (GaussianProcessData(noise=noise, **options)._draw() for noise in (0.0, 0.3))
+    assert np.array_equal(quiet["inputs"], noisy["inputs"])
     # 4,007 normal draws: the sample deviation is within 1.1% with one sigma
-    assert float((noisy[1] - quiet[1]).std()) == pytest.approx(0.3, rel=0.06)
+    assert float((noisy["values"] - quiet["values"]).std()) == pytest.approx(0.3, rel=0.06)
 
 
 def test_cache_tells_apart_every_argument_of_the_draw(tmp_path: Path) -> None:

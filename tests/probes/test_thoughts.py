@@ -12,8 +12,8 @@ from paper_repro.datamodules.sudoku_boards import puzzle
 from paper_repro.datamodules.tokenizers import CharacterTokenizer
 from paper_repro.models.ebt import CODE, EBT, LISTING, ThinkingSettings, think
 from paper_repro.models.ebt_sudoku import SudokuEBT
-from paper_repro.probes.terminal import Shader, wants_color
 from paper_repro.probes.thoughts import SPACES, Manner, Place, Reader, around_board, rows, think_of_board, trace
+from paper_repro.scripts.think import Shader, wants_color
 from paper_repro.tests.support.golden_ebt import in_float64
 
 TOKENIZER = CharacterTokenizer("abcdefgh ")

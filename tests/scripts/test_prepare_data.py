@@ -195,12 +195,12 @@ def small_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_docstrings_are_english_dedented_different_and_none_of_tests(small_python: Path) -> None:
     alone, both = docstrings.collect([]), docstrings.collect(["pack"])
-    texts = alone.train + alone.val
-    assert len(texts) == len(set(texts)) == 151 and 0 < len(alone.val) < 20
+    texts = alone.splits["train"] + alone.splits["val"]
+    assert len(texts) == len(set(texts)) == 151 and 0 < len(alone.splits["val"]) < 20
     prose = "This is the text of function {} and it says what the function does with its arguments."
     assert prose.format("a") + "\n    More of it." in texts
-    assert set(both.train + both.val) - set(texts) == {prose.format("d")}
-    assert set(alone.val) <= set(both.val) and set(alone.train) <= set(both.train)
+    assert set(both.splits["train"] + both.splits["val"]) - set(texts) == {prose.format("d")}
+    assert all(set(alone.splits[split]) <= set(both.splits[split]) for split in ("train", "val"))
     assert alone.source["documents"] == 151 and alone.source["sha256"] != both.source["sha256"]
     assert docstrings.collect([]) == alone
     with pytest.raises(prepare_data.UsageError, match="package 'nowhere_to_be_found' is not installed"):
@@ -211,7 +211,7 @@ def test_the_tokenizer_of_the_docstrings_sees_the_training_documents_alone(small
     words = ["docstrings", "--to", str(small_python), "--vocabulary", "300", "--packages", "pack"]
     assert prepare_data.main(words) == 0
     folder = small_python / "docstrings-300"
-    expected = BytePairTokenizer.train(docstrings.collect(["pack"]).train, 300)
+    expected = BytePairTokenizer.train(docstrings.collect(["pack"]).splits["train"], 300)
     assert BytePairTokenizer.load(folder).fingerprint == expected.fingerprint
     before = content(folder)
     assert prepare_data.main(words) == 0 and content(folder) == before

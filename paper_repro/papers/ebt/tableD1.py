@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
+from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Task
 from paper_repro.metrics.fits import ExponentGap, PowerLaw, exponent_gap, fit_power_law
 from paper_repro.tables import claims, plots, stats
 from paper_repro.tables.figure import Canvas, Figure, PrintedNumber, Row
@@ -27,8 +27,8 @@ Point = tuple[str, int, float, float]
 class TrainingCost(Task):
     """Counts parameters and training FLOPs of one size of the scaling study; it trains nothing."""
 
-    def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
-        return [Outcome(FINISHED, metrics=_count(cell.config)) for cell in cells]
+    def outcome(self, cell: Cell, folder: Path) -> Outcome:
+        return Outcome(FINISHED, metrics=_count(cell.config))
 
 
 def _count(config: dict[str, Any]) -> dict[str, float]:

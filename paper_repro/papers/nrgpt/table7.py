@@ -1,11 +1,11 @@
 """NRGPT, Table 7: the printed grid against the authors' sweep, against the paper's own best rows and against ours."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
+from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Task
 from paper_repro.tables import table
 from paper_repro.tables.table import Grid
 
@@ -17,22 +17,19 @@ ROUNDING = 1e-9
 class GridCheck(Task):
     """Says of one hyperparameter which printed rows, and whether our value, lie in which grid; trains nothing."""
 
-    def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
-        return [_outcome(cell.config["hyperparameter"]) for cell in cells]
-
-
-def _outcome(spec: Mapping[str, Any]) -> Outcome:
-    metrics: dict[str, float] = {}
-    best: Mapping[str, Any] = spec["best"] or {}
-    for grid in GRIDS:
-        inside = {row: _inside(_quotient(value), spec[grid]) for row, value in best.items()}
-        metrics |= {f"{grid}/{row}": float(found) for row, found in inside.items()}
-        if best:
-            metrics[f"outside_{grid}"] = sum(not found for found in inside.values())
-        if spec["ours"] is not None:
-            metrics[f"ours_in_{grid}"] = float(_inside(_quotient(spec["ours"]), spec[grid]))
-    lacking = {} if best else {f"outside_{grid}": "no best row prints it" for grid in GRIDS}
-    return Outcome(FINISHED, metrics=metrics, unavailable=lacking)
+    def outcome(self, cell: Cell, folder: Path) -> Outcome:
+        spec: Mapping[str, Any] = cell.config["hyperparameter"]
+        metrics: dict[str, float] = {}
+        best: Mapping[str, Any] = spec["best"] or {}
+        for grid in GRIDS:
+            inside = {row: _inside(_quotient(value), spec[grid]) for row, value in best.items()}
+            metrics |= {f"{grid}/{row}": float(found) for row, found in inside.items()}
+            if best:
+                metrics[f"outside_{grid}"] = sum(not found for found in inside.values())
+            if spec["ours"] is not None:
+                metrics[f"ours_in_{grid}"] = float(_inside(_quotient(spec["ours"]), spec[grid]))
+        lacking = {} if best else {f"outside_{grid}": "no best row prints it" for grid in GRIDS}
+        return Outcome(FINISHED, metrics=metrics, unavailable=lacking)
 
 
 def _quotient(value: Any) -> float:
