@@ -229,14 +229,14 @@ def _losses(axes: Axes, rows: Sequence[Row], color: str, style: str, label: str)
 
 
 def _speedups(axes: Axes, rows: Sequence[Row], model: str) -> None:
-    """Draw the speedups over a baseline, with their numbers above those over GPT and below the others."""
-    color, up = plots.model("ngpt", model), 6 if model == "gpt" else -12
+    """Draw the speedups over a baseline, with their numbers: those over GPT on the left, the others on the right."""
+    color, (shift, side) = plots.model("ngpt", model), (-6, "right") if model == "gpt" else (6, "left")
     for row in rows:
         value = float(row["speedup"])
         low, high = (float(row[end] or value) for end in ("low", "high"))
         errors, mark = [[value - low], [high - value]], MARKS[row["bound"]]
         axes.errorbar(row["tokens"], value, errors, fmt=mark, color=color, markersize=4)
-        place: Any = {"xytext": (0, up), "textcoords": "offset points", "ha": "center", "fontsize": 7}
+        place: Any = {"xytext": (shift, -2), "textcoords": "offset points", "ha": side, "fontsize": 7}
         axes.annotate(f"{SIGNS[row['bound']]}{value:.2f}x", (row["tokens"], value), color=color, **place)
 
 
