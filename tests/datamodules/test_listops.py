@@ -182,11 +182,11 @@ def test_padding_is_real_text_that_ends_a_sample_and_fills_to_the_longest():
 
 def test_answers_depend_on_the_seed_and_neither_on_batches_nor_on_the_other_items():
     options = {"num_tokens": 30, "seed": 5}
-    whole = answers(Table(), CORPUS.test, **options).given
-    assert torch.equal(whole, answers(Table(), CORPUS.test, batch_size=7, **options).given)
-    assert torch.equal(whole[:9], answers(Table(), CORPUS.test[:9], **options).given)
-    assert not torch.equal(whole, answers(Table(), CORPUS.test, num_tokens=30, seed=6).given)
-    greedy = [answers(Table(), CORPUS.test, num_tokens=30, sampled=False, seed=seed).given for seed in (1, 2)]
+    whole = answers(Table(), CORPUS.test, **options)
+    assert torch.equal(whole, answers(Table(), CORPUS.test, batch_size=7, **options))
+    assert torch.equal(whole[:9], answers(Table(), CORPUS.test[:9], **options))
+    assert not torch.equal(whole, answers(Table(), CORPUS.test, num_tokens=30, seed=6))
+    greedy = [answers(Table(), CORPUS.test, num_tokens=30, sampled=False, seed=seed) for seed in (1, 2)]
     assert torch.equal(*greedy)
 
 
@@ -196,7 +196,7 @@ def test_tokens_are_drawn_from_the_softmax():
     table = Table(scale=1.5)
     probabilities = table.table[EQUALS].softmax(0)
     found = answers(table, [item] * 20_000, num_tokens=1, batch_size=20_000)
-    counts = torch.bincount(found.given, minlength=VOCABULARY).double()
+    counts = torch.bincount(found, minlength=VOCABULARY).double()
     # an end of sequence drawn at once leaves "=" as the answer
     expected = probabilities.double() * 20_000
     expected[EQUALS] += expected[EOS]
@@ -212,7 +212,7 @@ def test_answer_without_an_end_is_the_last_token():
         return logits
 
     found = answers(always_seven, CORPUS.test, num_tokens=5)
-    assert set(found.given.tolist()) == {FIRST_NUMBER + 7}
+    assert set(found.tolist()) == {FIRST_NUMBER + 7}
 
 
 def test_items_are_chosen_without_repeats():

@@ -46,4 +46,5 @@ def test_effects_are_in_percent_of_the_reference() -> None:
     assert drawn("fig2a") == pytest.approx([above])
     assert drawn("fig2a", "paper") == pytest.approx([above] * 8)
     assert drawn("fig3b") == pytest.approx([100 * math.expm1(-0.1), 0.0, 0.0], abs=1e-6)
-    assert drawn("fig3c") == pytest.approx([step] * 5) and drawn("fig4") == pytest.approx([step] * 3)
+    for name, pairs in (("fig3c", 5), ("fig4", 3)):
+        assert drawn(name) == pytest.approx([step] * 2) and drawn(name, "paper") == pytest.approx([step] * 4 * pairs)
