@@ -19,8 +19,7 @@ if __name__ == "__main__":  # before imports that another Python lacks
 import sys
 from collections.abc import Sequence
 
-from paper_repro.base.errors import RESULTS, UsageError, nearest, parse, run_main
-from paper_repro.base.files import HOME
+from paper_repro.base.errors import HOME, RESULTS, UsageError, nearest, parse, run_main
 
 SETTINGS = ("to", "from")
 

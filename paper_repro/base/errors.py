@@ -24,9 +24,9 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from paper_repro.base import files
-
-ROOT = files.ROOT
+ROOT = Path(__file__).resolve().parents[2]
+HOME = ROOT if (ROOT / "pyproject.toml").is_file() else Path.cwd()
+"""The folder of data, runs and site: the checkout, or the current folder of a package that pip installed."""
 RESULTS = ROOT / "results"
 RUNS_VARIABLE = "PAPER_REPRO_RUNS"
 """The environment variable that names the folder of runs for every command that is not told another."""
@@ -214,7 +214,7 @@ def whole(key: str, text: str) -> int:
 
 def default_runs() -> Path:
     """Return $PAPER_REPRO_RUNS, else runs/ of the repository."""
-    return Path(os.environ.get(RUNS_VARIABLE) or files.HOME / "runs").expanduser()
+    return Path(os.environ.get(RUNS_VARIABLE) or HOME / "runs").expanduser()
 
 
 def runs_folder(given: str | None) -> Path:
