@@ -291,6 +291,9 @@ def test_the_wheel_works_in_an_environment_of_its_own(wheel: Path, tmp_path: Pat
     assert (prefix, count, len(places)) == (str(own), "1", 3)
     assert all(place.startswith(str(site / "paper_repro")) for place in places)
     assert said(command, "generate", "ngpt", "--prompt", "Return the", "--tokens", "3").startswith("Return the")
+    del variables["PAPER_REPRO_RUNS"]
+    said(command, "reproduce", "cem/table1")
+    assert (tmp_path / "runs" / "cem" / "table1" / "exact" / "table.md").is_file(), "in the folder of the call"
 
 
 def name(text: str) -> str:

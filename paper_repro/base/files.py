@@ -1,6 +1,7 @@
 """Files that survive a kill and a full disk, whole or absent and checked when read; where data files are; git's state.
 
-This module imports only the standard library and filelock: a worker reads git's state before it imports the rest.
+With ``errors`` it imports the standard library and filelock alone: a worker reads git's state before it imports the
+rest.
 """
 
 import contextlib
@@ -19,13 +20,12 @@ from typing import BinaryIO, NamedTuple
 
 from filelock import FileLock
 
+from paper_repro.base.errors import HOME, ROOT
+
 DIGEST_SUFFIX = ".sha256"
 PART_SUFFIX = ".part"
 _SIDECAR_BYTES = 1_000
 DATA_VARIABLE = "PAPER_REPRO_DATA"
-ROOT = Path(__file__).resolve().parents[2]
-HOME = ROOT if (ROOT / "pyproject.toml").is_file() else Path.cwd()
-"""The folder of data, runs and site: the checkout, or the current folder of a package that pip installed."""
 DATA = HOME / "data"
 """The last place of data."""
 _SECONDS = 10

@@ -32,6 +32,14 @@ class UnavailableError(RuntimeError):
     """What a score needs is not on this machine, or does not answer; the message says what, and what brings it."""
 
 
+def needed(package: str) -> Any:
+    """Return a package of the extra ``text``; UnavailableError where it is not installed."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise UnavailableError(f"{error}: pip install 'paper-repro[text]'") from error
+
+
 def words_of(text: str) -> list[str]:
     """Return the pieces of ``text`` between white space, case and punctuation kept; TypeError: it is not a str."""
     if not isinstance(text, str):
@@ -351,11 +359,7 @@ def _unknown(words: list[str]) -> set[str]:
 
 @functools.cache
 def _dictionary() -> Any:
-    try:
-        from spellchecker import SpellChecker
-    except ImportError as error:
-        raise UnavailableError(f"{error}: pip install 'paper-repro[text]'") from error
-    return SpellChecker()
+    return needed("spellchecker").SpellChecker()
 
 
 SEVERITY = 1.0
@@ -383,11 +387,7 @@ class LanguageTool:
     title = "GQS (LanguageTool)"
 
     def __init__(self, url: str | None = None) -> None:
-        try:
-            import language_tool_python as client
-        except ImportError as error:
-            raise UnavailableError(f"{error}: pip install 'paper-repro[text]'") from error
-        self.url = url
+        client, self.url = needed("language_tool_python"), url
         try:
             self._tool: Any = client.LanguageTool("en-US", remote_server=url)
         except (Exception, SystemExit) as error:  # of the client, its many ways to say so share no base

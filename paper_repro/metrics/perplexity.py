@@ -8,7 +8,7 @@ import torch
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import DATA_VARIABLE, find_data
-from paper_repro.metrics.grammar import UnavailableError, words_of
+from paper_repro.metrics.grammar import UnavailableError, needed, words_of
 from paper_repro.metrics.likelihood import summed_negative_log_likelihood
 
 GPT2 = "gpt2"
@@ -106,16 +106,12 @@ def _bring(name: str) -> str:
 
 @functools.lru_cache(maxsize=2)
 def _load(source: str, local: bool, download: bool, device: torch.device) -> tuple[Any, Any]:
-    try:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-        from transformers.utils import logging
-    except ImportError as error:
-        raise UnavailableError(f"{error}: pip install 'paper-repro[text]'") from error
-    logging.disable_progress_bar()
+    transformers = needed("transformers")
+    transformers.utils.logging.disable_progress_bar()
     options = {"local_files_only": local or not download}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, **options)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
+        loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
             source, dtype=torch.float32, output_loading_info=True, **options
         )
     except Exception as error:  # of the hub, transformers, safetensors and json, which share no base

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from paper_repro.base.errors import one_of
-from paper_repro.metrics.grammar import UnavailableError, words_of
+from paper_repro.metrics.grammar import UnavailableError, needed, words_of
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 """The model of the published values."""
@@ -91,12 +91,9 @@ class PairwiseSimilarity:
 
 @lru_cache(maxsize=2)
 def _load(model: str, device: str, download: bool) -> Embed:
+    sentence_transformers = needed("sentence_transformers")
     try:
-        from sentence_transformers import SentenceTransformer
-    except ImportError as error:
-        raise UnavailableError(f"{error}: pip install 'paper-repro[text]'") from error
-    try:
-        loaded = SentenceTransformer(model, device=device, local_files_only=not download)
+        loaded = sentence_transformers.SentenceTransformer(model, device=device, local_files_only=not download)
     except Exception as error:  # of the hub, transformers, safetensors and json, which share no base
         detail = " ".join(str(error).split())[:200]
         raise UnavailableError(
