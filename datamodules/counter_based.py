@@ -35,6 +35,8 @@ class CounterBasedDataModule(L.LightningDataModule):
     """
 
     workers = 0
+    whole_batches = False
+    """Whether every rank gets every batch, to compute some of its rows."""
     _loader: "_Loader | None" = None
 
     @abstractmethod
@@ -62,8 +64,8 @@ class CounterBasedDataModule(L.LightningDataModule):
         """Return the batches of this rank from the trainer's step on."""
         trainer, first, stride = self.trainer, 0, 1
         if trainer is not None:
-            stride = trainer.world_size
-            first = trainer.global_rank + stride * trainer.accumulate_grad_batches * trainer.global_step
+            rank, stride = (0, 1) if self.whole_batches else (trainer.global_rank, trainer.world_size)
+            first = rank + stride * trainer.accumulate_grad_batches * trainer.global_step
         batches = _Batches(self, first, stride)
         if not self.workers:
             return DataLoader(batches, batch_size=None)

@@ -93,6 +93,10 @@ class CETCelebA(PaperModule):
 
     def training_step(self, batch: Images, batch_idx: int) -> Tensor:
         optimizer: Any = self.optimizers()
+        if self.shares_rows and len(batch[0]) % self.trainer.world_size:
+            many = f"machine.devices={self.trainer.world_size} cannot share {len(batch[0])} images evenly"
+            raise UsageError(f"{many}, whose gradients CET averages: choose a divisor of data.batch_size")
+        batch, _ = self.own_rows(batch, {}, {})
         learned = LEARNING[self.method](self.model, *batch, self.phases)
         loss = learned.cost.mean() / batch[1][0].numel()
         sums = [parameter.grad.sum() for parameter in self.model.parameters() if parameter.grad is not None]

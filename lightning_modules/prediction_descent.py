@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from paper_repro.models.descent import normal_draws
 from paper_repro.models.ebt import EnergyModel, PredictionStep, ThinkingSettings, Thought, check_rule, thoughts
 from paper_repro.training.module import Draws, PaperModule, Tree
 from paper_repro.training.schedules import Schedule, Times
+from paper_repro.training.steps import rows_of, shares
 from paper_repro.training.tensors import (
     Distribution,
     Integers,
@@ -28,12 +29,15 @@ from paper_repro.training.tensors import (
     choose,
     empty_ring,
     largest,
+    map_tensors,
     oldest,
     spread,
 )
 
 Batch = Any
 Pair = tuple[Tensor, Tensor]
+REPLAYED = "replayed"
+"""Among the draws of a micro-batch: the replayed rows that it computes, and whether each is there."""
 _log = logging.getLogger(__name__)
 
 
@@ -124,9 +128,9 @@ class PredictionDescent(PaperModule):
             return None
         targets = [self.read(batch)[1]]  # (B, T)
         if self.replay is not None and draws is not None:
-            ring = {**carry, "entries": carry["entries"]["targets"]}
-            replayed, there = choose(ring, draws["keys"], self.replay.rows)  # (R, T), (R,)
-            targets.append(torch.where(there[:, None], replayed, IGNORED))
+            ring = {**carry, "entries": {"targets": carry["entries"]["targets"]}}
+            old, there = draws.get(REPLAYED) or choose(ring, draws["keys"], self.replay.rows)  # (R, T), (R,)
+            targets.append(torch.where(there[:, None], old["targets"], IGNORED))
         return num_counted(torch.cat(targets))
 
     def noise(self, ids: Tensor, samples: int) -> Tensor:
@@ -144,6 +148,19 @@ class PredictionDescent(PaperModule):
             found["step_size"] = Uniform((rows, tokens, 1))
         if self.thinking.longest > self.thinking.num_steps:
             found["num_steps"] = Integers(self.thinking.num_steps, self.thinking.longest)
+        return found
+
+    def split(self, batch: Batch, draws: Draws, carry: Tree, parts: Sequence[slice]) -> list[tuple[Batch, Draws]]:
+        if self.replay is None or self.shares_rows:
+            return super().split(batch, draws, carry, parts)
+        old = choose(carry, draws["keys"], self.replay.rows, draws["start"].dtype)
+        found = []
+        for part, replayed in zip(parts, shares(self.replay.rows, len(parts)), strict=True):
+            own = {**draws, "start": draws["start"][part], REPLAYED: map_tensors(lambda one: one[replayed], old)}  # noqa: B023
+            if "step_size" in draws:
+                fresh, further = draws["step_size"].split([rows_of(batch), self.replay.rows])
+                own["step_size"] = torch.cat([fresh[part], further[replayed]])
+            found.append((map_tensors(lambda tensor: tensor[part], batch), own))  # noqa: B023
         return found
 
     def initial_carry(self, batch: Batch) -> Any:
@@ -207,7 +224,7 @@ class PredictionDescent(PaperModule):
             settings = replace(settings, num_steps=int(steps), most_steps=None)
         if self.replay is None:
             return _Step(context, targets, start, settings)
-        old, there = choose(carry, draws["keys"], self.replay.rows, start.dtype)
+        old, there = draws.get(REPLAYED) or choose(carry, draws["keys"], self.replay.rows, start.dtype)
         counted = torch.where(there[:, None], old["targets"], IGNORED)  # (R, T)
         start = torch.cat([start, self._wide(old["prediction"])])  # (B + R, T, V)
         return _Step(torch.cat([context, old["ids"]]), torch.cat([targets, counted]), start, settings)
@@ -228,12 +245,15 @@ class PredictionDescent(PaperModule):
 
     def _failure(self, batch: Batch, draws: dict[str, Tensor], carry: Any) -> str:
         """Return at which inner step energies or predictions ceased to be finite."""
-        step = self._with_replayed(batch, draws, carry)
-        with torch.no_grad():
-            for index, thought in enumerate(self._thoughts(step, draws), 1):
-                for what, value in (("energy", thought.energy), ("prediction", thought.prediction)):
-                    if not bool(torch.isfinite(value).all()):
-                        return f"inner step {index}: the {what} is not finite"
+        rows = rows_of(batch)
+        for own, own_draws in self.split(batch, draws, carry, shares(rows, -(-rows // (self.micro_batch or rows)))):
+            with torch.no_grad():
+                for index, thought in enumerate(
+                    self._thoughts(self._with_replayed(own, own_draws, carry), own_draws), 1
+                ):
+                    for what, value in (("energy", thought.energy), ("prediction", thought.prediction)):
+                        if not bool(torch.isfinite(value).all()):
+                            return f"inner step {index}: the {what} is not finite"
         return "the loss is not finite, though every energy and every prediction is"
 
     def _narrow(self, logits: Tensor) -> dict[str, Tensor]:

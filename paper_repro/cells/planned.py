@@ -158,7 +158,7 @@ def check_machine(config: Mapping[str, Any]) -> None:
     for key, (fits, expected) in _EXPECTED.items():
         if key in section and not fits(section[key]):
             raise UsageError(f"{MACHINE}.{key}={section[key]!r}: expected {expected}")
-    if section.get("cuda_graph") and section.get("accelerator") == "cpu":
+    if section.get("cuda_graph") is True and section.get("accelerator") == "cpu":
         raise UsageError("machine.cuda_graph=true needs a CUDA GPU: set machine=gpu, or machine.cuda_graph=false")
     for key, (fits, expected) in _STACK.items() if section.get("stack") else ():
         if not fits(section["stack"].get(key)):
@@ -188,15 +188,12 @@ def count_devices(devices: int | Sequence[int]) -> int:
 
 
 def share_batches(accumulate: int, devices: int | Sequence[int], nodes: int) -> int:
-    """Return how many of an optimiser step's ``accumulate`` batches each device computes."""
+    """Return how many of an optimiser step's ``accumulate`` batches each device computes.
+
+    Where their number is no multiple of the devices', each computes some rows of every batch.
+    """
     count = nodes * count_devices(devices)
-    if accumulate % count:
-        raise UsageError(
-            f"training.accumulate={accumulate} batches a step cannot be shared by machine.devices={devices}: "
-            f"make accumulate a multiple of {count} (and data.batch_size smaller, for the same step), "
-            "or set machine.devices=1 and machine.workers to run several cells side by side"
-        )
-    return accumulate // count
+    return accumulate if accumulate % count else accumulate // count
 
 
 def _whole(value: Any, least: int = 1) -> bool:
@@ -227,6 +224,7 @@ def _or_null(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 _AT_LEAST_ONE: Check = _whole, "a whole number of 1 or more"
 _TRUTH: Check = _kind(bool), "false or true"
+_OR_AUTO: Check = (lambda value: type(value) is bool or value == "auto"), "false, true or auto"
 _A_FOLDER: Check = _or_null(_kind(str)), "a folder, or null"
 _EXPECTED: dict[str, Check] = {
     "workers": _AT_LEAST_ONE,
@@ -242,9 +240,13 @@ _EXPECTED: dict[str, Check] = {
     "implementation": _one_of(IMPLEMENTATIONS),
     "tf32": _TRUTH,
     "recompute": _TRUTH,
-    "cuda_graph": _TRUTH,
+    "cuda_graph": _OR_AUTO,
+    "micro_batch": (
+        lambda value: value in (None, "auto") or _whole(value),
+        "a whole number of 1 or more, null or auto",
+    ),
     "fused_optimizer": (_or_null(_kind(bool)), "null, false or true"),
-    "compile": (lambda value: type(value) is bool or value == "auto", "false, true or auto"),
+    "compile": _OR_AUTO,
     "checkpoint_every_seconds": (
         _or_null(lambda value: _number(value) and value > 0),
         "a number above 0, or null",
@@ -356,11 +358,15 @@ def check_training(config: Mapping[str, Any]) -> None:
         return
     accumulate = read_training(config["training"]).accumulate
     machine = config.get(MACHINE) or {}
-    if machine.get("nodes", 1) == 1:  # several nodes are refused first where the others were not started
-        share_batches(accumulate, machine.get("devices", 1), 1)
     rate = (config.get("optimizer") or {}).get("lr")
     if isinstance(rate, int | float) and rate < 0:
         raise UsageError(f"optimizer.lr={rate:g}: expected a learning rate of 0 or more")
     size = (config.get("data") or {}).get("batch_size")
     if size is not None and not _whole(size):
         raise UsageError(f"data.batch_size={size!r}: expected a whole number of 1 or more")
+    count = machine.get("nodes", 1) * count_devices(machine.get("devices", 1))
+    if size is not None and accumulate % count and size < count:
+        raise UsageError(
+            f"machine.devices={machine.get('devices')}: {accumulate} batches of {size} rows a step are too few for "
+            f"{count} devices: set fewer, and machine.workers to run several cells side by side"
+        )

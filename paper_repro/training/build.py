@@ -56,9 +56,9 @@ def build(cell: Cell) -> BuiltCell:
             raise UsageError(f"cell {cell.id}: the config has no section {section!r}, which training needs")
     _check_targets(config)
     training, machine = read_training(config["training"]), Machine.of(config.get("machine") or {})
-    machine.batches_each(training.accumulate)
     module = build_module(config)
     data = data_of(config)
+    module.shares_rows = data.whole_batches = machine.shares_rows(training.accumulate)
     data.workers = machine.data_workers
     probes: dict[str, Probe] = {name: instantiate(node) for name, node in _wanted(config).items()}
     for probe in probes.values():

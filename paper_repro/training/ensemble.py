@@ -20,6 +20,7 @@ from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.training.module import PaperModule
 from paper_repro.training.optim import UnitAdamW, keep_unit_rows
 from paper_repro.training.schedules import Schedule
+from paper_repro.training.steps import Compute
 from paper_repro.training.tensors import map_tensors, place, stack
 
 PRECISIONS: dict[str, torch.dtype] = {
@@ -44,6 +45,7 @@ class Ensemble:
         data: one per module, already set up.
         steps: length of the run, for the schedules.
         clip_norm: largest gradient norm, per model; None for no clipping.
+        graphs: makes CUDA graphs of the computation of losses and gradients (``steps.Graphs``); None: none.
 
     Raises:
         UsageError: models that cannot be trained together.
@@ -57,6 +59,7 @@ class Ensemble:
         clip_norm: float | None = None,
         precision: str = "32-true",
         device: torch.device | str = "cpu",
+        graphs: Callable[[Compute], Compute] | None = None,
     ) -> None:
         if precision not in PRECISIONS:
             raise UsageError(f"training.precision={precision!r}: models trained together take {', '.join(PRECISIONS)}")
@@ -92,6 +95,7 @@ class Ensemble:
             lambda tensors, *arguments: functional_call(self._template, tensors, arguments), randomness="error"
         )
         self._carry: Any = None
+        self._compute: Compute = self._computed if graphs is None else graphs(self._computed)
 
     def advance(self) -> Tensor:
         """Take one optimiser step of every model; returns their losses before it, (S,)."""
@@ -101,22 +105,25 @@ class Ensemble:
         draws = stack([module.draws_of(own, self.step, 0, self.device) for module, own in pairs])
         if self._carry is None:
             self._carry = stack([module.initial_carry(place(own, self.device, self.dtype)) for module, own in pairs])
-        with self.forward_context(), _refusals_explained():
-            tensors = {f"module.{name}": tensor for name, tensor in (self._parameters | self._constants).items()}
-            losses, carry = self._losses(tensors, batch, draws, self._carry)
-        self._carry = map_tensors(Tensor.detach, carry)
-        gradients = torch.autograd.grad(losses, self._leaves, self._ones.to(losses.dtype), allow_unused=True)
-        for name, gradient in zip(self.layout.names, gradients, strict=True):
-            if gradient is None:
-                advice = "set requires_grad=False on it, or train these cells one by one"
-                raise UsageError(f"the loss does not depend on {name}: {advice}")
-        torch._foreach_copy_(self._gradient_views, gradients)
+        losses, self._carry, gradients = self._compute(batch, draws, self._carry)
+        torch._foreach_copy_(self._gradient_views, list(gradients))
         if self.clip_norm is not None:
             norms = torch.linalg.vector_norm(self._gradients, dim=1, keepdim=True)
             self._gradients.mul_((self.clip_norm / (norms + CLIP_EPSILON)).clamp_(max=1.0))
         self._optimizer.step(self.step, self.steps)
         self.step += 1
-        return losses.detach()
+        return losses
+
+    def _computed(self, batch: Any, draws: Any, carry: Any) -> tuple[Tensor, Any, Any]:
+        with self.forward_context(), _refusals_explained():
+            tensors = {f"module.{name}": tensor for name, tensor in (self._parameters | self._constants).items()}
+            losses, carry = self._losses(tensors, batch, draws, carry)
+        gradients = torch.autograd.grad(losses, self._leaves, self._ones.to(losses.dtype), allow_unused=True)
+        for name, gradient in zip(self.layout.names, gradients, strict=True):
+            if gradient is None:
+                advice = "set requires_grad=False on it, or train these cells one by one"
+                raise UsageError(f"the loss does not depend on {name}: {advice}")
+        return losses.detach(), map_tensors(Tensor.detach, carry), gradients
 
     def unstack(self) -> None:
         """Copy every model's weights and buffers back into its own module."""

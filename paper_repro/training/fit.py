@@ -1,14 +1,19 @@
 """The task that trains and evaluates: one cell through Lightning, several of one shape as a stack."""
 
+import gc
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from paper_repro.base.errors import UsageError
+from paper_repro.base.identity import AUTO
 from paper_repro.cells.planned import TrainingSettings
 from paper_repro.cells.tasks import (
     ATTACHMENT_BYTES,
@@ -29,8 +34,10 @@ from paper_repro.training.build import BuiltCell, build, check_window, rebuild
 from paper_repro.training.ensemble import Ensemble
 from paper_repro.training.launch import launched
 from paper_repro.training.machine import Machine, check_precision, forget_peak_memory, peak_memory_mib, settings
+from paper_repro.training.steps import Graphs, rows_of
 from paper_repro.training.watch import Evaluations, Journal, LossLog, Watch
 
+_log = logging.getLogger(__name__)
 SHARED_SECTIONS = ("task", "module", "model", "training", "probes")
 """What cells must have in common to be trained together: the stack runs the code of the first for all of them."""
 
@@ -47,26 +54,31 @@ class Fit(Task):
         device = machine.device
         forget_peak_memory(device)
         with settings(machine):
-            try:
-                built = [build(cell) for cell in cells]
-                for one in built:
-                    check_window(one)
-                    check_precision(one.training.precision, device)
-                if len(built) == 1:
-                    return _fit_one(built[0], folder, report)
-                with closing(Journal(built, folder)) as journal:
-                    return _fit_stack(built, folder, report, journal)
-            except (MemoryError, RuntimeError) as error:
-                # On a CPU torch raises a plain RuntimeError.
-                kinds = torch.OutOfMemoryError | MemoryError
-                if not isinstance(error, kinds) and "can't allocate memory" not in str(error):
-                    raise
-                advice = "use a smaller data batch, a lower training.precision, or a machine with more memory"
-                if len(cells) > 1:
-                    advice = "lower machine.stack.most, so that fewer cells are trained together"
-                note = f"out of memory on {device} with {len(cells)} cell(s) at once: {advice}"
-                peak = peak_memory_mib(device)
-                return [Outcome(OUT_OF_MEMORY, peak_memory_mib=peak, note=note) for _ in cells]
+            can_halve = machine.micro_batch == AUTO and machine.count == len(cells) == 1
+            rows = 1
+            while True:
+                try:
+                    built = [replace(build(cell), machine=machine) for cell in cells]
+                    if can_halve and built[0].module.automatic_optimization:
+                        most = machine.micro_batch
+                        rows = most if isinstance(most, int) else rows_of(built[0].data.example_batch())
+                    return _fit(built, folder, report)
+                except (MemoryError, RuntimeError) as error:
+                    if not _is_of_memory(error):
+                        raise
+                    peak = peak_memory_mib(device)
+                if rows == 1:
+                    break
+                built.clear()
+                gc.collect()
+                torch.cuda.empty_cache()
+                machine = replace(machine, micro_batch=-(-rows // 2))
+                _log.warning("out of memory on %s: steps take micro-batches of %s rows", device, machine.micro_batch)
+            advice = "use a smaller data batch, a lower training.precision, or a machine with more memory"
+            if len(cells) > 1:
+                advice = "lower machine.stack.most, so that fewer cells are trained together"
+            note = f"out of memory on {device} with {len(cells)} cell(s) at once: {advice}"
+            return [Outcome(OUT_OF_MEMORY, peak_memory_mib=peak, note=note) for _ in cells]
 
     def cost(self, config: Mapping[str, Any]) -> Cost:
         return counting.measure(config)
@@ -88,12 +100,29 @@ class Fit(Task):
             return _findings(built, name)
 
 
+def _is_of_memory(error: Exception) -> bool:
+    # On a CPU torch raises a plain RuntimeError.
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+
+
+def _fit(built: list[BuiltCell], folder: Path, report: Report) -> list[Outcome]:
+    for one in built:
+        check_window(one)
+        check_precision(one.training.precision, one.machine.device)
+    if len(built) == 1:
+        return _fit_one(built[0], folder, report)
+    with closing(Journal(built, folder)) as journal:
+        return _fit_stack(built, folder, report, journal)
+
+
 def _fit_one(built: BuiltCell, folder: Path, report: Report) -> list[Outcome]:
     checkpoints_folder = folder / CHECKPOINTS
     with launched(built.cell, checkpoints_folder, built.machine) as rank, closing(Journal([built], folder)) as journal:
         found = single.train(built, checkpoints_folder, report, rank, journal)
     outcome = _outcome(built, found.watch, 0, found.metrics, found.evaluations, folder)
     outcome.seconds, outcome.compiled = found.watch.seconds, found.compiled
+    if built.machine.micro_batch != (built.cell.config.get("machine") or {}).get("micro_batch"):
+        outcome.note = f"{outcome.note} steps took micro-batches of {built.machine.micro_batch} rows for want of memory"
     return [outcome]
 
 
@@ -105,7 +134,8 @@ def _fit_stack(built: list[BuiltCell], folder: Path, report: Report, journal: Jo
         one.data.prepare_data()
         one.data.setup("fit")
     modules, data = [one.module for one in built], [one.data for one in built]
-    ensemble = Ensemble(modules, data, training.steps, training.clip_norm, training.precision, device)
+    graphs = partial(Graphs, must=machine.cuda_graph is True) if machine.graphs else None
+    ensemble = Ensemble(modules, data, training.steps, training.clip_norm, training.precision, device, graphs)
     evaluations = Evaluations(built, ensemble.forward_context, journal)
     log = LossLog(len(built), training.steps, device)
 
@@ -224,6 +254,7 @@ def _check_stackable(training: TrainingSettings, machine: Machine) -> None:
         f"machine.data_workers={machine.data_workers}": machine.data_workers > 0,
         "training.callbacks": bool(training.callbacks),
         f"training.accumulate={training.accumulate}": training.accumulate != 1,
+        f"machine.micro_batch={machine.micro_batch}": isinstance(machine.micro_batch, int),
     }
     for asked, found in refused.items():
         if found:

@@ -1,6 +1,7 @@
 """The machine that trains a cell: its section of the config, what a process is set to, and the ranks of its devices.
 
-Several devices train a cell together, a process each.  Slot s of a step's batches is computed by rank s mod W.
+Several devices train a cell together, a process each.  Slot s of a step's batches is computed by rank s mod W; where
+their number is no multiple of W, each rank computes a share of the rows of all.
 """
 
 import contextlib
@@ -48,7 +49,8 @@ class Machine:
     tf32: bool = False
     implementation: str = "auto"
     recompute: bool = False
-    cuda_graph: bool = False
+    cuda_graph: bool | str = False
+    micro_batch: int | str | None = None
     fused_optimizer: bool | None = None
     checkpoint_every_seconds: float | None = 20
     checkpoint_every_steps: int | None = None
@@ -77,6 +79,14 @@ class Machine:
 
     def batches_each(self, accumulate: int) -> int:
         return share_batches(accumulate, self.devices, self.nodes)
+
+    def shares_rows(self, accumulate: int) -> bool:
+        """Return whether each device computes some rows of every batch, and not some batches whole."""
+        return accumulate % self.count > 0
+
+    @property
+    def graphs(self) -> bool:
+        return bool(self.cuda_graph) and self.device.type == "cuda"
 
     @property
     def device(self) -> torch.device:
@@ -116,7 +126,7 @@ def settings(machine: Machine) -> Iterator[None]:
     if machine.tf32 and machine.device.type == "cuda":
         torch.set_float32_matmul_precision("high")
     try:
-        with prefer(machine.implementation, machine.recompute, machine.cuda_graph):
+        with prefer(machine.implementation, machine.recompute, machine.graphs):
             yield
     finally:
         torch.set_float32_matmul_precision(precision)

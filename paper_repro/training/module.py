@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, ClassVar
@@ -21,6 +21,16 @@ from paper_repro.base.identity import mix
 from paper_repro.datamodules.counter_based import Batch, CounterBasedDataModule
 from paper_repro.training.optim import keep_unit_rows
 from paper_repro.training.schedules import Schedule
+from paper_repro.training.steps import (
+    Compute,
+    Graphs,
+    gradients_of,
+    in_micro_batches,
+    rows_of,
+    rows_of_draw,
+    shares,
+    with_gradients,
+)
 from paper_repro.training.tensors import Distribution, draw, map_tensors, place, tensors_of
 
 Draws = dict[str, Any]
@@ -97,7 +107,7 @@ class PaperModule(L.LightningModule):
 
     The number of a batch within its optimiser step is its slot.  Before each batch torch's global generator is seeded
     with ``mix(seed, "step", step)``, for slot k > 0 with ``mix(seed, "step", step, k)``, so that dropout is the same in
-    a resumed run, whichever device computes the batch.
+    a resumed run, whichever device computes the batch.  Where devices share its rows, rank r > 0 has a seed of its own.
     """
 
     seed: int = 0
@@ -117,8 +127,13 @@ class PaperModule(L.LightningModule):
         self.carries: dict[int, Tree] = {}
         """The carry of each slot that this process computes, while it trains."""
         self.weights = TargetWeights()
+        self.shares_rows = False
+        """Whether each device computes some rows of every batch, and not some batches whole."""
+        self.micro_batch: int | None = None
+        self.graphs: Graphs | None = None
         self._metrics: dict[str, Metric] = {}
         self._compiled: LossAndCarry | None = None
+        self._step: LossAndCarry | None = None
 
     def loss(self, batch: Batch) -> Tensor:
         """Return the scalar that is minimised, of one batch."""
@@ -160,6 +175,23 @@ class PaperModule(L.LightningModule):
     def example_draws(self, batch: Batch) -> Draws:
         """Return random tensors for one call of ``loss_and_carry``, on the device of ``batch``, which may be meta."""
         return self.draws_of(batch, 0, 0, tensors_of(batch)[0].device)
+
+    def split(self, batch: Batch, draws: Draws, carry: Tree, parts: Sequence[slice]) -> list[tuple[Batch, Draws]]:
+        """Return rows of a batch, each with their draws, so that the losses of all parts are those of the batch.
+
+        Raises:
+            UsageError: the module keeps something from step to step, or draws for rows that are not the batch's.
+        """
+        if tensors_of(carry):
+            what = f"{type(self).__name__} keeps tensors from step to step, which several devices cannot share"
+            raise UsageError(f"{what}: set machine.devices=1, or training.accumulate to a multiple of it")
+        whole, found = self.random_tensors(batch), []
+        for part in parts:
+            own = map_tensors(lambda tensor: tensor[part], batch)  # noqa: B023
+            some = self.random_tensors(own)
+            shapes = {name: (whole[name].shape, some[name].shape) for name in whole}
+            found.append((own, {name: rows_of_draw(name, one, *shapes[name], part) for name, one in draws.items()}))
+        return found
 
     def counted(self, batch: Batch) -> Tensor:
         """Compute the forward pass whose multiply-adds are counted, on the meta device."""
@@ -207,7 +239,9 @@ class PaperModule(L.LightningModule):
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         slot = self._slot(batch_idx)
-        torch.manual_seed(mix(self.seed, "step", self.global_step, *([slot] if slot else [])))
+        rank = self.trainer.global_rank if self.shares_rows else 0
+        place = [slot, rank] if rank else [slot] if slot else []
+        torch.manual_seed(mix(self.seed, "step", self.global_step, *place))
 
     def compile_loss(self) -> None:
         """Compile what ``training_step`` computes, each shape and each value of the draws in ``constants`` once."""
@@ -225,19 +259,47 @@ class PaperModule(L.LightningModule):
 
         self._compiled = compiled
 
-    def uncompile(self) -> None:
-        self._compiled = None
+    def step_by(self, micro_batch: int | None, graphs: Callable[[Compute], Graphs] | None = None) -> None:
+        """Compute training steps in micro-batches of at most so many rows, or as CUDA graphs."""
+        self.micro_batch = micro_batch
+        if micro_batch is None and graphs is None:
+            return
+        parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        compute = gradients_of(self.loss_of_step, parameters)
+        if micro_batch is not None:
+            compute = in_micro_batches(compute, self.split, self.num_targets, micro_batch)
+        if graphs is not None:
+            compute = self.graphs = graphs(compute)
+        self._step = with_gradients(compute, parameters)
 
-    def step_loss(self, batch: Batch, draws: Draws, carry: Any) -> tuple[Tensor, Any]:
+    def as_built(self) -> None:
+        """Forget what ``compile_loss`` and ``step_by`` have set."""
+        self._compiled = self._step = self.graphs = None
+
+    def loss_of_step(self, batch: Batch, draws: Draws, carry: Any) -> tuple[Tensor, Any]:
         """Compute ``loss_and_carry``, compiled after ``compile_loss``."""
         return (self._compiled or self.loss_and_carry)(batch, draws, carry)
+
+    def step_loss(self, batch: Batch, draws: Draws, carry: Any) -> tuple[Tensor, Any]:
+        """Compute ``loss_and_carry`` as ``compile_loss`` and ``step_by`` say."""
+        return (self._step or self.loss_of_step)(batch, draws, carry)
+
+    def own_rows(self, batch: Batch, draws: Draws, carry: Tree) -> tuple[Batch, Draws]:
+        """Return what this device computes of a batch: all of it, unless devices share its rows."""
+        if not self.shares_rows:
+            return batch, draws
+        parts = shares(rows_of(batch), self.trainer.world_size)
+        return self.split(batch, draws, carry, parts[self.trainer.global_rank :][:1])[0]
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         slot = self._slot(batch_idx)
         carry = self.carries[slot] if slot in self.carries else self.initial_carry(batch)
         draws = self.draws_of(batch, self.global_step, slot, self.device)
         carry, weight = place(carry, self.device, None), None
+        batch, draws = self.own_rows(batch, draws, carry)
         targets = self.num_targets(batch, draws, carry)
+        if targets is None and self.shares_rows:
+            targets = torch.tensor(rows_of(batch), device=self.device)
         if targets is not None:
             first = batch_idx % self.trainer.accumulate_grad_batches == 0
             weight = self.weights.weight(targets, self.trainer, first)
@@ -320,8 +382,8 @@ class PaperModule(L.LightningModule):
         return self.loss_and_carry(batch, self.example_draws(batch), self.initial_carry(batch))[0]
 
     def _slot(self, batch_idx: int) -> int:
-        each = self.trainer.accumulate_grad_batches
-        return self.trainer.global_rank + self.trainer.world_size * (batch_idx % each)
+        number = batch_idx % self.trainer.accumulate_grad_batches
+        return number if self.shares_rows else self.trainer.global_rank + self.trainer.world_size * number
 
     def _floating_dtype(self) -> torch.dtype | None:
         return next((parameter.dtype for parameter in self.parameters() if parameter.is_floating_point()), None)

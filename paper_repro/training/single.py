@@ -7,6 +7,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from paper_repro.training.build import BuiltCell
 from paper_repro.training.counting import measure
 from paper_repro.training.machine import Rank, Ranks
 from paper_repro.training.module import PaperModule
+from paper_repro.training.steps import Graphs
 from paper_repro.training.watch import Evaluations, Journal, LossLog, Watch
 
 AUTO_FLOPS = 2e12
@@ -127,6 +129,7 @@ def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, jou
     if training.precision == "64-true":  # Lightning loads a checkpoint before it converts the module
         built.module.double()
     compiled = compile_loss(built)
+    _step_by(built)
     with _quiet():
         step = rank.share((checkpoints.newest(folder, identity) or 0) if rank.index == 0 else 0)
         if step:
@@ -146,7 +149,9 @@ def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, jou
                 trainer.fit(built.module, datamodule=built.data, ckpt_path=path)
             finally:
                 built.data.end_workers()
-                built.module.uncompile()  # what measures the trained module may copy it
+                if built.module.graphs is not None:
+                    compiled = "; ".join(filter(None, [compiled, f"CUDA graph: {built.module.graphs}"]))
+                built.module.as_built()  # what measures the trained module may copy it
         if log.diverged()[0] is not None:
             return Trained(watch, evaluations, {}, compiled)
         if trainer.global_step != training.steps and not callbacks:
@@ -155,6 +160,21 @@ def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, jou
         watch.stop_if_requested(log.end)
     built.module.to(device)  # Lightning has moved it to the CPU
     return Trained(watch, evaluations, evaluations.finish(0, log.end), compiled)
+
+
+def _step_by(built: BuiltCell) -> None:
+    """Have steps computed in micro-batches or as CUDA graphs where the machine section says so."""
+    machine, module = built.machine, built.module
+    micro_batch = machine.micro_batch if isinstance(machine.micro_batch, int) else None
+    asked = f"machine.micro_batch={micro_batch}" if micro_batch else f"machine.cuda_graph={machine.cuda_graph}"
+    graphs = machine.graphs and module.automatic_optimization  # CET relaxes by graphs of its own
+    if micro_batch and not module.automatic_optimization:
+        raise UsageError(f"{asked}: {type(module).__name__} computes its gradients itself; set it to null")
+    if (micro_batch or graphs) and built.training.precision == "16-mixed":
+        raise UsageError(f"{asked}: gradients of float16 need a scaled loss; set training.precision=bf16-mixed")
+    alone, must = machine.batches_each(built.training.accumulate) == 1, machine.cuda_graph is True
+    made = partial(Graphs, constants=module.constants, alone=alone, must=must)
+    module.step_by(micro_batch, made if graphs else None)
 
 
 def compile_loss(built: BuiltCell) -> str:

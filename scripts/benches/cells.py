@@ -175,5 +175,5 @@ def _compiled(module: PaperModule, batches: Iterator[Any], rounds: int) -> float
     plain = statistics.median(_rounds(step, rounds))
     module.compile_loss()
     found = statistics.median(_rounds(step, rounds))
-    module.uncompile()
+    module.as_built()
     return round(found / plain, 3)

@@ -1,0 +1,192 @@
+"""Steps in micro-batches, in shares of devices, and as graphs equal those of the whole batch but for rounding."""
+
+import pytest
+import torch
+
+from paper_repro.base.errors import UsageError
+from paper_repro.cells import planned
+from paper_repro.cells.tasks import Cell
+from paper_repro.tests.support import ebt_language
+from paper_repro.tests.training.doubles import Small, assert_close_runs, weights
+from paper_repro.tests.training.test_energy_training import EXACT
+from paper_repro.tests.training.test_weighing import SMALL
+from paper_repro.training.build import build
+from paper_repro.training.ensemble import Ensemble
+from paper_repro.training.fit import Fit
+from paper_repro.training.steps import Graphs, gradients_of, in_micro_batches
+from paper_repro.training.tensors import map_tensors, tensors_of
+
+RELATIVE = 1e-9
+"""Of float64 sums in another order."""
+KINDS = {
+    "transformer": ("ebt/language", "model=ebt/transformer"),
+    "ebt": ("ebt/language", "model=ebt/s1"),
+    "replay": ("ebt/language", "model=ebt/s2"),
+}
+
+
+@pytest.fixture
+def language(tmp_path):
+    """Cells on documents of 4 to 12 words: targets are padded, so that rows weigh differently."""
+    ebt_language.documents(tmp_path)
+
+    def make(kind, *overrides):
+        experiment, model = KINDS[kind]
+        words = ["data.window=16", "data.batch_size=7", "training.precision=64-true", *SMALL]
+        cell = planned.single(experiment, [model, *words, f"machine.data_root={tmp_path}", *overrides], 0)
+        return Cell(cell.id, cell.config)
+
+    return make
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_micro_batches_give_the_losses_and_weights_of_the_whole_batch(kind, rows, language, run, tmp_path):
+    # The noise of S2's inner steps is drawn inside the step, for other rows.
+    quiet = ["+module.thinking.noise=0.0"] if kind != "transformer" else []
+    cell, parts = language(kind, *quiet), language(kind, *quiet, f"machine.micro_batch={rows}")
+    assert cell.id == parts.id
+    (expected,), (found,) = run([cell], tmp_path / "whole"), run([parts], tmp_path / "parts")
+    assert_close_runs(found, expected, cell, (tmp_path / "parts", tmp_path / "whole"), RELATIVE)
+
+
+def test_micro_batches_under_autocast_add_up_too(cell, run, tmp_path):
+    one, parts = (cell(training__precision="bf16-mixed", machine__micro_batch=most) for most in (None, 2))
+    (expected,), (found,) = run([one], tmp_path / "whole"), run([parts], tmp_path / "parts")
+    assert_close_runs(found, expected, one, (tmp_path / "parts", tmp_path / "whole"), 0.02)
+
+
+def test_out_of_memory_halves_the_rows_from_the_last_checkpoint(cell, recorder, tmp_path, monkeypatch):
+    whole = Small.forward
+
+    def forward(self, x):
+        if torch.is_grad_enabled() and len(x) > 3 and taken[0] > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        taken[0] += torch.is_grad_enabled()
+        return whole(self, x)
+
+    taken = [0]
+    one = cell(machine__checkpoint_every_steps=1, machine__micro_batch="auto")
+    (expected,) = Fit().run([cell()], tmp_path / "whole", recorder())
+    monkeypatch.setattr(Small, "forward", forward)
+    report = recorder()
+    (found,) = Fit().run([one], tmp_path / "halved", report)
+    assert found.status == "finished" and "micro-batches of 2 rows" in found.note
+    assert_close_runs(found, expected, one, (tmp_path / "halved", tmp_path / "whole"), 1e-4)
+    assert [step for step, *_ in report.seen] == sorted(step for step, *_ in report.seen)
+
+
+def test_a_batch_that_fits_nowhere_is_an_outcome(cell, run, tmp_path, monkeypatch):
+    def forward(self, x):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Small, "forward", forward)
+    (found,) = run([cell(machine__micro_batch="auto")], tmp_path)
+    assert found.status == "oom" and "lower training.precision" in found.note
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"training__precision": "16-mixed"}, "16-mixed"),
+        ({**EXACT}, "keeps tensors from step to step"),
+    ],
+)
+def test_micro_batches_that_cannot_be_are_refused(changes, message, cell, recorder, tmp_path):
+    with pytest.raises(UsageError, match=message):
+        Fit().run([cell(machine__micro_batch=2, **changes)], tmp_path, recorder())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["transformer", "ebt"])
+def test_devices_share_the_rows_of_a_batch_where_there_are_fewer_batches(kind, language, run, tmp_path):
+    quiet = ["+module.thinking.noise=0.0"] if kind != "transformer" else []
+    one, two = language(kind, *quiet), language(kind, *quiet, "machine.devices=2")
+    (expected,), (found,) = run([one], tmp_path / "one"), run([two], tmp_path / "two", stops=(2,))
+    assert_close_runs(found, expected, one, (tmp_path / "two", tmp_path / "one"), RELATIVE)
+
+
+def as_on_a_gpu(work):
+    """Record work as a CUDA graph does: later calls run it on the same tensors and leave results in the same place."""
+    ended = work()
+
+    def replay():
+        again = work()
+        for own, value in zip(tensors_of(ended), tensors_of(again), strict=True):
+            if own.data_ptr() != value.data_ptr():
+                own.copy_(value)
+
+    return replay, ended
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_replayed_steps_are_those_of_the_loss(kind, accumulate, language, run, tmp_path, monkeypatch):
+    cell = language(kind, f"training.accumulate={accumulate}", "training.steps=6")
+    (expected,) = run([cell], tmp_path / "eager")
+    made = []
+
+    def step_by(built):
+        def graphs(compute):
+            made.append(Graphs(compute, built.module.constants, accumulate == 1, record=as_on_a_gpu))
+            return made[-1]
+
+        built.module.step_by(None, graphs)
+
+    monkeypatch.setattr("paper_repro.training.single._step_by", step_by)
+    (found,) = run([cell], tmp_path / "graphs", stops=(2,))
+    assert_close_runs(found, expected, cell, (tmp_path / "graphs", tmp_path / "eager"), RELATIVE)
+    assert all(not one.off and str(one).startswith("yes") for one in made)
+
+
+def test_a_stack_is_replayed_too(cell):
+    def steps(graphs):
+        built = [build(cell(seed=seed, **EXACT)) for seed in range(2)]
+        both = [one.module for one in built], [one.data for one in built]
+        stack = Ensemble(*both, steps=6, clip_norm=0.1, precision="64-true", graphs=graphs)
+        return torch.stack([stack.advance() for _ in range(6)]), stack.values
+
+    eager, replayed = steps(None), steps(lambda compute: Graphs(compute, record=as_on_a_gpu))
+    for found, expected in zip(replayed, eager, strict=True):
+        torch.testing.assert_close(found, expected, rtol=RELATIVE, atol=RELATIVE)
+
+
+def test_a_step_that_cannot_be_recorded_runs_as_it_is_or_is_refused(cell):
+    def refuse(work):
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    built = build(cell())
+    module, batch = built.module, built.data.train_batch(0)
+    compute = gradients_of(module.loss_of_step, [*module.parameters()])
+    expected = compute(batch, {}, {})
+    graphs = Graphs(compute, record=refuse)
+    for found, other in zip(tensors_of(graphs(batch, {}, {})), tensors_of(expected), strict=True):
+        assert torch.equal(found, other)
+    assert str(graphs) == "no: operation not permitted when stream is capturing"
+    with pytest.raises(UsageError, match=r"machine\.cuda_graph=true.*stream is capturing"):
+        Graphs(compute, must=True, record=refuse)(batch, {}, {})
+
+
+def test_graphs_of_too_many_shapes_are_not_kept(cell):
+    built = build(cell(data__batch_size=32))
+    module, (inputs, targets) = built.module, built.data.train_batch(0)
+    graphs = Graphs(gradients_of(module.loss_of_step, [*module.parameters()]), record=as_on_a_gpu)
+    for rows in range(1, 20):
+        loss, *_ = graphs((inputs[:rows], targets[:rows]), {}, {})
+        torch.testing.assert_close(loss, module.loss((inputs[:rows], targets[:rows])).detach())
+    assert "more than 16 shapes" in graphs.off
+
+
+def test_micro_batches_of_a_batch_without_targets_weigh_nothing():
+    weight = torch.ones(3, requires_grad=True)
+
+    def step(batch, draws, carry):
+        return (batch * weight).sum() / max(len(batch), 1), carry
+
+    def split(batch, draws, carry, parts):
+        return [(batch[part], {}) for part in parts]
+
+    found = in_micro_batches(gradients_of(step, [weight]), split, lambda *_: torch.tensor(0), 1)
+    loss, _, (gradient,) = found(torch.ones(2, 3), {}, {})
+    assert loss == 0 and not gradient.any()
+    assert map_tensors(lambda one: one, {}) == {} and weights
