@@ -9,6 +9,9 @@
     reproduce.py --list                          every artifact, its scales, its data and the results there are;
                                                  --list cem, those of one paper
     reproduce.py cem/table3 --plan               the settings and what their cells cost; runs nothing
+    reproduce.py nrgpt/table4 scale=paper --rehearse
+                                                 a few steps, an evaluation and a checkpoint of each model on made-up
+                                                 data: what time, memory and disk a run takes on this machine
     reproduce.py cem/table3 --cells              each cell: id, setting, seed, status, and the path of its record
     reproduce.py cem/table3 --config model=t2,kernel=rbf scale=cpu seed=0
                                                  the resolved config of one cell, with the origin of each value
@@ -56,9 +59,8 @@ if TYPE_CHECKING:
     from paper_repro.tables.spec import Artifact
 
 PUBLISHED = "--published"
-ACTIONS = [
-    f"--{one}" for one in ["list", "plan", "cells", "config", "render", "publish", "fill", "verify", "again", "cancel"]
-]
+ACTIONS = [f"--{one}" for one in ("list", "plan", "rehearse", "cells", "config", "render", "publish", "fill")]
+ACTIONS += ["--verify", "--again", "--cancel"]
 CONTRIBUTION = "--check-contribution"
 SETTINGS = ("scale", "seeds", "seed", "runs")
 
@@ -161,6 +163,10 @@ def _one(artifact: "Artifact", words: Words, action: str, warnings: "Later", slu
     if action == "--plan":
         print(publish.plan_table(plan, [words.runs, RESULTS]))
         return 0
+    if action == "--rehearse":
+        text, fits = publish.rehearsal_table(plan, words.runs)
+        print(text)
+        return int(not fits)
     if action == "--publish":
         from paper_repro.cells import measurements
 

@@ -7,9 +7,11 @@ from: the config, the data files that it names, our code and torch.
 import contextlib
 import hashlib
 import json
+import multiprocessing
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,10 +24,11 @@ from paper_repro.base.identity import MACHINE
 from paper_repro.cells import records
 from paper_repro.cells.planned import PlannedCell, count_devices, file_hashes, on_gpu
 from paper_repro.cells.records import Record
-from paper_repro.cells.tasks import Cost, task_of
+from paper_repro.cells.tasks import Cost, Rehearsal, task_of
 
 COUNTING = (*(room for room in ROOMS if room != "tests"), "kernels", "evaluation", "cells", "base")
 """The parts of the package that take part in a count."""
+REHEARSALS = Path("cache") / "rehearsals.json"
 PLACES = ("cache", "data_root", "data_workers", "workers", "logger")
 """Keys of ``machine`` that no count reads."""
 UNMEASURED_RATE = 5e10
@@ -88,6 +91,7 @@ def estimate(
     """
     shapes = {cell.id: shape(cell) for cell in cells}
     costs = _costs(cells, shapes, count, kept)
+    rehearsed = rehearsals(kept) if kept else {}
     found = _records(cells, roots)
     seconds: dict[str, list[float]] = {}
     rates = []
@@ -101,8 +105,46 @@ def estimate(
     for cell in cells:
         cost, known = costs[shapes[cell.id]], seconds.get(shapes[cell.id])
         expected = sum(known) / len(known) if known else _work(cost) / (rate or unmeasured_rate(cell.config))
+        if rehearsed and (own := rehearsed.get(_key(cell))) is not None and not own.trouble:
+            expected = sum(known) / len(known) if known else expected_seconds(cell, own)
+            cost = cost and replace(cost, memory_bytes=own.memory_bytes)
         result[cell.id] = Estimate(cost, expected)
     return result
+
+
+def rehearse(cells: Sequence[PlannedCell], runs: Path) -> Iterator[tuple[PlannedCell, Rehearsal | None]]:
+    """Rehearse one cell of each shape in a process of its own; what it takes is kept for later estimates."""
+    path, first = runs / REHEARSALS, dict[str, PlannedCell]()
+    for cell in cells:
+        first.setdefault(shape(cell), cell)
+    for cell in first.values():
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, mp_context=context) as pool:  # whose memory is the cell's
+            found = pool.submit(_rehearse, cell.config).result()
+        if found is not None:
+            known = {**rehearsals(runs), _key(cell): found}
+            write_with_digest(path, json.dumps({key: asdict(own) for key, own in known.items()}).encode())
+        yield cell, found
+
+
+def _rehearse(config: Mapping[str, Any]) -> Rehearsal | None:
+    return task_of(config).rehearse(config)
+
+
+def rehearsals(runs: Path) -> dict[str, Rehearsal]:
+    """Return what was rehearsed, by ``_key``."""
+    with contextlib.suppress(OSError, CorruptFileError, ValueError, TypeError):
+        return {key: Rehearsal(**own) for key, own in json.loads(read_with_digest(runs / REHEARSALS)).items()}
+    return {}
+
+
+def expected_seconds(cell: PlannedCell, found: Rehearsal) -> float:
+    """Return the seconds of a cell's steps, and of its evaluations of one split."""
+    training, batches = cell.config["training"], cell.config["data"].get("num_evaluation_batches") or 1
+    steps, every = int(training["steps"]), training.get("evaluate_every")
+    during = (steps - 1) // int(every) if every else 0
+    evaluated = during * (training.get("evaluation_batches") or batches) + batches
+    return steps * found.step_seconds + evaluated * found.evaluation_seconds
 
 
 def unmeasured_rate(config: Mapping[str, Any]) -> float:

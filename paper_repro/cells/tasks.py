@@ -71,6 +71,23 @@ class Cost:
     """Weights and Adam's moments, and the tensors that live at once in a training step, when they are most."""
 
 
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a few steps of a cell took on made-up data."""
+
+    step_seconds: float = 0.0
+    """Of an optimiser step, the median."""
+    evaluation_seconds: float = 0.0
+    """Of a batch."""
+    memory_bytes: int = 0
+    """The most at once: of the GPU that torch has allocated, else of the process."""
+    checkpoint_bytes: int = 0
+    micro_batch: int | None = None
+    """The rows that a step took at once, where a whole batch was out of memory."""
+    trouble: str = ""
+    """Why the cell cannot run."""
+
+
 @dataclass
 class Outcome:
     """What became of one cell."""
@@ -158,6 +175,10 @@ class Task:
 
     def cost(self, config: Mapping[str, Any]) -> Cost | None:
         """Return what a cell of that config costs; None where it trains no model; raises as ``check``."""
+        return None
+
+    def rehearse(self, config: Mapping[str, Any]) -> Rehearsal | None:
+        """Return what a few steps of a cell of that config take, in a process of its own; None where it trains none."""
         return None
 
     def check(self, config: Mapping[str, Any]) -> None:

@@ -16,11 +16,19 @@ from paper_repro.base.errors import UsageError, duration, nearest
 from paper_repro.base.files import CorruptFileError, find_data, write_atomically
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells import measurements, records
-from paper_repro.cells.estimates import estimate, processor_flags, slow_products, unmeasured_rate
+from paper_repro.cells.estimates import (
+    estimate,
+    expected_seconds,
+    processor_flags,
+    rehearse,
+    shape,
+    slow_products,
+    unmeasured_rate,
+)
 from paper_repro.cells.leases import holder, lease_path
 from paper_repro.cells.measurements import is_done
 from paper_repro.cells.planned import PlannedCell, count_devices, on_gpu
-from paper_repro.cells.records import Record, record_path, saved_steps
+from paper_repro.cells.records import Record, open_runs_folder, record_path, saved_steps
 from paper_repro.cells.tasks import FINISHED
 from paper_repro.cells.verify import Published, Verification
 from paper_repro.tables import plan as plans
@@ -315,6 +323,34 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
         "FLOPs a second; FLOPs are those of the matrix products, forward and backward",
     ]
     return "\n".join(filter(None, [*lines, slow_products(config, processor_flags())]))
+
+
+def rehearsal_table(plan: Plan, runs: Path) -> tuple[str, bool]:
+    """Rehearse the plan's cells, and return what each shape takes on this machine, and whether all can run."""
+    rows, troubles, hours = list[list[str]](), _Footnotes(), 0.0
+    open_runs_folder(runs)
+    counts = Counter(shape(cell) for cell in plan.cells)
+    for cell, found in rehearse(plan.cells, runs):
+        labels = [plan.artifact.axes[axis].values[value].label for axis, value in cell.key]
+        count, shown = counts[shape(cell)], ["trains nothing", *[""] * 5]
+        if found is not None and found.trouble:
+            shown = [f"cannot run {troubles.mark(found.trouble)}", *[""] * 5]
+        elif found is not None:
+            seconds = expected_seconds(cell, found)
+            hours += count * seconds
+            shown = [f"{1000 * found.step_seconds:.1f}", f"{1000 * found.evaluation_seconds:.1f}"]
+            shown += [_memory(found.memory_bytes), _memory(found.checkpoint_bytes), duration(seconds)]
+            shown += [str(found.micro_batch or "")]
+        rows.append([*labels, str(count), *shown])
+    headers = [axis.title for axis in plan.artifact.axes.values()]
+    headers += ["cells", "ms a step", "ms an evaluation batch", "memory", "checkpoint", "time a cell", "micro-batch"]
+    lines = [
+        f"{plan.artifact.id} at scale {plan.scale_name}, rehearsed on made-up data on {_machine_of(plan)}:",
+        _tabulated(rows, headers),
+        *troubles.lines,
+        f"{duration(hours)} for all cells one after another: their steps, and evaluations of one split; --plan uses it",
+    ]
+    return "\n".join(lines), not troubles
 
 
 class _Footnotes(list[str]):

@@ -106,7 +106,7 @@ class Ensemble:
         if self._carry is None:
             self._carry = stack([module.initial_carry(place(own, self.device, self.dtype)) for module, own in pairs])
         losses, self._carry, gradients = self._compute(batch, draws, self._carry)
-        torch._foreach_copy_(self._gradient_views, list(gradients))
+        torch._foreach_copy_(self._gradient_views, [one for one in gradients if one is not None])
         if self.clip_norm is not None:
             norms = torch.linalg.vector_norm(self._gradients, dim=1, keepdim=True)
             self._gradients.mul_((self.clip_norm / (norms + CLIP_EPSILON)).clamp_(max=1.0))

@@ -25,6 +25,7 @@ from paper_repro.cells.tasks import (
     Cost,
     Findings,
     Outcome,
+    Rehearsal,
     Report,
     Task,
     check_attachment_name,
@@ -47,6 +48,9 @@ class Fit(Task):
 
     A second call goes on from the checkpoints in ``folder``, bit for bit on a CPU.
     """
+
+    micro_batch: int | None = None
+    """The rows that a step took at once in the last run, where a whole batch was out of memory."""
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
         _check_alike(cells)
@@ -72,7 +76,8 @@ class Fit(Task):
                 built.clear()
                 gc.collect()
                 torch.cuda.empty_cache()
-                machine = replace(machine, micro_batch=-(-rows // 2))
+                self.micro_batch = -(-rows // 2)
+                machine = replace(machine, micro_batch=self.micro_batch)
                 _log.warning("out of memory on %s: steps take micro-batches of %s rows", device, machine.micro_batch)
             advice = "use a smaller data batch, a lower training.precision, or a machine with more memory"
             if len(cells) > 1:
@@ -82,6 +87,11 @@ class Fit(Task):
 
     def cost(self, config: Mapping[str, Any]) -> Cost:
         return counting.measure(config)
+
+    def rehearse(self, config: Mapping[str, Any]) -> Rehearsal:
+        from paper_repro.training.rehearsal import rehearse
+
+        return rehearse(config)
 
     def check(self, config: Mapping[str, Any]) -> None:
         counting.check(config)
