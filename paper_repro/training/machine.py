@@ -126,7 +126,7 @@ def settings(machine: Machine) -> Iterator[None]:
     if machine.tf32 and machine.device.type == "cuda":
         torch.set_float32_matmul_precision("high")
     try:
-        with prefer(machine.implementation, machine.recompute, machine.graphs):
+        with prefer(machine.implementation, machine.recompute, machine.cuda_graph is True or machine.graphs):
             yield
     finally:
         torch.set_float32_matmul_precision(precision)

@@ -1,6 +1,7 @@
 """A few steps, an evaluation and a checkpoint of a cell on made-up data of its shapes: what a machine really takes."""
 
 import contextlib
+import itertools
 import statistics
 import tempfile
 import time
@@ -85,7 +86,9 @@ def rehearse(config: Mapping[str, Any]) -> Rehearsal:
         "logger": None,
     }
     made_up = {"_target_": f"{__name__}.{MadeUp.__name__}", "data": config["data"], "_recursive_": False}
-    training = {**config["training"], "callbacks": {}, "evaluate_every": None, "evaluation_batches": None, "keep": None}
+    without = {"callbacks": {}, "evaluate_every": None, "evaluation_batches": None, "keep": None}
+    steps = max(config["training"]["steps"], WARM_UP + STEPS)
+    training = {**config["training"], **without, "steps": steps}
     cell = Cell("rehearsal", {**config, MACHINE: machine, "data": made_up, "training": training, "probes": {}})
     task, clock = Fit(), _Clock()
     with tempfile.TemporaryDirectory() as name:
@@ -95,7 +98,7 @@ def rehearse(config: Mapping[str, Any]) -> Rehearsal:
             if not clock.ends:
                 return Rehearsal(trouble=outcome.note)
         found = sum(path.stat().st_size for path in (folder / CHECKPOINTS).rglob("*") if path.is_file())
-    steps = [after - before for before, after in zip(clock.ends, clock.ends[1:], strict=False)][WARM_UP - 1 :]
+    times = [after - before for before, after in itertools.pairwise(clock.ends)][WARM_UP - 1 :]
     built = build(cell)
     device = built.machine.device
     trained = peak_memory_mib(device)
@@ -107,7 +110,7 @@ def rehearse(config: Mapping[str, Any]) -> Rehearsal:
         except torch.OutOfMemoryError:
             return Rehearsal(trouble=f"an evaluation is out of memory on {device}: lower data.evaluation_batch_size")
     return Rehearsal(
-        step_seconds=statistics.median(steps),
+        step_seconds=statistics.median(times),
         evaluation_seconds=seconds,
         memory_bytes=round(max(trained, peak_memory_mib(device)) * 2**20),
         checkpoint_bytes=found,

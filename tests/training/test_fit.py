@@ -110,7 +110,6 @@ def test_what_cells_cannot_do_together_is_refused(changes, refused, cell, record
         ({"training": {"step": 3}}, r"training\.step' \(did you mean 'steps'\?\)"),
         ({"training__clip_norm": 0.0}, r"training\.clip_norm must be"),
         ({"training__precision": "33-true"}, "33-true"),
-        ({"training__accumulate": 3, "machine__devices": 2}, r"training\.accumulate=3 .*multiple of 2"),
         ({"data": {"_target_": "paper_repro.training.schedules.Constant"}}, "not a CounterBasedDataModule"),
     ],
 )
