@@ -86,7 +86,10 @@ def written(name: str, config: Mapping[str, Any], size: int) -> str:
         size: of the weights, in bytes.
     """
     found = facts(name, config, size)
-    others = f"; the config of the published cell `{found['published']}` with other steps"
+    changes = ", ".join(
+        f"{key}={value}" for key, value in listed()["models"].get(str(config.get("name")), {}).get("set", {}).items()
+    )
+    others = f"; the config of the published cell `{found['published']}` with {changes}"
     found["origin"] = others if found["published"] != found["cell"] else ""
     found["metrics"] = "\n".join(f"| {metric} | {value:.6g} |" for metric, value in found["metrics"].items())
     found["use"] = "\n" + "".join(f"    {one}\n" for one in found["commands"]) if found["commands"] else ""

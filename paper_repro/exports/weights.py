@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paper_repro.base import identity
-from paper_repro.base.configs import CONF, require
+from paper_repro.base.configs import CONF, apply, parse, require
 from paper_repro.base.errors import RESULTS, UsageError, default_runs, first_line, nearest
 from paper_repro.base.files import sha256_of_bytes, write_atomically
 from paper_repro.cells import records
@@ -186,8 +186,8 @@ def make(name: str, to: Path | None = None, runs: str | Path | None = None) -> l
     record = records.read(records.record_path(RESULTS, own["cell"]))
     machine: Any = OmegaConf.to_container(OmegaConf.load(CONF / "machine" / "cpu.yaml"))
     config = {**identity.today(record.config), "probes": {}, identity.MACHINE: machine}
-    if "steps" in own:
-        config["training"] = {**config["training"], "steps": own["steps"]}
+    for key, value in own.get("set", {}).items():
+        apply(config, parse(f"{key}={value}"))
     cell = plan_cell((), record.seed, config)
     if cell.missing:
         raise UsageError(f"--make {name}: {cell.missing}")

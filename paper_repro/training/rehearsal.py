@@ -86,7 +86,7 @@ def rehearse(config: Mapping[str, Any]) -> Rehearsal:
         "logger": None,
     }
     made_up = {"_target_": f"{__name__}.{MadeUp.__name__}", "data": config["data"], "_recursive_": False}
-    without = {"callbacks": {}, "evaluate_every": None, "evaluation_batches": None, "keep": None}
+    without: dict[str, Any] = {"callbacks": {}, "evaluate_every": None, "evaluation_batches": None, "keep": None}
     steps = max(config["training"]["steps"], WARM_UP + STEPS)
     training = {**config["training"], **without, "steps": steps}
     cell = Cell("rehearsal", {**config, MACHINE: machine, "data": made_up, "training": training, "probes": {}})
