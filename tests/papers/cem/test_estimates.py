@@ -151,7 +151,7 @@ def test_a_best_rate_at_the_edge_of_the_grid_tells_nothing(at: Mapping[str, floa
 
 def diverged(view: View, model: str, lr: str, seed: int) -> View:
     """Return the view in which one run of a sweep diverged."""
-    key = (("size", "reduced"), ("model", model), ("lr", lr))
+    (key,) = (key for key in view.points if {("model", model), ("lr", lr)} <= {*key})
     own = {**view.points[key].own, seed: replace(view.points[key].own[seed], status=DIVERGED, metrics={})}
     return replace(view, points={**view.points, key: replace(view.points[key], own=own)})
 
