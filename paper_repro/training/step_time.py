@@ -36,6 +36,7 @@ from paper_repro.training.counting import (
 )
 from paper_repro.training.machine import Machine, forget_peak_memory, peak_memory_mib, settings
 from paper_repro.training.optim import keep_unit_rows
+from paper_repro.training.steps import Graphs
 
 PRECISIONS = ("32-true", "bf16-mixed")
 CONSTANT = "paper_repro.training.schedules.Constant"
@@ -215,6 +216,9 @@ def build_stepper(
     """Build a model with its optimiser; ``batches`` None: random token ids."""
     with torch.device("meta") if device.type == "meta" else nullcontext():
         module = build_module({**config, "model": node, "schedule": {TARGET: CONSTANT}}).to(device)
+    machine = Machine.of(config.get("machine") or {})
+    if machine.graphs and device.type == "cuda":
+        module.step_by(None, functools.partial(Graphs, constants=module.constants, must=machine.cuda_graph is True))
     if batches is None:
         batches = _batches(module.model.vocabulary_size, int(config["seed"]), step, device)
     return Stepper(module, batches, step, device)
