@@ -59,13 +59,14 @@ class Fit(Task):
         forget_peak_memory(device)
         with settings(machine):
             can_halve = machine.micro_batch == AUTO and machine.count == len(cells) == 1
-            rows = 1
+            rows, self.micro_batch = 1, None
             while True:
                 try:
-                    built = [replace(build(cell), machine=machine) for cell in cells]
+                    built = [build(cell) for cell in cells]
+                    if self.micro_batch is not None:
+                        built[0].machine = replace(built[0].machine, micro_batch=self.micro_batch)
                     if can_halve and built[0].module.automatic_optimization:
-                        most = machine.micro_batch
-                        rows = most if isinstance(most, int) else rows_of(built[0].data.example_batch())
+                        rows = self.micro_batch or rows_of(built[0].data.example_batch())
                     return _fit(built, folder, report)
                 except (MemoryError, RuntimeError) as error:
                     if not _is_of_memory(error):
@@ -77,8 +78,7 @@ class Fit(Task):
                 gc.collect()
                 torch.cuda.empty_cache()
                 self.micro_batch = -(-rows // 2)
-                machine = replace(machine, micro_batch=self.micro_batch)
-                _log.warning("out of memory on %s: steps take micro-batches of %s rows", device, machine.micro_batch)
+                _log.warning("out of memory on %s: steps take micro-batches of %d rows", device, self.micro_batch)
             advice = "use a smaller data batch, a lower training.precision, or a machine with more memory"
             if len(cells) > 1:
                 advice = "lower machine.stack.most, so that fewer cells are trained together"

@@ -183,8 +183,11 @@ class PaperModule(L.LightningModule):
             UsageError: the module keeps something from step to step, or draws for rows that are not the batch's.
         """
         if tensors_of(carry):
-            what = f"{type(self).__name__} keeps tensors from step to step, which several devices cannot share"
-            raise UsageError(f"{what}: set machine.devices=1, or training.accumulate to a multiple of it")
+            what = (
+                f"{type(self).__name__} keeps tensors from step to step, so parts of a batch cannot be computed apart"
+            )
+            advice = "set machine.micro_batch=null, and machine.devices to 1 or a divisor of training.accumulate"
+            raise UsageError(f"{what}: {advice}")
         whole, found = self.random_tensors(batch), []
         for part in parts:
             own = map_tensors(lambda tensor: tensor[part], batch)  # noqa: B023
