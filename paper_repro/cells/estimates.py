@@ -10,7 +10,6 @@ import json
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 
 from paper_repro.base import configs, identity
 from paper_repro.base.configs import ROOMS, own_packages, without_seeds
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, cause, end_with_parent
 from paper_repro.base.files import CorruptFileError, read_with_digest, write_with_digest
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells import records
@@ -118,17 +117,39 @@ def rehearse(cells: Sequence[PlannedCell], runs: Path) -> Iterator[tuple[Planned
     for cell in cells:
         first.setdefault(shape(cell), cell)
     for cell in first.values():
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(1, mp_context=context) as pool:  # whose memory is the cell's
-            found = pool.submit(_rehearse, cell.config).result()
+        found = _rehearsed(cell.config)
         if found is not None:
             known = {**rehearsals(runs), _key(cell): found}
             write_with_digest(path, json.dumps({key: asdict(own) for key, own in known.items()}).encode())
         yield cell, found
 
 
-def _rehearse(config: Mapping[str, Any]) -> Rehearsal | None:
-    return task_of(config).rehearse(config)
+def _rehearsed(config: Mapping[str, Any]) -> Rehearsal | None:
+    """Rehearse a cell in a new process, whose memory is the cell's; it is killed with this one."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=_rehearse, args=(config, there))
+    process.start()
+    there.close()
+    try:
+        found: Rehearsal | UsageError | None = here.recv()
+    except EOFError:
+        process.join()
+        found = Rehearsal(trouble=f"its process ended, {cause(process.exitcode or 0)}")
+    finally:
+        process.kill()  # Lightning takes a termination for a wish
+        process.join()
+    if isinstance(found, UsageError):
+        raise found
+    return found
+
+
+def _rehearse(config: Mapping[str, Any], result: Any) -> None:
+    end_with_parent()
+    try:
+        result.send(task_of(config).rehearse(config))
+    except UsageError as error:
+        result.send(error)
 
 
 def rehearsals(runs: Path) -> dict[str, Rehearsal]:
