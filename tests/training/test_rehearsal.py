@@ -1,8 +1,11 @@
 """A rehearsal runs a cell's own step on made-up data, says what it took, and what cannot run."""
 
 import json
+import os
+import signal
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +13,7 @@ import torch
 from paper_repro.base.files import write_with_digest
 from paper_repro.cells import estimates
 from paper_repro.cells.planned import PlannedCell
-from paper_repro.cells.tasks import Rehearsal
+from paper_repro.cells.tasks import Rehearsal, Task
 from paper_repro.scripts import reproduce
 from paper_repro.tables import plan, spec
 from paper_repro.tests.training.doubles import Small
@@ -74,6 +77,17 @@ def test_hours_are_those_of_steps_and_evaluations(tmp_path):
     rehearsed = estimates.estimate([cell], [tmp_path], kept=tmp_path)[cell.id]
     assert known.cost is not None and rehearsed.cost is not None
     assert rehearsed.seconds == 654 and rehearsed.cost.memory_bytes == 123 != known.cost.memory_bytes
+
+
+class Killed(Task):
+    def rehearse(self, config: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_a_rehearsal_that_is_killed_is_said() -> None:
+    found = estimates._rehearsed({"task": {"_target_": f"{__name__}.Killed"}})
+    assert found is not None and "killed by signal 9" in found.trouble
 
 
 @pytest.mark.slow
