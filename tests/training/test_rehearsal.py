@@ -86,7 +86,7 @@ class Killed(Task):
 
 @pytest.mark.slow
 def test_a_rehearsal_that_is_killed_is_said() -> None:
-    found = estimates._rehearsed({"task": {"_target_": f"{__name__}.Killed"}})
+    found = estimates._rehearsed({"task": {"_target_": "paper_repro.tests.training.test_rehearsal.Killed"}})
     assert found is not None and "killed by signal 9" in found.trouble
 
 
