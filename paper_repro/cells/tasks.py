@@ -76,9 +76,9 @@ class Rehearsal:
     """What a few steps of a cell took on made-up data."""
 
     step_seconds: float = 0.0
-    """Of an optimiser step, the median."""
+    """The median over optimiser steps."""
     evaluation_seconds: float = 0.0
-    """Of a batch."""
+    """Seconds a batch."""
     memory_bytes: int = 0
     """The most at once: of the GPU that torch has allocated, else of the process."""
     checkpoint_bytes: int = 0

@@ -132,7 +132,8 @@ def _fit_one(built: BuiltCell, folder: Path, report: Report) -> list[Outcome]:
     outcome = _outcome(built, found.watch, 0, found.metrics, found.evaluations, folder)
     outcome.seconds, outcome.compiled = found.watch.seconds, found.compiled
     if built.machine.micro_batch != (built.cell.config.get("machine") or {}).get("micro_batch"):
-        outcome.note = f"{outcome.note} steps took micro-batches of {built.machine.micro_batch} rows for want of memory"
+        halved = f"steps took micro-batches of {built.machine.micro_batch} rows for want of memory"
+        outcome.note = "; ".join(filter(None, [outcome.note, halved]))
     return [outcome]
 
 

@@ -13,7 +13,7 @@ import torch
 
 from paper_repro.base.configs import instantiate
 from paper_repro.base.identity import MACHINE
-from paper_repro.cells.tasks import CHECKPOINTS, Cell, Rehearsal, StopRequestedError
+from paper_repro.cells.tasks import CHECKPOINTS, FINISHED, Cell, Rehearsal, StopRequestedError
 from paper_repro.datamodules.counter_based import Batch, CounterBasedDataModule
 from paper_repro.training.build import BuiltCell, build
 from paper_repro.training.fit import Fit
@@ -95,10 +95,10 @@ def rehearse(config: Mapping[str, Any]) -> Rehearsal:
         folder = Path(name)
         with contextlib.suppress(StopRequestedError):
             (outcome,) = task.run([cell], folder, clock)
-            if not clock.ends:
+            if outcome.status != FINISHED:
                 return Rehearsal(trouble=outcome.note)
         found = sum(path.stat().st_size for path in (folder / CHECKPOINTS).rglob("*") if path.is_file())
-    times = [after - before for before, after in itertools.pairwise(clock.ends)][WARM_UP - 1 :]
+    times = [after - before for before, after in itertools.pairwise(clock.ends)][-STEPS:]
     built = build(cell)
     device = built.machine.device
     trained = peak_memory_mib(device)

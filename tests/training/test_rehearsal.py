@@ -63,6 +63,18 @@ def test_a_batch_out_of_memory_is_halved_and_one_that_fits_nowhere_is_said(cell,
     assert "out of memory" in Fit().rehearse(config).trouble
 
 
+def test_a_loss_that_is_lost_after_some_steps_is_no_measurement(cell, monkeypatch):
+    calls, whole = [], Small.forward
+
+    def forward(self, x):
+        calls.append(x)
+        return whole(self, x) * (torch.nan if len(calls) > 2 else 1.0)
+
+    monkeypatch.setattr(Small, "forward", forward)
+    lost = Fit().rehearse(cell(steps=1000).config)
+    assert "not finite" in lost.trouble and not lost.step_seconds
+
+
 def test_hours_are_those_of_steps_and_evaluations(tmp_path):
     own = first_cell("ngpt/table6")
     config = json.loads(json.dumps(own.config))
