@@ -10,33 +10,28 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from filelock import FileLock, Timeout
-
 from paper_repro.base import configs
 from paper_repro.base.errors import RESULTS, UsageError
-from paper_repro.base.files import CorruptFileError, read_regular
+from paper_repro.base.files import CorruptFileError
 from paper_repro.cells import measurements, records
 from paper_repro.cells.records import SEAL, Record
-from paper_repro.tables import spec
 from paper_repro.tables.publish import counted
-from paper_repro.tables.spec import PAPERS, Artifact
+from paper_repro.tables.spec import PAPERS
 from paper_repro.tables.table import count_text
 
-MARKER, LOCK, WRITER = "report.json", ".lock", "scripts/report.py"
-MOST_BYTES = 20_000_000  # of a table, figure or list
+MARKER = "report.json"
 CELL = re.compile(r"[0-9a-f]{16}")
-FIGURES = ("figure.svg", "figure.csv", "figure_appendix.svg", "figure_appendix.csv")
-TABLES = ("table.csv", "table.md", "table.tex")
+FILES = ("table.md", "table.csv", "table.tex", "figure.svg", "figure.csv", "figure_appendix.svg", "figure_appendix.csv")
+SHOWN = ("artifact", "title", "source", "scale", "made_of", "headline", "claims", "cells")
+Table = Mapping[str, Any]
 
 
 class Result(NamedTuple):
-    """One published table with the files beside it; no artifact where its YAML file is absent or faulty."""
+    """One table with the files beside it; ``document`` is its table.json."""
 
-    path: Path
     id: str
     scale: str
-    document: Mapping[str, Any]
-    artifact: Artifact | None
+    document: Table
     files: Mapping[str, bytes]
 
     @property
@@ -79,7 +74,7 @@ def read(root: Path) -> Source:
     if not paths:
         advice = "make some with reproduce.py, or give a folder that has them with from=DIR"
         raise UsageError(f"{root}: no table below it (expected PAPER/ARTIFACT/SCALE/table.json); {advice}")
-    results = tuple(map(_result, paths))
+    results = tuple(_result(root, path) for path in paths)
     uses: dict[str, list[Use]] = {}
     for result in results:
         for cell, place in result.document["cells"].items():
@@ -88,56 +83,40 @@ def read(root: Path) -> Source:
     return Source(results, *_records(root), benches, uses)
 
 
-def _result(path: Path) -> Result:
-    name, scale = f"{path.parents[2].name}/{path.parents[1].name}", path.parent.name
-    word = scale.partition("+")[0]
+def _result(root: Path, path: Path) -> Result:
+    folder = path.parent
+    name, scale = folder.parent.relative_to(root).as_posix(), folder.name
     try:
-        document = json.loads(read_regular(path, MOST_BYTES))
-        if (document["artifact"], document["scale"]) != (name, word):
-            raise ValueError(f"it is the table of {document['artifact']} at scale {document['scale']}")
-        if wrong := next((key for key in ("rows", "claims", "notes") if not isinstance(document[key], list)), ""):
-            raise ValueError(f"'{wrong}' is no list")
-        if wrong := next((cell for cell, _ in document["cells"].items() if CELL.fullmatch(cell) is None), ""):
-            raise ValueError(f"{wrong[:80]!r} is no id of a cell (16 digits of base 16)")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise damaged(path, error) from error
-    files, artifact = dict[str, bytes](), None
-    for other in (*FIGURES, *TABLES):
-        with contextlib.suppress(FileNotFoundError, CorruptFileError):
-            files[other] = read_regular(path.with_name(other), MOST_BYTES)
-    with contextlib.suppress(UsageError):  # reproduce.py --list names it
-        found = spec.load(name)
-        artifact = found.at_scale(word) if word in found.scales else None
-    return Result(path, name, scale, document, artifact, files)
-
-
-def damaged(path: Path, error: Exception) -> UsageError:
-    """Return the error of a table.json that cannot be shown, with the command that mends it."""
-    root, name, scale = path.parents[3], f"{path.parents[2].name}/{path.parents[1].name}", path.parent.name
-    where = "" if root.resolve() == RESULTS.resolve() else f" runs={root}"
-    command = f"python scripts/reproduce.py {name} scale={scale} --render{where}"
-    return UsageError(f"{path}: damaged: {type(error).__name__}: {error}; render it again with '{command}'")
+        document = json.loads(path.read_bytes())
+        if absent := [key for key in SHOWN if key not in document]:
+            raise ValueError(f"it lacks '{absent[0]}'")
+        if wrong := [cell for cell in document["cells"] if CELL.fullmatch(cell) is None]:
+            raise ValueError(f"{wrong[0][:80]!r} is no id of a cell (16 digits of base 16)")
+        files = {one: (folder / one).read_bytes() for one in FILES if one == FILES[0] or (folder / one).is_file()}
+    except (OSError, ValueError, TypeError) as error:
+        command = f"python scripts/reproduce.py {name} scale={scale} --render"
+        where = "" if root.resolve() == RESULTS.resolve() else f" runs={root}"
+        raise UsageError(f"{path}: damaged: {error}; render it again with '{command}{where}'") from error
+    return Result(name, scale, document, files)
 
 
 def _records(root: Path) -> tuple[dict[str, Kept], dict[str, str]]:
     found, broken = {}, {}
-    for folder in sorted(one for one in (root / "cells").glob("*") if CELL.fullmatch(one.name)):
-        path = folder / "record.json"
+    for path in sorted(root.glob("cells/*/record.json")):
+        cell = path.parent.name
         try:
             record = records.read(path)
-            if record.cell != folder.name:
+            if record.cell != cell or CELL.fullmatch(cell) is None:
                 raise CorruptFileError(f"it is the record of cell {record.cell}")
-        except FileNotFoundError:
-            continue
         except CorruptFileError as error:
-            broken[folder.name] = str(error).replace(f"{root}/", "")
+            broken[cell] = str(error).replace(f"{root}/", "")
             continue
         beside, record = {}, measurements.whole(root, record)
         for name in sorted(record.attachments):
             with contextlib.suppress(CorruptFileError):
                 if (content := records.attachment(root, record, name)) is not None:
                     beside[name] = content
-        found[folder.name] = Kept(record, json.loads(path.read_bytes())[SEAL], beside)
+        found[cell] = Kept(record, json.loads(path.read_bytes())[SEAL], beside)
     return found, broken
 
 
@@ -165,54 +144,25 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
 
     The list names old and new files while they are written, so a build that was stopped can be repeated.
     """
+    marker = folder / MARKER
     try:
-        listed(folder)
+        old = json.loads(marker.read_bytes()) if marker.is_file() else []
+        if not old and folder.exists() and any(folder.iterdir()):
+            raise UsageError(f"{folder}: holds files and no {MARKER} of ours; give a new or empty folder with to=DIR")
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / LOCK, timeout=0):
-            every = {name: folder / name for name in sorted({*listed(folder), *files})}
-            inside = folder.resolve()
-            outside = {name for name, path in every.items() if not path.parent.resolve().is_relative_to(inside)}
-            if refused := sorted(outside & files.keys()):
-                raise UsageError(f"{folder}: {refused[0]!r} leads out of the report, perhaps by a link; remove that")
-            _list(folder, every)
-            for name in every.keys() - outside:
-                every[name].unlink(missing_ok=True)
-            for name, content in files.items():
-                every[name].parent.mkdir(parents=True, exist_ok=True)
-                every[name].write_bytes(content)
-            _list(folder, files)
-    except Timeout as error:
-        raise UsageError(f"{folder}: another process builds a report there; wait, or give to=DIR") from error
+        marker.write_text(json.dumps(sorted({*old, *files}), indent=0))
+        for name in {*old} - files.keys():
+            (folder / name).unlink(missing_ok=True)
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+        marker.write_text(json.dumps(sorted(files), indent=0))
     except OSError as error:
         raise UsageError(f"{error.filename or folder}: cannot be written ({error.strerror}); give to=DIR") from error
 
 
-def _list(folder: Path, names: Iterable[str]) -> None:
-    text = json.dumps({"written_by": WRITER, "files": sorted(names)}, indent=0) + "\n"
-    (folder / MARKER).write_text(text, encoding="utf-8")
-
-
-def listed(folder: Path) -> list[str]:
-    """Return the files of the site in a folder; raises UsageError where it is someone else's."""
-    if (folder.is_symlink() or folder.exists()) and not folder.is_dir():
-        raise UsageError(f"{folder}: something else than a folder lies there; give a folder with to=DIR")
-    inside = sorted(path.name for path in folder.iterdir() if path.name != LOCK) if folder.is_dir() else []
-    if not inside:
-        return []
-    try:
-        content: Any = json.loads(read_regular(folder / MARKER, MOST_BYTES))
-        if content["written_by"] != WRITER:
-            raise ValueError("written by another program")
-        names = [str(name) for name in content["files"]]
-        return [name for name in names if name and ".." not in Path(name).parts and not name.startswith("/")]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        held = f"{folder}: holds '{inside[0]}' and no {MARKER} of ours ({error}), so it is left alone"
-        raise UsageError(f"{held}; give a new or empty folder with to=DIR") from error
-
-
 LIST = PAPERS / "headlines.yaml"
 KEYS = ("claim", "name", "paper", "sentence", "replications")
-Table = Mapping[str, Any]
 
 
 class Headline(NamedTuple):

@@ -81,8 +81,9 @@ class Grid:
 
 
 def in_markdown(text: str) -> str:
-    """Return text as one line of Markdown without HTML."""
-    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", _line(text)).replace(BOLD[0], "**").replace(BOLD[1], "**")
+    """Return text as one line of Markdown without HTML, and without emphasis but ours."""
+    plain = re.sub(r"\*(?=\w)|(?<=\w)\*(?!\*)", r"\\*", re.sub(r"<(?=[A-Za-z/!?])", "&lt;", _line(text)))
+    return plain.replace(BOLD[0], "**").replace(BOLD[1], "**")
 
 
 def _line(text: str) -> str:
@@ -131,13 +132,13 @@ class Table:
 
         plan = self.view.plan
         parts = [prose(f"# {self.artifact.id}: {self.artifact.title}"), prose(self._lead())]
-        parts += [prose(f"**{self.headline}**")] if self.headline else []
+        parts += [prose(f"{BOLD[0]}{self.headline}{BOLD[1]}")] if self.headline else []
         if plan.altered:
-            parts.append(prose(f"**Altered by {' '.join(plan.altering)}: not compared with the paper.**"))
+            parts.append(prose(f"{BOLD[0]}Altered by {' '.join(plan.altering)}: not compared with the paper.{BOLD[1]}"))
         parts.append(self.grid().within(width))
         if same := self._same():
             parts.append(prose(f"The same in all rows: {same}."))
-        parts += [prose(f"**{total}**")] if (total := self.total()) else []
+        parts += [prose(f"{BOLD[0]}{total}{BOLD[1]}")] if (total := self.total()) else []
         if self.artifact.summary:
             parts.append(self.summary_grid().within(width))
         if self.artifact.sweeps:

@@ -10,11 +10,9 @@ from paper_repro.cells.records import Record
 BAD = "<script>alert(\"x\")</script> & <b onclick=alert(1)>'note'"
 ONE, TWO, ABSENT = "0" * 15 + "1", "0" * 15 + "2", "f" * 16
 MARKS = {"width": 100, "height": 100, "marks": [[50, 40, BAD, "5", "10"]]}
-SVG = """<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="100pt"
-  viewBox="0 0 100 100" onload="alert(2)">
-<metadata><description xmlns="http://purl.org/dc/elements/1.1/">MARKS</description></metadata>
-<script>alert(3)</script><style>body {display: none}</style><foreignObject><p>x</p></foreignObject>
-<image xlink:href="https://example.org/a.png"/><path d="M 0 0 L 100 0 L 100 100 L 0 100 z" style="fill: #ffffff"/>
+SVG = """<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" width="100pt" viewBox="0 0 100 100">
+<metadata><dc:description xmlns:dc="http://purl.org/dc/elements/1.1/">MARKS</dc:description></metadata>
+<style>body {display: none}</style><path d="M 0 0 L 100 0 L 100 100 L 0 100 z" style="fill: #ffffff"/>
 <path d="M 0 0 L 50 40" style="stroke: #222222; fill: none"/><path d="M 0 9 L 9 9" style="stroke: #123456"/>
 <text y="-3">&lt;script&gt;</text></svg>
 """
@@ -61,24 +59,14 @@ def claim(name: str = "a<b", p: float | None = 0.01, **changes: Any) -> dict[str
 
 def table() -> dict[str, Any]:
     """Return the content of a table.json of an artifact that no YAML file describes."""
-    numbers = {"paper_mean": 1.0, "paper_std": None, "own_std": 0.5, "own_seeds": 2, "verdict": "reduced scale"}
     return {
         "artifact": "own/one",
         "title": BAD,
         "source": BAD,
         "scale": "cpu",
         "made_of": BAD,
-        "comparable": False,
-        "seeds": [0, 1],
-        "overrides": [],
         "headline": f"A / B = 0.5 {BAD}",
-        "rows": [
-            {"model": BAD, "quantity": "loss", "own_mean": 1.5, "beaten": False, **numbers},
-            {"model": "absent", "quantity": "loss", "own_mean": 2.5, **numbers},
-        ],
-        "summary": {"gain<": {"paper": None, "ours": 1.25, "verdict": ""}},
         "claims": [claim()],
-        "notes": [BAD],
         "cells": {
             ONE: {"model": BAD, "seed": 0},
             TWO: {"model": BAD, "seed": 1},
@@ -92,6 +80,9 @@ def write(root: Path, **changes: Any) -> Path:
     folder = root / "own" / "one" / "cpu"
     folder.mkdir(parents=True)
     (folder / "table.json").write_text(json.dumps({**table(), **changes}))
+    (folder / "table.md").write_text(
+        f"# own/one: {BAD}\n\n{BAD}\n\n| model | loss |\n|---|---|\n| {BAD} | 1.5 ± 0.5 ‡ |\n"
+    )
     marks = json.dumps(MARKS).replace("&", "&amp;").replace("<", "&lt;")
     (folder / "figure.svg").write_text(SVG.replace("MARKS", marks))
     (folder / "figure.csv").write_text("model,step,loss\n<i>,5,10\nother,5,20\n")

@@ -1,4 +1,4 @@
-// Three things: filters of lists, the records behind a number, and the values of the marks of a figure.
+// Two things: filters of lists, and the values of the marks of a figure.
 "use strict";
 
 function filterEntries() {
@@ -49,49 +49,6 @@ function filterEntries() {
   apply();
 }
 
-function recordsBehindNumbers() {
-  let open = null;
-  const close = () => {
-    if (open) open.remove();
-    open = null;
-  };
-  document.addEventListener("click", (event) => {
-    const link = event.target.closest("a[data-line]");
-    if (open && !open.contains(event.target)) close();
-    if (!link) return;
-    const rows = [...document.querySelectorAll(`#records tr[data-line="${link.dataset.line}"]`)];
-    if (!rows.length) return;
-    event.preventDefault();
-    const heading = document.createElement("p");
-    heading.textContent = "The records behind this number";
-    const table = document.createElement("table");
-    for (const row of rows) {
-      const cells = [...row.querySelectorAll("td")];
-      const own = cells.find((cell) => cell.dataset.quantity === link.dataset.quantity);
-      const line = table.insertRow();
-      line.insertCell().textContent = `seed ${cells[0].textContent}`;
-      line.insertCell().append(...[...cells[1].childNodes].map((node) => node.cloneNode(true)));
-      line.insertCell().textContent = own ? own.textContent : "";
-    }
-    close();
-    open = document.createElement("div");
-    open.className = "behind";
-    open.setAttribute("role", "dialog");
-    open.setAttribute("aria-label", heading.textContent);
-    open.append(heading, table);
-    document.body.append(open);
-    const place = link.getBoundingClientRect();
-    const left = Math.min(place.left, document.documentElement.clientWidth - open.offsetWidth - 12);
-    open.style.left = `${Math.max(8, left) + scrollX}px`;
-    open.style.top = `${place.bottom + 6 + scrollY}px`;
-    const first = open.querySelector("a");
-    if (first) first.focus({ preventScroll: true });
-  });
-  document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") close();
-  });
-}
-
 function numbersBehindMarks() {
   const nearEnough = 18; // pixels
   for (const data of document.querySelectorAll("script.marks")) {
@@ -138,5 +95,4 @@ function numbersBehindMarks() {
 }
 
 filterEntries();
-recordsBehindNumbers();
 numbersBehindMarks();
