@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paper_repro.base.files import write_atomically
-from paper_repro.cells.planned import Key
 from paper_repro.tables import plots, stats
 from paper_repro.tables.axes import EXACT
-from paper_repro.tables.spec import Artifact, Sweep
+from paper_repro.tables.spec import Artifact
 from paper_repro.tables.table import csv_text, data_of, size_of
 from paper_repro.tables.view import View
 
@@ -33,8 +32,6 @@ else:  # matplotlib takes most of a second to import
     Axes = Canvas = Any
 
 Row = dict[str, Any]
-RATE_KEY = "optimizer.lr"
-SPAN = 2.0  # losses further apart than this ratio stand on a logarithmic axis
 DOTS_PER_INCH = 160
 LINE, CHARACTER, LEGEND_LINE = 0.12, 0.055, 0.19  # inches: heights of lines of text and legend, width of a character
 EVERYWHERE = ("%", "share", "parameters", "ratio", "pure number")
@@ -175,69 +172,6 @@ class Figure(ABC):
             write_atomically(folder / f"{self.stem}{ending}", content)
         other = self.appendix()
         return [folder / f"{self.stem}{ending}" for ending in contents] + (other.write(folder) if other else [])
-
-
-class SweepFigure(Figure):
-    """Loss over the settings of each sweep: every run as a dot, a line through the means of each model."""
-
-    marks = "Faint dots: seeds; marks and lines: means over seeds."
-
-    def __init__(self, view: View, headline: str = "") -> None:
-        super().__init__(view, headline)
-        self.metric = self.artifact.sweeps[0].metric
-        count = len(self._panels())
-        self.size = (5.0, 3.6) if count == 1 else (4.0 * min(count, 4), 3.4 * math.ceil(count / 4))
-
-    def _panels(self) -> list[tuple[int, str]]:
-        """Return the sweeps' numbers, each with the label of its place."""
-        found: dict[tuple[int, str], None] = {}
-        for number, sweep in enumerate(self.artifact.sweeps):
-            found |= {(number, self._place(sweep, key)): None for key in self.view.points if sweep.holds(dict(key))}
-        return list(found)
-
-    def _place(self, sweep: Sweep, key: Key) -> str:
-        axes, keys = self.artifact.axes, [dict(other) for other in self.view.points]
-        several = [axis for axis in sweep.over if axis != "model" and len({other[axis] for other in keys}) > 1]
-        return ", ".join(f"{axes[a].title.lower()} {axes[a].values[value].label}" for a, value in key if a in several)
-
-    def rows(self) -> list[Row]:
-        found: list[Row] = []
-        for number, panel in self._panels():
-            sweep = self.artifact.sweeps[number]
-            for key in self.view.points:
-                place = dict(key)
-                if not sweep.holds(place) or self._place(sweep, key) != panel:
-                    continue
-                losses = self.view.samples(sweep.metric, place)
-                setting = self.view.counted(sweep.by, place) if losses else None
-                head: Row = {"sweep": f"{sweep.by} {panel}".strip(), "model": place["model"], "setting": setting}
-                found += [{**head, "seed": seed, sweep.metric: round(loss, 8)} for seed, loss in sorted(losses.items())]
-        return found
-
-    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
-        sweeps = self._panels()
-        across = min(len(sweeps), 4)
-        panels = canvas.subplots(math.ceil(len(sweeps) / across), across, squeeze=False).flatten()
-        for axes in panels[len(sweeps) :]:
-            axes.set_axis_off()
-        for axes, (number, panel) in zip(panels, sweeps, strict=False):
-            sweep = self.artifact.sweeps[number]
-            own = [row for row in rows if row["sweep"] == f"{sweep.by} {panel}".strip()]
-            for model, value in self.artifact.axes["model"].values.items():
-                points = [(row["setting"], row[sweep.metric]) for row in own if row["model"] == model]
-                plots.seeds_and_mean(axes, points, plots.model(self.artifact.id, model), value.label)
-            column = self.artifact.columns[sweep.by]
-            name = "initial learning rate" if column.source == RATE_KEY else column.title[0].lower() + column.title[1:]
-            axes.set(xscale="log", xlabel=name, title=panel)
-            plots.ticks_at(axes, (row["setting"] for row in own))
-            losses = [row[sweep.metric] for row in own]
-            if losses and max(losses) > SPAN * min(losses) > 0:
-                axes.set_yscale("log")
-                plots.log_ticks(axes.yaxis)
-                axes.yaxis.set_major_formatter("{x:g}")
-        spec = self.artifact.metrics[self.artifact.sweeps[0].metric]
-        for axes in panels[::across]:
-            axes.set_ylabel(f"{spec.title} ({spec.unit})")
 
 
 def figure_of(view: View, headline: str = "") -> Figure | None:

@@ -204,30 +204,6 @@ class DataNeed:
 
 
 @dataclass(frozen=True)
-class Sweep:
-    """A grid of settings; the table says whether the best one lies inside."""
-
-    metric: str
-    """A loss."""
-    axis: str
-    by: str
-    """The column whose numbers order the values of the axis."""
-    over: list[str] = field(default_factory=list)
-    """Axes that have a sweep for each value."""
-    at: dict[str, str] = field(default_factory=dict)
-    only: dict[str, list[str]] = field(default_factory=dict)
-
-    def problems(self, artifact: "Artifact") -> Iterator[str]:
-        yield from unknown("axis", (self.axis, *self.over, *self.at, *self.only), artifact.axes)
-        yield from unknown("metric", [self.metric], artifact.metrics)
-        yield from unknown("column", [self.by], artifact.columns)
-
-    def holds(self, place: Mapping[str, str]) -> bool:
-        wanted = {**self.only, **{axis: [value] for axis, value in self.at.items()}}
-        return all(place[axis] in values for axis, values in wanted.items())
-
-
-@dataclass(frozen=True)
 class Artifact:
     """The typed content of ``papers/<paper>/<name>.yaml``."""
 
@@ -248,7 +224,6 @@ class Artifact:
     claims: list[Claim] = field(default_factory=list)
     baselines: dict[str, Baseline] = field(default_factory=dict)
     """Trivial baselines on the same data, by name; every artifact that trains has one."""
-    sweeps: list[Sweep] = field(default_factory=list)
     smallest: Smallest | None = None
     """The smallest effect that matters to each claim that names none of its own."""
     notes: list[str] = field(default_factory=list)
@@ -602,8 +577,6 @@ def _problems_of_parts(artifact: Artifact) -> Problems:
     for name, baseline in artifact.baselines.items():
         found = baseline.problems(artifact.axes, artifact.metrics, list(artifact.scales))
         yield from _at((f"baseline '{name}': {problem}" for problem in found), "baselines", name)
-    for place, sweep in enumerate(artifact.sweeps):
-        yield from _at(sweep.problems(artifact), "sweeps", place)
     ids = [claim.id for claim in artifact.claims]
     for place, claim in enumerate(artifact.claims):
         yield from _at(claim.problems(artifact), "claims", place)

@@ -141,8 +141,6 @@ class Table:
         parts += [prose(f"{BOLD[0]}{total}{BOLD[1]}")] if (total := self.total()) else []
         if self.artifact.summary:
             parts.append(self.summary_grid().within(width))
-        if self.artifact.sweeps:
-            parts.append(self.sweep_grid().within(width))
         if self.judgements:
             parts += ["## Claims", self.claims_grid().within(width)]
         notes = "\n".join(prose(f"* {note}", "  ") for note in self.notes())
@@ -321,32 +319,6 @@ class Table:
         if within(value, Number(item.published), item.tolerance, text):
             return FITTED if item.fitted or self.artifact.fitted else REPRODUCED
         return f"{OFF} {value - item.published:+.{item.digits}f}{item.unit.replace('%', 'points')}"
-
-    def sweep_grid(self) -> Grid:
-        """Return where each sweep is lowest by the mean over seeds, and whether that lies inside its grid."""
-        rows = []
-        for sweep in self.artifact.sweeps:
-            groups: dict[Key, list[tuple[float, float]]] = {}
-            for key in self.view.points:
-                found = self.view.samples(sweep.metric, dict(key)) if sweep.holds(dict(key)) else {}
-                setting = self.view.counted(sweep.by, dict(key)) if found else None
-                if setting is not None:
-                    place = tuple((axis, value) for axis, value in key if axis != sweep.axis)
-                    loss = stats.mean(list(found.values()))
-                    groups.setdefault(place, []).append((loss, setting))
-            for place, members in groups.items():
-                settings, (loss, best) = sorted(setting for _, setting in members), min(members)
-                inside = (
-                    "yes"
-                    if settings[0] < best < settings[-1]
-                    else f"no: the {'lowest' if best == settings[0] else 'highest'}"
-                )
-                grid = ", ".join(f"{setting:g}" for setting in settings)
-                metric = self.artifact.metrics[sweep.metric]
-                title = self.artifact.columns[sweep.by].title
-                label = baselines.label(self.artifact, place)
-                rows.append([label, title, grid, f"{best:g}", metric.text(loss / metric.factor), inside])
-        return Grid(["Sweep", "setting", "grid", "best", "its loss", "inside the grid"], rows)
 
     @cached_property
     def judgements(self) -> list[Judgement]:

@@ -135,39 +135,6 @@ def test_a_far_baseline_is_a_number_at_the_edge_and_flattens_nothing(scale: str,
     assert (len(axes.lines) > 1) == (away < 1.0) and axes.texts[0].get_text().endswith("above") == (away > 1.0)
 
 
-SWEEPS = """
-sweeps: [{metric: error, axis: task, by: layers, over: [model]}]
-figure: paper_repro.tables.figure.SweepFigure
-"""
-
-
-def test_a_sweep_is_drawn_and_the_table_says_where_it_is_lowest(tmp_path: Path) -> None:
-    text = synthetic.ARTIFACT + SWEEPS
-    middle = "\n      middle:\n        label: Middle\n        overrides: {trunk.layers: 3}\n      hard:"
-    text = text.replace("\n      hard:", middle).replace(
-        "    - at: {task: hard, model: old}",
-        "    - {at: {task: middle}, error: [0.5, 0.1]}\n    - at: {task: hard, model: old}",
-    )
-    made = synthetic.plan(tmp_path, text)
-    errors = {"old": [0.5, 0.2, 0.7], "new": [0.3, 0.5, 0.4]}  # of 1, 2 and 3 layers
-
-    def outcome(cell: Any) -> Any:
-        error = errors[dict(cell.key)["model"]][cell.config["trunk"]["layers"] - 1]
-        return synthetic.finished(error=error * (1 + 0.01 * cell.seed))
-
-    synthetic.fill(tmp_path / "runs", made, outcome)
-    table, written = publish.render(made, tmp_path / "runs", None)
-    assert [row[2:] for row in table.sweep_grid().rows] == [
-        ["1, 2, 3", "2", "0.20", "yes"],
-        ["1, 2, 3", "1", "0.30", "no: the lowest"],
-    ]
-    rows = list(csv.DictReader(next(path for path in written if path.name == "figure.csv").open()))
-    own = [(row["model"], float(row["setting"]), int(row["seed"])) for row in rows if row["model"]]
-    assert sorted(own) == [
-        (model, setting, seed) for model in ("new", "old") for setting in (1, 2, 3) for seed in range(3)
-    ]
-
-
 COMPANION = """
 from paper_repro.tables import figure, table
 

@@ -241,10 +241,10 @@ def test_a_kind_of_table_or_figure_that_is_not_there_is_named(tmp_path: Path) ->
         plan = synthetic.plan(tmp_path, f"{ARTIFACT}{line}\n")
         return message_of(lambda: make(view.build(plan, tmp_path, None)))
 
-    sweep = "paper_repro.tables.figure.SweepFigure"
-    assert "did you mean 'SweepFigure'" in message(f"figure: {sweep[:-1]}", figure_of)
+    plain = "paper_repro.tables.figure.Figure"
+    assert "did you mean 'Figure'" in message(f"figure: {plain[:-1]}", figure_of)
     assert "is not below paper_repro.papers" in message("figure: os.system", figure_of)
-    assert "is no Table" in message(f"table: {sweep}", table.table_of)
+    assert "is no Table" in message(f"table: {plain}", table.table_of)
     assert "there is no module paper_repro.papers.nowhere" in message(
         "table: paper_repro.papers.nowhere.X", table.table_of
     )
