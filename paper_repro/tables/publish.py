@@ -1,12 +1,12 @@
 """From records to files and lists: rendering, publishing, the list of artifacts, plans and cells."""
 
 import json
+import math
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tabulate import tabulate
 
@@ -60,14 +60,6 @@ def render(plan: Plan, runs: Path, reference: Path | None) -> tuple[Table, list[
         raise UsageError(
             f"{error.filename or folder}: cannot write there ({error.strerror}); every record is whole: free some "
             "space, or say runs=DIR for another folder, and use --render"
-        ) from error
-    except UsageError:
-        raise
-    except Exception as error:
-        if (place := spec.fault_in([str(module.__file__) for module in plan.artifact.modules], error)) is None:
-            raise
-        raise UsageError(
-            f"{place}: {type(error).__name__}: {error}; every record is whole: mend it and use --render"
         ) from error
     return table, written
 
@@ -469,17 +461,11 @@ def _place(artifact: Artifact, text: str) -> dict[str, str]:
     return found
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A published cell and the artifact that shows it."""
 
     artifact: Artifact
     cell: PlannedCell
-
-    @property
-    def kind(self) -> tuple[str, frozenset[str]]:
-        classes = (str(value) for key, value in leaves(self.cell.config.get("model")) if key.endswith(TARGET))
-        return self.artifact.experiment, frozenset(classes)
 
     @property
     def place(self) -> str:
@@ -487,7 +473,7 @@ class Candidate:
 
 
 def choose(names: Sequence[str], scale: str | None, published: Published) -> list[Candidate]:
-    """Choose the published cells to verify: of each kind the one that took the least time.
+    """Choose the published cells to verify: of each experiment and class of models the one that took the least time.
 
     Args:
         names: the artifacts, each of which shows all its kinds; none for every kind that was published, once.
@@ -499,16 +485,17 @@ def choose(names: Sequence[str], scale: str | None, published: Published) -> lis
         artifact = spec.load(name)
         words = artifact.scales if scale is None else [artifact.scale(scale)[0]]
         done = [word for word in words if (published.root / name / word / "table.json").is_file()]
-        found = [Candidate(artifact, cell) for word in done for cell in plans.make(artifact, word).cells]
+        found = [cell for word in done for cell in plans.make(artifact, word).cells]
         if names and not found:
             at = f" at scale {scale}" if scale else ""
             raise UsageError(f"{name}: {published.root} has no results{at}; --list shows which scales are published")
-        for one in found:
-            record = published.find(one.cell)
-            seconds = float("inf") if record is None else record.seconds
-            kind = (name if names else "", *one.kind)
+        for cell in found:
+            record = published.find(cell)
+            classes = [str(value) for key, value in leaves(cell.config.get("model")) if key.endswith(TARGET)]
+            kind = (name if names else "", artifact.experiment, *sorted({*classes}))
+            seconds = math.inf if record is None else record.seconds
             if kind not in best or seconds < best[kind][0]:
-                best[kind] = seconds, one
+                best[kind] = seconds, Candidate(artifact, cell)
     return [one for _, one in best.values()]
 
 

@@ -11,7 +11,6 @@ import importlib
 import importlib.util
 import math
 import os
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
@@ -604,24 +603,8 @@ def _module(name: str, path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except UsageError:
-        raise
-    except Exception as error:
-        said = error.msg if isinstance(error, SyntaxError) else str(error)
-        fault = f"{type(error).__name__}: {said}" if said else type(error).__name__
-        place = fault_in([str(path)], error) or str(path)
-        if isinstance(error, SyntaxError) and error.filename:
-            place = f"{error.filename}:{error.lineno}"
-        raise UsageError(f"{place}: it cannot be imported, {fault}: mend it") from error
+    spec.loader.exec_module(module)
     return module
-
-
-def fault_in(files: Sequence[str], error: Exception) -> str | None:
-    """Return the file and the line of one of the files that led to an error; None where none did."""
-    frames = reversed(traceback.extract_tb(error.__traceback__))
-    return next((f"{frame.filename}:{frame.lineno}" for frame in frames if frame.filename in files), None)
 
 
 def named(name: str, where: str) -> Any:
