@@ -181,7 +181,7 @@ def shipped() -> dict[str, dict[str, Any]]:
 def drawing(files: Mapping[str, bytes], stem: str, label: str) -> Drawing:
     """Return a figure in colours that pages change, without matplotlib's metadata and style."""
     whole = files[f"{stem}.svg"].decode()
-    marks = re.search(r"<dc:description>(.*?)</dc:description>", whole, re.DOTALL)
+    marks = re.search(r"<dc:description[^>]*>(.*?)</dc:description>", whole, re.DOTALL)
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", whole[whole.index("<svg") :], flags=re.DOTALL)
     svg = re.sub("#[0-9a-fA-F]{6}", lambda one: VARIABLES.get(one[0].lower(), one[0]), svg)
     head, _, body = svg.partition(">")
