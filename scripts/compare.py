@@ -1,9 +1,7 @@
 """Compare two runs: which keys of their configs differ, their metrics side by side, where their curves end.
 
     compare.py 95071d22 runs/cells/b8497c8947d73191       two cells: ids, the beginnings of ids, or folders
-    compare.py results/cem/table3/cpu runs/cem/table3/cpu+1a2b3c
-                                                          two folders of tables, cell by cell at the same place and seed
-    compare.py results runs cem/table3 scale=cpu          what two runs folders hold of one artifact
+    compare.py results runs cem/table3 scale=cpu          an artifact in two runs folders: means over seeds
 
 Ids are looked up in runs=DIR (default: $PAPER_REPRO_RUNS, else runs/) and among the committed results.  Nothing is run.
 Exit codes: 0, or 2 for wrong usage.
@@ -15,38 +13,20 @@ from pathlib import Path
 if __name__ == "__main__":  # before imports that another Python lacks
     runpy.run_path(str(Path(__file__).with_name("environment.py")), {"SCRIPT": __file__}, "__main__")
 
-import json
-import math
-import re
-import statistics
 import sys
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tabulate import tabulate
+import pandas
 
 from paper_repro.base import identity
 from paper_repro.base.configs import leaves
 from paper_repro.base.errors import RESULTS, UsageError, parse, run_main
 from paper_repro.cells.records import Record
-from paper_repro.tables import plan as plans
-from paper_repro.tables import spec, view
-from paper_repro.tables.plan import Plan
-from paper_repro.tables.view import placed, with_seeds_of_table
+from paper_repro.tables.view import find_record, frame
 
-ABSENT = "-"
-TABLE = "table.json"
-NO_RUNS_FOLDER = "no runs folder, which has the records of cells in cells/ (runs/, or what runs=DIR named)"
-ID = re.compile("[0-9a-f]{4,16}")
-"""An id, or how one begins, which a folder may be called, too."""
 FIELDS = ("status", "seed", "parameters", "multiply_adds", "seconds", "peak_memory_mib")
-COMPARED = ("difference", "ratio")
-Row = list[Any]
-Folder = tuple[Path, Plan]
-"""A runs folder, and an artifact whose cells lie in it."""
-Side = dict[tuple[tuple[str, Any], ...], dict[int, Record]]
-"""The records of a folder, by place and seed."""
+PLACE_ENDS = ("seed", "value", "unit", "status", "cell", "num_parameters", "seconds", "device", "commit")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -55,126 +35,67 @@ def main(arguments: Sequence[str]) -> int:
         print(__doc__)
         return 0 if arguments else 2
     if words.overrides:
-        raise UsageError(f"{words.overrides[0]}: nothing is run here; altered runs are compared by their folders")
+        raise UsageError(f"{words.overrides[0]}: nothing is run here; altered runs are compared cell by cell")
     if len(words.names) not in (2, 3):
-        raise UsageError(f"{len(words.names)} names: give two runs, and for two runs folders the artifact")
-    names, artifact = words.names[:2], next(iter(words.names[2:]), None)
-    folders = [found for name in names if (found := _folder(name, artifact, words.settings.get("scale"))) is not None]
-    if len(folders) == 1:
-        raise UsageError(f"{' and '.join(names)}: one is a cell, the other a folder of many; give two of a kind")
-    if folders:
-        print(_of_folders(names, folders))
+        raise UsageError(f"{len(words.names)} names: give two cells, or two runs folders and the artifact")
+    first, second, *artifact = words.names
+    if artifact:
+        print(_of_folders((first, second), artifact[0], words.settings.get("scale", "cpu")))
+    elif folder := next((name for name in (first, second) if (Path(name) / "cells").is_dir()), None):
+        raise UsageError(f"{folder}: a runs folder; say which artifact of both, for example cem/table3 scale=cpu")
     else:
-        print(_of_cells([view.find_record(name, [words.runs, RESULTS])[1] for name in names]))
+        print(_of_cells([find_record(name, [words.runs, RESULTS])[1] for name in (first, second)]))
     return 0
 
 
-def _folder(word: str, artifact: str | None, scale: str | None) -> Folder | None:
-    """Return the folder of tables or of runs that a word names; None where it may be a cell."""
-    path = Path(word).expanduser()
-    if (path / TABLE).is_file():
-        try:
-            table = json.loads((path / TABLE).read_text(encoding="utf-8"))
-            name, own, overrides = table["artifact"], table["scale"], table["overrides"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UsageError(f"{path / TABLE}: not the table of an artifact ({error}); render it again") from error
-        if artifact is not None or scale is not None:
-            raise UsageError(f"{word}: it says itself that it is {name} at scale {own}; give the two folders alone")
-        root = path.resolve().parents[2]
-        return root, with_seeds_of_table(plans.make(spec.load(name), own, None, overrides), root)
-    if (path / "cells").is_dir():
-        if artifact is None:
-            raise UsageError(f"{word}: a runs folder; say which artifact of it, for example cem/table3 scale=cpu")
-        return path, with_seeds_of_table(plans.make(spec.load(artifact), scale or "cpu"), path)
-    if artifact is not None:
-        raise UsageError(f"{word}: {NO_RUNS_FOLDER}; {artifact} goes with two runs folders, not with cells")
-    if path.is_dir() and not (path / "record.json").is_file() and not ID.fullmatch(word):
-        raise UsageError(
-            f"{word}: no record.json in it, so no cell's folder, no {TABLE}, so none of tables, and "
-            f"{NO_RUNS_FOLDER}; give two of one kind"
-        )
-    return None
-
-
 def _of_cells(records: Sequence[Record]) -> str:
-    first, second = records
-    names = [first.cell, second.cell] if first.cell != second.cell else [f"{first.cell} A", f"{second.cell} B"]
-    about = [[name, *(_text(getattr(one, name)) for one in records)] for name in FIELDS]
-    about += [[name, *(_text(one.provenance.get(name)) for one in records)] for name in ("commit", "device")]
-    about.append(["torch", *(_text((one.provenance.get("versions") or {}).get("torch")) for one in records)])
-    rows = [_numbers(name, *(one.metrics.get(name) for one in records)) for name in {**first.metrics, **second.metrics}]
-    curves = []
-    for name in {**first.curves, **second.curves}:
-        own = [one.curves.get(name) or {} for one in records]
-        steps = [f"{curve['step'][-1]:g}" if curve.get("step") else ABSENT for curve in own]
-        _, *values = _numbers(name, *(curve["value"][-1] if curve.get("step") else None for curve in own))
-        curves.append([name, " and ".join(dict.fromkeys(steps)), *values])
-    parts = [_table(["", *names], about), _differing([(first, second)], names)]
-    parts.append(_table(["metric", *names, *COMPARED], rows) if rows else "metrics: none")
-    parts.append(_table(["curve", "last step", *names, *COMPARED], curves) if curves else "curves: none")
-    return "\n\n".join(parts)
+    names = [f"{record.cell} {side}" for record, side in zip(records, "AB", strict=True)]
+    names = [record.cell for record in records] if records[0].cell != records[1].cell else names
+
+    def side_by_side(values: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
+        return pandas.DataFrame(dict(zip(names, map(pandas.Series, values), strict=True)), dtype=object)
+
+    about = [
+        {name: getattr(one, name) for name in FIELDS} | {key: one.provenance.get(key) for key in ("commit", "device")}
+        for one in records
+    ]
+    configs = [{key: str(value) for key, value in leaves(identity.today(one.config))} for one in records]
+    config = side_by_side(configs).fillna("-")
+    differing = config[config[names[0]] != config[names[1]]]
+    metrics = side_by_side([one.metrics for one in records])
+    ends = [{f"{name}, last": own["value"][-1] for name, own in one.curves.items() if own["value"]} for one in records]
+    parts = [side_by_side(about), differing, _compared(metrics), _compared(side_by_side(ends))]
+    titles = ["cell", "config key", "metric", "curve"]
+    return "\n\n".join(_text(part, title) for part, title in zip(parts, titles, strict=True))
 
 
-def _of_folders(words: Sequence[str], folders: Sequence[Folder]) -> str:
-    first, second = (plan.artifact for _, plan in folders)
-    if first.id != second.id:
-        raise UsageError(f"{first.id} and {second.id}: two artifacts have no cells to pair")
-    sides: list[Side] = []
-    for word, (root, plan) in zip(words, folders, strict=True):
-        side: Side = {}
-        for one in placed(plan, root):
-            side.setdefault(tuple(one.place.items()), {})[one.record.seed] = one.record
-        if not side:
-            raise UsageError(f"{word}: no record of {first.id} in it; run reproduce.py with runs={word}")
-        sides.append(side)
-    rows, pairs = [], []
-    for place in {**sides[0], **sides[1]}:
-        left, right = (side.get(place, {}) for side in sides)
-        pairs += [(record, right[seed]) for seed, record in left.items() if seed in right]
-        for name in (name for name, metric in first.metrics.items() if metric.measured):
-            values = [[one.metrics[name] for one in own.values() if name in one.metrics] for own in (left, right)]
-            if any(values):
-                means = [statistics.fmean(found) if found else None for found in values]
-                seeds = " and ".join(str(len(found)) for found in values)
-                rows.append([*(value for _, value in place), *_numbers(name, *means), seeds])
-    header = [*first.axes, "metric", "A", "B", *COMPARED, "seeds"]
-    return "\n\n".join([f"A: {words[0]}\nB: {words[1]}", _differing(pairs, ("A", "B")), _table(header, rows)])
+def _of_folders(roots: tuple[str, str], artifact: str, scale: str) -> str:
+    sides = []
+    for root in roots:
+        found = frame(artifact, scale=scale, runs=root)
+        if found.empty:
+            raise UsageError(f"{root}: no record of {artifact} in it; run reproduce.py with runs={root}")
+        place = [name for name in found.columns if name not in PLACE_ENDS]
+        sides.append(found.groupby(place, sort=False)["value"].agg(["mean", "count"]))
+    both = pandas.concat(sides, axis=1, keys=["A", "B"])
+    means = _compared(both.xs("mean", axis=1, level=1))
+    counts = both.xs("count", axis=1, level=1).fillna(0).astype(int).astype(str)
+    table = means.assign(seeds=counts["A"] + " and " + counts["B"]).reset_index(["artifact", "scale"], drop=True)
+    return f"A: {roots[0]}\nB: {roots[1]}\n\n{_text(table.reset_index())}"
 
 
-def _differing(pairs: Sequence[tuple[Record, Record]], names: Sequence[str]) -> str:
-    """Return a table of the config keys that differ within pairs, each pair of values once, with how often it is so."""
-    found = Counter[tuple[str, str, str]]()
-    for pair in pairs:
-        left, right = (dict(leaves(identity.today(record.config))) for record in pair)
-        for key in {**left, **right}:
-            values = _text(left.get(key)), _text(right.get(key))
-            if values[0] != values[1]:
-                found[key, *values] += 1
-    if not pairs:
-        return "no cell of the one is at the place and seed of one of the other"
-    if not found:
-        return "configs: the same" if len(pairs) == 1 else f"configs: the same in all {len(pairs)} pairs of cells"
-    header = ["config key", *names, f"pairs of {len(pairs)}"][: 3 + (len(pairs) > 1)]
-    return _table(header, [[*row, count][: len(header)] for row, count in found.items()])
+def _compared(table: pandas.DataFrame) -> pandas.DataFrame:
+    """Append the difference and the ratio of the second column to the first."""
+    first, second = (table.iloc[:, side].astype(float) for side in (0, 1))
+    return table.assign(difference=second - first, ratio=second / first)
 
 
-def _numbers(name: str, first: float | None, second: float | None) -> Row:
-    if first is None or second is None:
-        return [name, _text(first), _text(second), ABSENT, ABSENT]
-    ratio = f"{second / first:.4g}" if first else ABSENT
-    return [name, _text(first), _text(second), f"{second - first:+.4g}", ratio]
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return ABSENT
-    if isinstance(value, float) and math.isfinite(value):
-        return f"{value:.6g}"
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _table(header: Sequence[str], rows: Sequence[Row]) -> str:
-    return tabulate(rows, headers=list(header), tablefmt="github", disable_numparse=True)
+def _text(table: pandas.DataFrame, title: str = "") -> str:
+    if table.empty:
+        return f"{title}: none differ" if title == "config key" else f"{title}: none"
+    options: dict[str, Any] = {"floatfmt": ".6g", "missingval": "-", "tablefmt": "github"}
+    shown = table.astype(object).where(table.notna(), None)
+    return str(shown.rename_axis(title).to_markdown(index=bool(title), **options))
 
 
 if __name__ == "__main__":

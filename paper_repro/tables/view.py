@@ -364,7 +364,11 @@ def frame(*artifacts: str, scale: str = "cpu", runs: str | Path | None = None) -
         axes += plan.artifact.axes
         head = {"artifact": plan.artifact.id, "scale": plan.scale_name}
         units = {name: metric.unit for name, metric in plan.artifact.metrics.items() if metric.measured}
-        rows += [{**head, **one.place, **row} for one in placed(plan, root) for row in _rows(one.record, units)]
+        numbers = _numeric(plan.artifact)
+        for key, point in build(plan, root, None).points.items():
+            place = {axis: numbers.get(axis, {}).get(value, value) for axis, value in key}
+            own = [record for _, record in sorted(point.own.items())]
+            rows += [{**head, **place, **row} for record in own for row in _rows(record, units)]
     return pandas.DataFrame(rows, columns=["artifact", "scale", *dict.fromkeys(axes), *LAST])
 
 
@@ -386,14 +390,6 @@ def _rows(record: Record, units: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         }
 
 
-@dataclass(frozen=True)
-class Placed:
-    """A cell's record at its place in an artifact."""
-
-    place: dict[str, str | int | float]
-    record: Record
-
-
 def with_seeds_of_table(plan: Plan, root: Path) -> Plan:
     """Return the plan with the seeds of its table below ``root``, which may be others than the scale's."""
     with suppress(OSError, ValueError, KeyError, TypeError):  # no table, or a damaged one: those of the scale
@@ -403,17 +399,14 @@ def with_seeds_of_table(plan: Plan, root: Path) -> Plan:
     return plan
 
 
-def placed(plan: Plan, root: Path) -> list[Placed]:
-    """Return the records below ``root`` of an artifact's cells; places in numbers on axes whose values all are."""
-    numeric: dict[str, dict[str, int | float]] = {}
-    for axis, one in plan.artifact.axes.items():
-        found = {word: value.number for word, value in one.values.items() if value.number is not None}
-        numeric[axis] = found if len(found) == len(one.values) else {}
-    return [
-        Placed({axis: numeric[axis].get(value, value) for axis, value in point.key}, record)
-        for point in build(plan, root, None).points.values()
-        for _, record in sorted(point.own.items())
-    ]
+def _numeric(artifact: Artifact) -> dict[str, dict[str, int | float]]:
+    """Return the numbers of the values of each axis whose values all are numbers."""
+    found = {axis: {word: value.number for word, value in one.values.items()} for axis, one in artifact.axes.items()}
+    return {
+        axis: {word: number for word, number in own.items() if number is not None}
+        for axis, own in found.items()
+        if None not in own.values()
+    }
 
 
 def _tables(root: Path) -> Iterator[dict[str, Any]]:
