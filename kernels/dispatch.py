@@ -195,6 +195,12 @@ def _fits(pattern: list[str], shape: torch.Size, sizes: dict[str, Any]) -> bool:
     )
 
 
+def check_out(op: str, out: object, *given: Tensor) -> None:
+    """Raise ValueError if a result is to be written into ``out`` though a gradient may be asked for."""
+    if out is not None and derivative_order(*given) > 0:
+        raise ValueError(f"{op}: out has no gradient, and one is asked for: give no out, or use torch.no_grad()")
+
+
 def under_autocast(tensor: Tensor) -> bool:
     """Return whether autocast is active on the tensor's device."""
     device = tensor.device.type
