@@ -96,7 +96,7 @@ class Stackable(FirstOrder):
     def __init_subclass__(cls) -> None:
         def over_models(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> Any:
             size, pairs = info.batch_size, zip(arguments, in_dims, strict=True)
-            given = [_joined(size, *pair, int(place in cls.arguments_by_step)) for place, pair in enumerate(pairs)]
+            given = [joined(size, *pair, int(place in cls.arguments_by_step)) for place, pair in enumerate(pairs)]
             found = cls.apply(*given)
             dims = tuple(int(place in cls.results_by_step) for place in range(len(found)))
             parted = [one.unflatten(dim, (size, one.shape[dim] // size)) for one, dim in zip(found, dims, strict=True)]
@@ -106,8 +106,8 @@ class Stackable(FirstOrder):
         cls.vmap = staticmethod(over_models)  # type: ignore[method-assign]
 
 
-def _joined(size: int, value: Any, dim: int | None, at: int) -> Any:
-    """Return a tensor whose dimension ``at`` is the one of vmap, ``dim``, and the models."""
+def joined(size: int, value: Any, dim: int | None, at: int = 0) -> Any:
+    """Return a tensor whose dimension ``at`` is that of vmap, ``dim``, of this size, and its own; else the value."""
     if not isinstance(value, Tensor):
         return value
     if dim is None:

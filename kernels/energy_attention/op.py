@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import Shapes, Way, check_out, choose, closed_form_way, triton_way
+from paper_repro.kernels.dispatch import ANY_FLOATS, Shapes, Way, check_out, choose, closed_form_way, triton_way
 from paper_repro.models import common
 from paper_repro.models.common import wide
 
@@ -90,8 +90,6 @@ def _fused(
 
 WAYS: tuple[Way[Callable[..., tuple[Tensor, Tensor, Tensor]]], ...] = (
     triton_way(_fused, order=0, widest=WIDEST),
-    closed_form_way(
-        _closed_form, order=0, dtypes=None, one_dtype=False, transforms=False, autocast=True, auto_on=("cpu", "cuda")
-    ),
+    closed_form_way(_closed_form, order=0, **ANY_FLOATS, auto_on=("cpu", "cuda")),
     Way("reference", common.energy_attention),
 )

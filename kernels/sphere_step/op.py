@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, triton_way
+from paper_repro.kernels.dispatch import ANY_FLOATS, Shapes, Way, choose, closed_form_way, triton_way
 from paper_repro.kernels.first_order import FirstOrder, WithGradient
 from paper_repro.models import common
 from paper_repro.models.common import wide
@@ -112,15 +112,6 @@ def _definition(h: Tensor, f: Tensor, rate: Tensor) -> Tensor:
 
 WAYS: tuple[Way[Callable[..., Tensor]], ...] = (
     triton_way(_fused, widest=LONGEST_ROW),
-    closed_form_way(
-        _closed_form,
-        order=1,
-        dtypes=None,
-        one_dtype=False,
-        transforms=False,
-        autocast=True,
-        auto_on=("cpu",),
-        auto_order=1,
-    ),
+    closed_form_way(_closed_form, order=1, **ANY_FLOATS, auto_on=("cpu",), auto_order=1),
     Way("reference", _definition),
 )
