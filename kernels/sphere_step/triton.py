@@ -4,30 +4,19 @@ Programs stay and take every so many-th tile of rows: the rate is read once by e
 registers, then over programs in a fixed order.  Formulas: see ``op``.
 """
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from paper_repro.kernels.first_order import FirstOrder, WithGradient
-from paper_repro.kernels.triton import TYPES, processors
+from paper_repro.kernels.triton import TYPES, processors, warps_of
 from paper_repro.models.common import wide
 
-TILE, PER_THREAD = 1024, 8
-"""Entries of a tile of short rows; entries a thread holds of each operand: one 16-byte load of bfloat16."""
+TILE = 1024
+"""Entries of a tile of short rows."""
 WARPS_FORWARD, WARPS_BACKWARD = 64, 32
 """Warps per multiprocessor: what covers the latency of memory; the backward pass has twice the registers."""
-
-
-class Configuration(NamedTuple):
-    """How rows are laid on programs."""
-
-    rows: int  # in a tile
-    block: int  # columns of a tile: the next power of two of the row's length
-    warps: int
-    programs: int
 
 
 class SphereStepGradient(FirstOrder):
@@ -67,13 +56,13 @@ class SphereStep(WithGradient):
         return out, inverse
 
 
-def configuration(count: int, width: int, warps_per_processor: int, device: torch.device) -> Configuration:
-    """Choose the launch for ``count`` rows of ``width``."""
+def configuration(count: int, width: int, warps_per_processor: int, device: torch.device) -> tuple[int, int, int, int]:
+    """Choose for ``count`` rows of ``width`` the rows and columns of a tile, a program's warps, and the programs."""
     block = triton.next_power_of_2(width)
     rows = max(1, TILE // block)
-    warps = min(max(rows * block // PER_THREAD // 32, 1), 16)
+    warps = warps_of(rows * block)
     programs = processors(device) * max(1, warps_per_processor // warps)
-    return Configuration(rows, block, warps, min(triton.cdiv(count, rows), programs))
+    return rows, block, warps, min(triton.cdiv(count, rows), programs)
 
 
 @triton.jit
