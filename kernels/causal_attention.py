@@ -15,6 +15,7 @@ from torch.autograd import Function
 from torch.nn import functional
 
 from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, derivative_order, triton_way
+from paper_repro.kernels.first_order import joined
 from paper_repro.kernels.self_slot_attention import op as attention
 from paper_repro.models import common
 
@@ -99,13 +100,8 @@ class _Folded(Function):
         pass
 
     @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], query: Tensor, key: Tensor, value: Tensor, scale: float | None
-    ) -> tuple[Tensor, int]:
-        folded = [
-            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)  # (E, B, H, T, Y)
-            for tensor, dim in zip((query, key, value), in_dims, strict=False)
-        ]
-        query, key, value = (tensor.flatten(0, 1) for tensor in folded)  # (E B, H, T, Y)
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> tuple[Tensor, int]:
+        pairs = zip(given, in_dims, strict=True)
+        query, key, value, scale = (joined(info.batch_size, *pair) for pair in pairs)  # (E B, H, T, Y or Z) each
         out = _fused(query, key, value, scale, 0.0)  # (E B, H, T, Z)
         return out.unflatten(0, (info.batch_size, -1)), 0  # (E, B, H, T, Z)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from paper_repro.kernels.dispatch import Way, choose, closed_form_way
-from paper_repro.kernels.first_order import FirstOrder, WithGradient
+from paper_repro.kernels.first_order import Stackable, WithGradient
 from paper_repro.models.common import ACTIVATIONS, descend_mlp
 
 SMALL = 1 << 14
@@ -48,8 +48,10 @@ DERIVATIVES = {"silu": (_silu_response, _silu_slope), "gelu": (_gelu_response, _
 """For each activation: put a = act(z) into ``a`` (and what is needed later into ``s``); gamma * act'(z), in ``s``."""
 
 
-class DescentGradient(FirstOrder):
+class DescentGradient(Stackable):
     """The gradients of x (E, N, D), gamma (E, N, M), reading and (unless it is None) writing (E, M, D)."""
+
+    arguments_by_step = (5, 6)  # the states and z
 
     @staticmethod
     def forward(*given: Any) -> tuple[Tensor, ...]:
@@ -83,24 +85,15 @@ class DescentGradient(FirstOrder):
             dgamma.mul_(step_size)
         return (dx, dgamma, dreading) if tied else (dx, dgamma, dreading, dwriting)
 
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        per_step = (5, 6)
-        stacked = [
-            _stack(info.batch_size, value, dim, at=1 if index in per_step else 0)
-            for index, (value, dim) in enumerate(zip(arguments, in_dims, strict=True))
-        ]
-        found = DescentGradient.apply(*stacked)
-        return tuple(value.unflatten(0, (info.batch_size, -1)) for value in found), (0,) * len(found)
 
-
-class Descent(WithGradient):
+class Descent(Stackable, WithGradient):
     """x_S (E, N, D), and what the backward pass needs: x_1 ... x_{S-1} and z, each with S in front.
 
     ``writing`` is None when it is ``reading`` itself; the gradients of both uses then go to ``reading``.
     """
 
     gradient = DescentGradient
+    results_by_step = (1, 2)
 
     @staticmethod
     def forward(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -119,24 +112,6 @@ class Descent(WithGradient):
                 add_matmul(state, r.mul_(context), write, alpha=step_size, out=next_state)  # (N, D)
                 state = next_state  # noqa: PLW2901
         return out, states, z_all
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        stacked = [_stack(info.batch_size, value, dim) for value, dim in zip(arguments, in_dims, strict=True)]
-        out, *kept = Descent.apply(*stacked)
-        models = (info.batch_size, out.shape[0] // info.batch_size)
-        return (out.unflatten(0, models), *(value.unflatten(1, models) for value in kept)), (0, 1, 1)
-
-
-def _stack(batch_size: int, value: Any, dim: int | None, at: int = 0) -> Any:
-    """Join the dimension ``dim`` of vmap with the stack dimension, which lies at ``at``."""
-    if not isinstance(value, Tensor):
-        return value
-    if dim is None:
-        value = value.unsqueeze(at).expand(*value.shape[:at], batch_size, *value.shape[at:])
-    else:
-        value = value.movedim(dim, at)
-    return value.flatten(at, at + 1)
 
 
 def _layout(

@@ -32,6 +32,8 @@ Call = TypeVar("Call")
 ANY_ORDER = 1 << 30
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 EXACT = (torch.float32, torch.float64)
+ANY_FLOATS: dict[str, Any] = {"dtypes": None, "one_dtype": False, "autocast": True, "transforms": False}
+"""Of a closed form that casts by itself, also under autocast, and knows no torch.func."""
 
 _log = logging.getLogger(__name__)
 
@@ -193,6 +195,12 @@ def _fits(pattern: list[str], shape: torch.Size, sizes: dict[str, Any]) -> bool:
         (name.endswith("|1") and size == 1) or sizes.setdefault(name.removesuffix("|1"), size) == size
         for name, size in zip(pattern, shape, strict=True)
     )
+
+
+def check_out(op: str, out: object, *given: Tensor) -> None:
+    """Raise ValueError if a result is to be written into ``out`` though a gradient may be asked for."""
+    if out is not None and derivative_order(*given) > 0:
+        raise ValueError(f"{op}: out has no gradient, and one is asked for: give no out, or use torch.no_grad()")
 
 
 def under_autocast(tensor: Tensor) -> bool:

@@ -49,33 +49,72 @@ class SecondOrder(FirstOrder):
 
 
 class WithGradient(FirstOrder):
-    """A forward pass of tensors (or None), then options, to one result, or to (result, what is kept ...).
+    """A pass from tensors (or None), then options, to its results, then what is kept for the way back.
 
-    A subclass names its ``gradient``: that is applied to the result's gradient, the tensors, what was kept and the
-    options, and returns the gradients of the tensors, or of the first of them.
+    A subclass names its ``gradient``: that is applied to the gradients of the results, the tensors, the results if it
+    ``keeps_results``, what was kept, the options and, if it is ``selective``, which arguments need a gradient.  It
+    returns the gradients of the tensors, or of the first of them.
     """
 
     gradient: ClassVar[type[FirstOrder]]
+    num_results: ClassVar[int] = 1
+    keeps_results: ClassVar[bool] = False
+    selective: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            outputs = output if isinstance(output, tuple) else (output,)
+            kept = outputs[cls.num_results :]
+            tensors = [value for value in inputs if value is None or isinstance(value, Tensor)]
+            ctx.options = inputs[len(tensors) :]
+            ctx.mark_non_differentiable(*(value for value in kept if value is not None))
+            ctx.set_materialize_grads(False)
+            ctx.save_for_backward(*tensors, *(outputs if cls.keeps_results else kept))
+
         def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-            count = len(ctx.needs_input_grad)
-            if gradients[0] is None:
+            given, count = gradients[: cls.num_results], len(ctx.needs_input_grad)
+            if all(gradient is None for gradient in given):
                 return (None,) * count
-            found = cls.gradient.apply(gradients[0], *ctx.saved_tensors, *ctx.options)
+            needs = (ctx.needs_input_grad,) if cls.selective else ()
+            found = cls.gradient.apply(*given, *ctx.saved_tensors, *ctx.options, *needs)
             return *found, *(None for _ in range(count - len(found)))
 
         super().__init_subclass__()
+        cls.setup_context = staticmethod(setup_context)  # type: ignore[method-assign]
         cls.backward = staticmethod(backward)  # type: ignore[method-assign]
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        kept = output[1:] if isinstance(output, tuple) else ()
-        tensors = [value for value in inputs if value is None or isinstance(value, Tensor)]
-        ctx.options = inputs[len(tensors) :]
-        ctx.mark_non_differentiable(*(value for value in kept if value is not None))
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors, *kept)
+
+class Stackable(FirstOrder):
+    """An op on a stack of E models, dimension 0 of every tensor, with which the dimension of vmap is joined.
+
+    ``arguments_by_step`` and ``results_by_step`` are the places of those that have steps in front of the models.
+    """
+
+    arguments_by_step: ClassVar[tuple[int, ...]] = ()
+    results_by_step: ClassVar[tuple[int, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        def over_models(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> Any:
+            size, pairs = info.batch_size, zip(arguments, in_dims, strict=True)
+            given = [joined(size, *pair, int(place in cls.arguments_by_step)) for place, pair in enumerate(pairs)]
+            found = cls.apply(*given)
+            dims = tuple(int(place in cls.results_by_step) for place in range(len(found)))
+            parted = [one.unflatten(dim, (size, one.shape[dim] // size)) for one, dim in zip(found, dims, strict=True)]
+            return tuple(parted), dims
+
+        super().__init_subclass__()
+        cls.vmap = staticmethod(over_models)  # type: ignore[method-assign]
+
+
+def joined(size: int, value: Any, dim: int | None, at: int = 0) -> Any:
+    """Return a tensor whose dimension ``at`` is that of vmap, ``dim``, of this size, and its own; else the value."""
+    if not isinstance(value, Tensor):
+        return value
+    if dim is None:
+        value = value.unsqueeze(at).expand(*value.shape[:at], size, *value.shape[at:])
+    else:
+        value = value.movedim(dim, at)
+    return value.flatten(at, at + 1)
 
 
 def _refuse(ctx: Any, order: int) -> NoReturn:

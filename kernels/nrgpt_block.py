@@ -15,13 +15,12 @@ Legend: B sequences, T tokens, H heads, E models, N tokens of a model, D width, 
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way
-from paper_repro.kernels.first_order import FirstOrder, WithGradient
+from paper_repro.kernels.first_order import Stackable, WithGradient
 from paper_repro.models import common
 
 SMALL = 1 << 14
@@ -32,23 +31,7 @@ PIECE, LEAST_TOKENS = 1 << 16, 256
 _TWO_PDF = 2 / math.sqrt(2 * math.pi)
 
 
-class _Stackable(FirstOrder):
-    """Under vmap its dimension joins the models, dimension 0 of every argument and result."""
-
-    def __init_subclass__(cls) -> None:
-        def stacked(info: Any, in_dims: tuple[int | None, ...], *arguments: Tensor) -> Any:
-            moved = [
-                value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
-                for value, dim in zip(arguments, in_dims, strict=True)
-            ]
-            found = cls.apply(*(value.flatten(0, 1) for value in moved))
-            return tuple(value.unflatten(0, (info.batch_size, -1)) for value in found), (0,) * len(found)
-
-        super().__init_subclass__()
-        cls.vmap = staticmethod(stacked)  # type: ignore[method-assign]
-
-
-class OneLayerGradient(_Stackable):
+class OneLayerGradient(Stackable):
     """The gradients of g, W1 and b1, given G (E, N, D), g, the weights and z."""
 
     @staticmethod
@@ -65,7 +48,7 @@ class OneLayerGradient(_Stackable):
         return dg, dweight, dbias.squeeze(1)
 
 
-class OneLayer(_Stackable, WithGradient):
+class OneLayer(Stackable, WithGradient):
     """FF1 of g (E, N, D), W1 (E, M, D), b1 (E, M): the gradient (E, N, D), and z (E, N, M) for the backward pass."""
 
     gradient = OneLayerGradient
@@ -81,7 +64,7 @@ class OneLayer(_Stackable, WithGradient):
         return out, z
 
 
-class TwoWeightsGradient(_Stackable):
+class TwoWeightsGradient(Stackable):
     """The gradients of g, W1, b1, W2 and b2, given G (E, N, D), g, the weights, z and v."""
 
     @staticmethod
@@ -105,7 +88,7 @@ class TwoWeightsGradient(_Stackable):
         return dg, dup, dup_bias.squeeze(1), ddown, -gradient.sum(1)
 
 
-class TwoWeights(_Stackable, WithGradient):
+class TwoWeights(Stackable, WithGradient):
     """FF2W of g (E, N, D), W1 (E, M, D), b1 (E, M), W2 (E, D, M), b2 (E, D): the gradient (E, N, D), and z and v."""
 
     gradient = TwoWeightsGradient

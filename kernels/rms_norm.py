@@ -21,61 +21,19 @@ import torch
 from torch import Tensor
 
 from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way
-from paper_repro.kernels.first_order import SecondOrder
+from paper_repro.kernels.first_order import SecondOrder, WithGradient
 from paper_repro.models import common
 
 
-class Norm(SecondOrder):
-    """Maps x (..., D), w (D,) and eps to y (..., D) and r (..., 1)."""
-
-    @staticmethod
-    def forward(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        r = torch.linalg.vecdot(x, x).unsqueeze(-1).div_(x.shape[-1]).add_(eps).rsqrt_()  # (..., 1)
-        return torch.mul(x, r).mul_(weight), r
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        x, weight, _ = inputs
-        ctx.mark_non_differentiable(output[1])
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, weight, output[1])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        if gradients[0] is None:
-            return None, None, None
-        return *NormGradient.apply(gradients[0], *ctx.saved_tensors, ctx.needs_input_grad[1]), None
-
-
-class NormGradient(SecondOrder):
-    """Maps G, x (..., D), w (D,) and r (..., 1) to dx (..., D) and, if needed, dw (D,)."""
-
-    @staticmethod
-    def forward(G: Tensor, x: Tensor, weight: Tensor, r: Tensor, needs_weight: bool) -> tuple[Tensor, Tensor | None]:
-        h = G * weight  # (..., D)
-        minus_ks = torch.linalg.vecdot(h, x).unsqueeze(-1).mul_(r).mul_(r).div_(-x.shape[-1])  # (..., 1)
-        dx = torch.addcmul(h, x, minus_ks, out=h).mul_(r)
-        return dx, _over_rows((G * x).mul_(r)) if needs_weight else None
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor | None]) -> None:
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs[:4])
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
-        if cotangents == (None, None):
-            return (None,) * 5
-        found = NormCurvature.apply(*cotangents, *ctx.saved_tensors, ctx.needs_input_grad[:3])
-        return *found, None, None  # what r depends on is in the derivative by x
-
-
 class NormCurvature(SecondOrder):
-    """Maps a (..., D) and b (D,), or None, with G, x, w and r, to the derivatives by G, x and w that are needed."""
+    """Maps a (..., D) and b (D,), or None, with G, x, w and r, to the derivatives by G, x and w that are needed.
+
+    What r depends on is in the derivative by x.
+    """
 
     @staticmethod
     def forward(*given: Any) -> tuple[Tensor | None, ...]:
-        a, b, G, x, weight, r, needs = given
+        a, b, G, x, weight, r, *_, needs = given
         k = r.square().div_(x.shape[-1])  # (..., 1)
         by_G = by_x = by_weight = None
         if a is not None:
@@ -96,6 +54,32 @@ class NormCurvature(SecondOrder):
                 m = torch.linalg.vecdot(scaled, x).unsqueeze(-1)  # (..., 1)
                 by_x = _sum(by_x, scaled.addcmul_(x, -k * m).mul_(r))
         return by_G, by_x, by_weight
+
+
+class NormGradient(WithGradient, SecondOrder):
+    """Maps G, x (..., D), w (D,) and r (..., 1) to dx (..., D) and, if needed, dw (D,)."""
+
+    gradient, num_results, selective = NormCurvature, 2, True
+
+    @staticmethod
+    def forward(
+        G: Tensor, x: Tensor, weight: Tensor, r: Tensor, eps: float, needs: tuple[bool, ...]
+    ) -> tuple[Tensor, Tensor | None]:
+        h = G * weight  # (..., D)
+        minus_ks = torch.linalg.vecdot(h, x).unsqueeze(-1).mul_(r).mul_(r).div_(-x.shape[-1])  # (..., 1)
+        dx = torch.addcmul(h, x, minus_ks, out=h).mul_(r)
+        return dx, _over_rows((G * x).mul_(r)) if needs[1] else None
+
+
+class Norm(WithGradient, SecondOrder):
+    """Maps x (..., D), w (D,) and eps to y (..., D) and r (..., 1)."""
+
+    gradient, selective = NormGradient, True
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        r = torch.linalg.vecdot(x, x).unsqueeze(-1).div_(x.shape[-1]).add_(eps).rsqrt_()  # (..., 1)
+        return torch.mul(x, r).mul_(weight), r
 
 
 def _over_rows(by_row: Tensor) -> Tensor:

@@ -13,56 +13,14 @@ Legend: M hidden width.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from paper_repro.kernels.dispatch import Way, choose, closed_form_way
-from paper_repro.kernels.first_order import SecondOrder
+from paper_repro.kernels.first_order import SecondOrder, WithGradient
 from paper_repro.models import common
-
-
-class SwiGLU(SecondOrder):
-    """Maps [g, u] (..., 2M) to y (..., M)."""
-
-    @staticmethod
-    def forward(pre: Tensor) -> Tensor:
-        gate, up = pre.chunk(2, -1)  # (..., M) each
-        return functional.silu(gate).mul_(up)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        return SwiGLUGradient.apply(*gradients, *ctx.saved_tensors)
-
-
-class SwiGLUGradient(SecondOrder):
-    """Maps G (..., M) and [g, u] (..., 2M) to [dg, du] (..., 2M)."""
-
-    @staticmethod
-    def forward(G: Tensor, pre: Tensor) -> Tensor:
-        gate, up = pre.chunk(2, -1)  # (..., M) each
-        found = torch.empty_like(pre)  # (..., 2M)
-        dgate, dup = found.chunk(2, -1)  # (..., M) each
-        q = torch.sigmoid(gate)
-        torch.mul(gate, q, out=dup)  # f
-        torch.addcmul(q, dup, 1 - q, out=dgate)  # f'
-        dgate.mul_(up).mul_(G)
-        dup.mul_(G)
-        return found
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
-        return SwiGLUCurvature.apply(*cotangents, *ctx.saved_tensors, ctx.needs_input_grad)
 
 
 class SwiGLUCurvature(SecondOrder):
@@ -85,6 +43,35 @@ class SwiGLUCurvature(SecondOrder):
         bend = torch.addcmul(gate, gate, q, value=-2, out=f).add_(2).mul_(q).mul_(rest)  # f''
         torch.mul(au, bend, out=by_gate).addcmul_(b, slope).mul_(G)
         return by_G, by_pre
+
+
+class SwiGLUGradient(WithGradient, SecondOrder):
+    """Maps G (..., M) and [g, u] (..., 2M) to [dg, du] (..., 2M)."""
+
+    gradient, selective = SwiGLUCurvature, True
+
+    @staticmethod
+    def forward(G: Tensor, pre: Tensor) -> tuple[Tensor]:
+        gate, up = pre.chunk(2, -1)  # (..., M) each
+        found = torch.empty_like(pre)  # (..., 2M)
+        dgate, dup = found.chunk(2, -1)  # (..., M) each
+        q = torch.sigmoid(gate)
+        torch.mul(gate, q, out=dup)  # f
+        torch.addcmul(q, dup, 1 - q, out=dgate)  # f'
+        dgate.mul_(up).mul_(G)
+        dup.mul_(G)
+        return (found,)
+
+
+class SwiGLU(WithGradient, SecondOrder):
+    """Maps [g, u] (..., 2M) to y (..., M)."""
+
+    gradient = SwiGLUGradient
+
+    @staticmethod
+    def forward(pre: Tensor) -> Tensor:
+        gate, up = pre.chunk(2, -1)  # (..., M) each
+        return functional.silu(gate).mul_(up)
 
 
 def swiglu(pre: Tensor, implementation: str = "auto") -> Tensor:

@@ -12,6 +12,15 @@ from paper_repro.models.common import wide
 TYPES = {torch.float32: tl.float32, torch.float64: tl.float64, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
+PER_THREAD = 8
+"""Entries that a thread holds of each operand: one 16-byte load of bfloat16."""
+
+
+def warps_of(entries: int) -> int:
+    """Return the warps of a program that holds so many entries of each operand."""
+    return min(max(entries // PER_THREAD // 32, 1), 16)
+
+
 @functools.cache
 def processors(device: torch.device) -> int:
     """Return the number of multiprocessors; 1 off CUDA, for Triton's interpreter."""

@@ -32,21 +32,26 @@ def targets_of(givens: Tensor, solutions: Tensor) -> Tensor:
     return torch.where(givens == 0, solutions - 1, IGNORED)
 
 
-def new_metrics() -> dict[str, Metric]:
-    """Return ``loss``, in nats per blank, and the shares of ``blanks`` that are right and of ``boards`` solved."""
-    return {"loss": CrossEntropy(), "blanks": RightBlanks(), "boards": SolvedBoards()}
+class Boards(PaperModule):
+    """Metrics of answers: ``loss``, in nats per blank, and the shares of ``blanks`` right and of ``boards`` solved."""
+
+    def answer(self, givens: Tensor, factor: int = 1, num_samples: int = 1) -> Tensor:
+        """Return logits (B, 81, 9) after ``factor`` times the iterations or steps of training."""
+        raise NotImplementedError
+
+    def new_metrics(self) -> dict[str, Metric]:
+        return {"loss": CrossEntropy(), "blanks": RightBlanks(), "boards": SolvedBoards()}
+
+    def update_metrics(self, metrics: dict[str, Metric], batch: Pair) -> None:
+        givens, solutions = batch
+        logits = self.answer(givens)  # (B, 81, 9)
+        boards = filled(givens, logits)  # (B, 81)
+        metrics["loss"].update(*summed_negative_log_likelihood(logits, targets_of(givens, solutions)))
+        metrics["blanks"].update(givens, boards, solutions)
+        metrics["boards"].update(givens, boards)
 
 
-def update_metrics(metrics: dict[str, Metric], batch: Pair, logits: Tensor) -> None:
-    """Account for the logits (B, 81, 9) of a batch."""
-    givens, solutions = batch
-    boards = filled(givens, logits)  # (B, 81)
-    metrics["loss"].update(*summed_negative_log_likelihood(logits, targets_of(givens, solutions)))
-    metrics["blanks"].update(givens, boards, solutions)
-    metrics["boards"].update(givens, boards)
-
-
-class SudokuClassifier(PaperModule):
+class SudokuClassifier(Boards):
     """The baselines: cross-entropy of the blanks after each iteration; the feed-forward Transformer has one.
 
     Args:
@@ -86,14 +91,8 @@ class SudokuClassifier(PaperModule):
         *_, last = self.model.answers(givens, at_least("factor", factor) * self.model.num_iterations)
         return last
 
-    def new_metrics(self) -> dict[str, Metric]:
-        return new_metrics()
 
-    def update_metrics(self, metrics: dict[str, Metric], batch: Pair) -> None:
-        update_metrics(metrics, batch, self.answer(batch[0]))
-
-
-class EBTSudoku(PredictionDescent):
+class EBTSudoku(PredictionDescent, Boards):
     """EBT on Sudoku: boards in the place of texts, and blank cells in that of tokens.
 
     Evaluations begin from fresh normal numbers and take the most steps of training, without noise.
@@ -116,9 +115,3 @@ class EBTSudoku(PredictionDescent):
         *_, last = think(self.model, givens, start, steps, settings)
         best = last.energies.sum(-1).argmin(0)  # (B,)
         return last.predictions[best, torch.arange(len(givens), device=best.device)]  # (B, C, V)
-
-    def new_metrics(self) -> dict[str, Metric]:
-        return new_metrics()
-
-    def update_metrics(self, metrics: dict[str, Metric], batch: Pair) -> None:
-        update_metrics(metrics, batch, self.answer(batch[0]))

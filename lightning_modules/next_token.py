@@ -44,13 +44,18 @@ class NextTokenModule(PaperModule):
         ids, following = batch
         metrics["loss"].update(*summed_negative_log_likelihood(self.model(ids), following))
 
+    def decays(self, name: str, parameter: Tensor) -> bool:
+        """Return whether weight decay is for a parameter, where it is not for all."""
+        return parameter.ndim >= 2
+
     def parameter_groups(self) -> list[dict[str, Any]]:
         if not self.decay_matrices_only:
             return super().parameter_groups()
-        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        matrices = [parameter for parameter in trained if parameter.ndim >= 2]
-        others = [parameter for parameter in trained if parameter.ndim < 2]
-        return [{"params": matrices}, {"params": others, "weight_decay": 0.0}]
+        groups: dict[bool, list[Tensor]] = {True: [], False: []}
+        for name, parameter in self.named_parameters():
+            if parameter.requires_grad:
+                groups[self.decays(name, parameter)].append(parameter)
+        return [{"params": groups[True]}, {"params": groups[False], "weight_decay": 0.0}]
 
 
 class ChunkedNextTokenModule(NextTokenModule):

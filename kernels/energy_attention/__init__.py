@@ -1,3 +1,3 @@
-from paper_repro.kernels.energy_attention.op import energy_attention, energy_attention_gradients
+from paper_repro.kernels.energy_attention.op import energy_attention
 
-__all__ = ["energy_attention", "energy_attention_gradients"]
+__all__ = ["energy_attention"]

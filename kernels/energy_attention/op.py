@@ -4,11 +4,12 @@ Legend: B images, H heads, T tokens, Y head width.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, derivative_order, triton_way
+from paper_repro.kernels.dispatch import ANY_FLOATS, Shapes, Way, check_out, choose, closed_form_way, triton_way
 from paper_repro.models import common
 from paper_repro.models.common import wide
 
@@ -17,9 +18,8 @@ PIECE = 1 << 17
 
 
 def _closed_form(
-    query: Tensor, key: Tensor, gamma: float, out: tuple[Tensor, Tensor] | None, normaliser: bool
+    query: Tensor, key: Tensor, gamma: float, *, out: tuple[Tensor, Tensor] | None, normaliser: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute P K, P^T Q and lse, which has no numbers without ``normaliser``."""
     by_query, by_key = out if out is not None else (torch.empty_like(query), torch.empty_like(key))
     lse = torch.empty(query.shape[:3] if normaliser else 0, dtype=wide(query), device=query.device)
     images = max(1, PIECE // (query.shape[1] * query.shape[2] ** 2))
@@ -38,12 +38,17 @@ def _closed_form(
 
 WIDEST = 128
 """The fused kernel holds whole rows of heads in registers."""
-OP = "energy_attention"
 SHAPES = Shapes(query="B H T Y", key="B H T Y")
 
 
 def energy_attention(
-    query: Tensor, key: Tensor, gamma: float, *, out: tuple[Tensor, Tensor] | None = None, implementation: str = "auto"
+    query: Tensor,
+    key: Tensor,
+    gamma: float,
+    *,
+    out: tuple[Tensor, Tensor] | None = None,
+    normaliser: bool = True,
+    implementation: str = "auto",
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute P K, P^T Q and lse_n = log sum_m exp(gamma q_n . k_m), with P = softmax(gamma Q K^T) over all keys.
 
@@ -58,55 +63,33 @@ def energy_attention(
         gamma: the inverse temperature, above 0.
         out: where to write the first two results instead of new tensors; these may be ``query`` and ``key``
             themselves.  Not where a gradient is asked for.
+        normaliser: whether lse is asked for; else it may have no numbers.
 
     Returns:
         P K and P^T Q, (B, H, T, Y), in the inputs' dtype, and lse (B, H, T) in float32 (float64 for float64).
     """
-    _check(query, key, gamma, out)
-    attend = choose(OP, WAYS, implementation, (query, key), width=query.shape[3])
-    return attend(query, key, float(gamma), out, True)
-
-
-def energy_attention_gradients(
-    query: Tensor, key: Tensor, gamma: float, *, out: tuple[Tensor, Tensor] | None = None, implementation: str = "auto"
-) -> tuple[Tensor, Tensor]:
-    """Compute P K and P^T Q alone, -dE/dQ and -dE/dK; see ``energy_attention``."""
-    _check(query, key, gamma, out)
-    attend = choose(OP, WAYS, implementation, (query, key), width=query.shape[3])
-    by_query, by_key, _ = attend(query, key, float(gamma), out, False)
-    return by_query, by_key
-
-
-def _check(query: Tensor, key: Tensor, gamma: float, out: tuple[Tensor, Tensor] | None) -> None:
     SHAPES.check(query, key)
     if query.dtype != key.dtype:
         raise ValueError(f"query and key must have one dtype; got {query.dtype} and {key.dtype}")
     if not (math.isfinite(gamma) and gamma > 0):
         raise ValueError(f"gamma must be finite and above 0, got {gamma!r}")
-    if out is not None and derivative_order(query, key) > 0:
-        raise ValueError(f"{OP}: out has no gradient, and one is asked for: give no out, or use torch.no_grad()")
+    check_out("energy_attention", out, query, key)
+    attend = choose("energy_attention", WAYS, implementation, (query, key), width=query.shape[3])
+    return attend(query, key, float(gamma), out=out, normaliser=normaliser)
 
 
 def _fused(
-    query: Tensor, key: Tensor, gamma: float, out: tuple[Tensor, Tensor] | None, normaliser: bool
+    query: Tensor, key: Tensor, gamma: float, *, out: tuple[Tensor, Tensor] | None, normaliser: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     from paper_repro.kernels.energy_attention import triton
 
     if not triton.takes(query):
-        return _closed_form(query, key, gamma, out, normaliser)
+        return _closed_form(query, key, gamma, out=out, normaliser=normaliser)
     return triton.energy_attention(query, key, gamma, out)
 
 
-def _definition(
-    query: Tensor, key: Tensor, gamma: float, out: tuple[Tensor, Tensor] | None, normaliser: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    return common.energy_attention(query, key, gamma, out=out)
-
-
-WAYS = (
+WAYS: tuple[Way[Callable[..., tuple[Tensor, Tensor, Tensor]]], ...] = (
     triton_way(_fused, order=0, widest=WIDEST),
-    closed_form_way(
-        _closed_form, order=0, dtypes=None, one_dtype=False, transforms=False, autocast=True, auto_on=("cpu", "cuda")
-    ),
-    Way("reference", _definition),
+    closed_form_way(_closed_form, order=0, **ANY_FLOATS, auto_on=("cpu", "cuda")),
+    Way("reference", common.energy_attention),
 )

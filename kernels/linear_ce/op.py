@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack
 
-from paper_repro.kernels.dispatch import Shapes, Way, choose, triton_way, under_autocast
+from paper_repro.kernels.dispatch import ANY_FLOATS, Shapes, Way, choose, closed_form_way, triton_way, under_autocast
 from paper_repro.kernels.first_order import FirstOrder, WithGradient
 from paper_repro.models import common
 
@@ -219,7 +219,7 @@ def _fused() -> Softmax:
 
 WAYS: tuple[Way[Callable[[], Softmax | None]], ...] = (
     triton_way(_fused),
-    Way("closed_form", lambda: softmax, order=1, transforms=False, compiler=False, empty=False, auto_large=True),
+    closed_form_way(lambda: softmax, order=1, **ANY_FLOATS, auto_large=True),
     Way("reference", lambda: None),
 )
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, derivative_order, triton_way
+from paper_repro.kernels.dispatch import Shapes, Way, check_out, choose, closed_form_way, triton_way
 from paper_repro.models import common
 from paper_repro.models.common import PROJECTION_EPS, changed, reach_and_side
 
@@ -66,7 +66,7 @@ def projected_step(
         (..., D) and (...).
     """
     SHAPES.check(z, target)
-    _check_out("projected_step", out, z, target)
+    check_out("projected_step", out, z, target)
     step = choose("projected_step", WAYS, implementation, (z, target), width=z.shape[-1])
     return step(z, target, float(step_size), out=out, changes=changes)
 
@@ -106,7 +106,7 @@ def image_step(
     if (wanted is None) != (beta is None):
         raise ValueError("wanted and beta go together")
     given = [y, patches, bias, *(tensor for tensor in (wanted, beta) if tensor is not None)]
-    _check_out("image_step", out, *given)
+    check_out("image_step", out, *given)
     step = choose("image_step", IMAGE_WAYS, implementation, given, width=y.shape[-1])
     return step(y, patches, bias, float(step_size), wanted, beta, out=out, changes=changes)
 
@@ -140,8 +140,3 @@ def _ways(name: str, fast: Callable[..., Tensor], definition: Step) -> tuple[Way
 
 WAYS = _ways("projected_step", _fast_step, common.projected_step)
 IMAGE_WAYS = _ways("image_step", _fast_image_step, common.image_step)
-
-
-def _check_out(op: str, out: Tensor | None, *given: Tensor) -> None:
-    if out is not None and derivative_order(*given) > 0:
-        raise ValueError(f"{op}: out has no gradient, and one is asked for: give no out, or use torch.no_grad()")

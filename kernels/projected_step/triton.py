@@ -9,11 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from paper_repro.kernels.triton import TYPES
+from paper_repro.kernels.triton import TYPES, warps_of
 from paper_repro.models.common import PROJECTION_EPS, reach_and_side
-
-PER_THREAD = 8
-"""Numbers a thread holds of each operand."""
 
 
 def projected_step(z: Tensor, target: Tensor, step_size: float, out: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -55,7 +52,7 @@ def _result(like: Tensor, out: Tensor | None) -> Tensor:
 def _configuration(like: Tensor, width: int) -> dict[str, object]:
     block = triton.next_power_of_2(width)
     wide = TYPES.get(like.dtype, tl.float32)
-    return {"WIDE": wide, "BLOCK": block, "num_warps": min(max(block // PER_THREAD // 32, 1), 16)}
+    return {"WIDE": wide, "BLOCK": block, "num_warps": warps_of(block)}
 
 
 @triton.jit

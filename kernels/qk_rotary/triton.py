@@ -9,7 +9,7 @@ anything.  With r the turned row, n = r / |r|, y = s n and G the gradient of y,
 where the sum goes over tokens: in registers, then over programs in a fixed order.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -17,24 +17,15 @@ import triton.language as tl
 from torch import Tensor
 
 from paper_repro.kernels.first_order import FirstOrder, WithGradient
-from paper_repro.kernels.triton import TYPES, processors
+from paper_repro.kernels.triton import TYPES, processors, warps_of
 from paper_repro.models.common import wide
 
-TILE, PER_THREAD = 1024, 8
-"""Entries of a tile; entries a thread holds of each operand: one 16-byte load of bfloat16."""
+TILE = 1024
+"""Entries of a tile."""
 WARPS_FORWARD, WARPS_BACKWARD = 64, 32
 """Warps per multiprocessor: what covers the latency of memory; the backward pass has twice the registers."""
 LEAST_HEADS = 4
 """A tile has at least so many, of which some may be missing, rather than reading the tables for each head or two."""
-
-
-class Configuration(NamedTuple):
-    """How the rows of one token are laid on programs."""
-
-    heads: int  # in a tile
-    block: int  # columns of a tile: the next power of two of the head width
-    warps: int
-    grid: tuple[int, int]  # programs that share the tokens, and tiles of a token
 
 
 class RotationGradient(FirstOrder):
@@ -44,13 +35,13 @@ class RotationGradient(FirstOrder):
     def forward(gradient: Tensor, x: Tensor, cos: Tensor, first: Tensor, second: Tensor, *given: Any) -> Any:
         scale, normalize = given
         x, gradient = _with_contiguous_rows(x), _with_contiguous_rows(gradient)
-        config, constants = _launched(x, (cos, first, second), scale, normalize, WARPS_BACKWARD)
+        grid, constants = _launched(x, (cos, first, second), scale, normalize, WARPS_BACKWARD)
         dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         dtype = wide(*(value for value in (x, cos, first, second, scale) if value is not None))
-        shape = (0,) if scale is None else (config.grid[0], *x.shape[2:])
+        shape = (0,) if scale is None else (grid[0], *x.shape[2:])
         partial = torch.empty(shape, dtype=dtype, device=x.device)  # (programs, H, Y)
         with torch.cuda.device_of(x):
-            _backward[config.grid](
+            _backward[grid](
                 x, gradient, dx, *(table.contiguous() for table in (cos, first, second)),
                 x if scale is None else scale.contiguous(), partial, *x.stride()[:3], *gradient.stride()[:3],
                 x.shape[0] * x.shape[1], *x.shape[1:3], **constants,
@@ -68,10 +59,10 @@ class Rotation(WithGradient):
         x: Tensor, cos: Tensor, first: Tensor, second: Tensor, scale: Tensor | None, normalize: bool
     ) -> Tensor:
         x = _with_contiguous_rows(x)
-        config, constants = _launched(x, (cos, first, second), scale, normalize, WARPS_FORWARD)
+        grid, constants = _launched(x, (cos, first, second), scale, normalize, WARPS_FORWARD)
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         with torch.cuda.device_of(x):
-            _forward[config.grid](
+            _forward[grid](
                 x, out, *(table.contiguous() for table in (cos, first, second)),
                 x if scale is None else scale.contiguous(), *x.stride()[:3],
                 x.shape[0] * x.shape[1], *x.shape[1:3], **constants,
@@ -79,26 +70,19 @@ class Rotation(WithGradient):
         return out
 
 
-def configuration(tokens: int, heads: int, width: int, warps_per_processor: int, device: torch.device) -> Configuration:
-    """Choose the launch for this many tokens, in all sequences, of H heads of Y."""
-    block = triton.next_power_of_2(width)
-    divisor = heads & -heads
-    taken = min(max(1, TILE // block), divisor if divisor >= LEAST_HEADS else triton.next_power_of_2(heads))
-    warps = min(max(taken * block // PER_THREAD // 32, 1), 16)
-    tiles = triton.cdiv(heads, taken)
-    programs = processors(device) * max(1, warps_per_processor // warps)
-    return Configuration(taken, block, warps, (min(tokens, max(1, programs // tiles)), tiles))
-
-
 def _launched(
-    x: Tensor, tables: tuple[Tensor, ...], scale: Tensor | None, normalize: bool, warps: int
-) -> tuple[Configuration, dict[str, Any]]:
+    x: Tensor, tables: tuple[Tensor, ...], scale: Tensor | None, normalize: bool, warps_per_processor: int
+) -> tuple[tuple[int, int], dict[str, Any]]:
+    """Return the grid, programs that share the tokens of all sequences and tiles of a token, and the constants."""
     batch, tokens, heads, width = x.shape
-    config = configuration(batch * tokens, heads, width, warps, x.device)
+    block, divisor = triton.next_power_of_2(width), heads & -heads
+    taken = min(max(1, TILE // block), divisor if divisor >= LEAST_HEADS else triton.next_power_of_2(heads))
+    warps, tiles = warps_of(taken * block), triton.cdiv(heads, taken)
+    programs = processors(x.device) * max(1, warps_per_processor // warps)
     dtype = wide(x, *tables, *([] if scale is None else [scale]))
-    return config, {
+    return (min(batch * tokens, max(1, programs // tiles)), tiles), {
         "WIDE": TYPES[dtype], "SCALED": scale is not None, "NORMALIZE": normalize,
-        "WIDTH": width, "HEADS": config.heads, "BLOCK": config.block, "num_warps": config.warps,
+        "WIDTH": width, "HEADS": taken, "BLOCK": block, "num_warps": warps,
     }
 
 

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, derivative_order, triton_way
-from paper_repro.kernels.first_order import SecondOrder
+from paper_repro.kernels.first_order import SecondOrder, WithGradient
 from paper_repro.models import common
 from paper_repro.models.common import rows_to_samples, samples_to_rows, wide
 
@@ -93,72 +93,16 @@ def attend(passes: Passes, tensors: tuple[Tensor | None, ...], lead: int, scale:
     return rows_to_samples(out, query)
 
 
-class Attention(SecondOrder):
-    """o (B, H, R, Z) of q, own k, own v, keys, values; both or neither own ones are None.  Keeps lse (B, H, R, 1)."""
-
-    @staticmethod
-    def forward(*given: Any) -> tuple[Tensor, Tensor]:
-        query, own_key, own_value, keys, values, lead, scale, passes = given
-        out, lse = passes.forward(Observed(query, keys, values, lead, scale))
-        if own_key is not None:
-            own = _dot(query, own_key) * scale  # (B, H, R, 1)
-            out = torch.lerp(out, own_value.to(out.dtype), torch.sigmoid(own - lse).to(out.dtype))  # (B, H, R, Z)
-            lse = torch.logaddexp(lse, own)
-        return out.to(values.dtype), lse
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.options = inputs[5:]
-        ctx.mark_non_differentiable(output[1])
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs[:5], *output)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        if gradients[0] is None:
-            return (None,) * 8
-        found = AttentionGradient.apply(gradients[0], *ctx.saved_tensors, *ctx.options, ctx.needs_input_grad[:5])
-        return *found, None, None, None
-
-
-class AttentionGradient(SecondOrder):
-    """The gradients of q, own k, own v, keys and values, those that are needed: of G, these tensors, o and lse."""
-
-    @staticmethod
-    def forward(*given: Any) -> tuple[Tensor | None, ...]:
-        G, query, own_key, own_value, keys, values, out, lse, lead, scale, passes, needs = given
-        D, wanted = _dot(G, out), (needs[0], needs[3], needs[4])
-        observed = Observed(query, keys, values, lead, scale)
-        dquery, dkeys, dvalues = passes.gradient(observed, G, lse, D, wanted)  # (B, H, R or T + lead, Y or Z)
-        dkey = dvalue = None
-        if own_key is not None:
-            p, ds = _own(query, own_key, own_value, G, lse, D, scale)
-            dquery = _added(dquery, (ds * scale, own_key))  # (B, H, R, Y)
-            dkey = (ds * scale) * query if needs[1] else None  # (B, H, R, Y)
-            dvalue = p * G if needs[2] else None  # (B, H, R, Z)
-        return _as_given((dquery, dkey, dvalue, dkeys, dvalues), given[1:6])
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
-        ctx.options = inputs[8:11]
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs[:8])
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
-        if all(cotangent is None for cotangent in cotangents):
-            return (None,) * 12
-        found = AttentionCurvature.apply(*cotangents, *ctx.saved_tensors, *ctx.options, ctx.needs_input_grad[:6])
-        return *found, *(None for _ in range(6))  # what o and lse depend on is in the other derivatives
-
-
 class AttentionCurvature(SecondOrder):
-    """The derivatives of ``AttentionGradient`` along cotangents of its results; they have none themselves."""
+    """The derivatives of ``AttentionGradient`` along cotangents of its results; they have none themselves.
+
+    What o and lse depend on is in the other derivatives.
+    """
 
     @staticmethod
     def forward(*given: Any) -> tuple[Tensor | None, ...]:
         a, own_b, own_d, b, d, G, query, own_key, own_value, keys, values, out, lse, *options, needs = given
-        lead, scale, passes = options
+        lead, scale, passes, _ = options
         a = torch.zeros_like(query) if a is None else a  # (B, H, R, Y)
         D, wanted = _dot(G, out), (needs[0], needs[1], needs[4], needs[5])
         observed, along = Observed(query, keys, values, lead, scale), Cotangents(a, b, d)
@@ -180,6 +124,42 @@ class AttentionCurvature(SecondOrder):
             by_key = (r * query).addcmul_(ds, a) if needs[2] else None  # (B, H, R, Y)
             by_value = pu * G if needs[3] else None  # (B, H, R, Z)
         return _as_given((by_direction, by_query, by_key, by_value, found.keys, found.values), (G, *given[6:11]))
+
+
+class AttentionGradient(WithGradient, SecondOrder):
+    """The gradients of q, own k, own v, keys and values, those that are needed: of G, these tensors, o and lse."""
+
+    gradient, num_results, selective = AttentionCurvature, 5, True
+
+    @staticmethod
+    def forward(*given: Any) -> tuple[Tensor | None, ...]:
+        G, query, own_key, own_value, keys, values, out, lse, lead, scale, passes, needs = given
+        D, wanted = _dot(G, out), (needs[0], needs[3], needs[4])
+        observed = Observed(query, keys, values, lead, scale)
+        dquery, dkeys, dvalues = passes.gradient(observed, G, lse, D, wanted)  # (B, H, R or T + lead, Y or Z)
+        dkey = dvalue = None
+        if own_key is not None:
+            p, ds = _own(query, own_key, own_value, G, lse, D, scale)
+            dquery = _added(dquery, (ds * scale, own_key))  # (B, H, R, Y)
+            dkey = (ds * scale) * query if needs[1] else None  # (B, H, R, Y)
+            dvalue = p * G if needs[2] else None  # (B, H, R, Z)
+        return _as_given((dquery, dkey, dvalue, dkeys, dvalues), given[1:6])
+
+
+class Attention(WithGradient, SecondOrder):
+    """o (B, H, R, Z) of q, own k, own v, keys, values; both or neither own ones are None.  Keeps lse (B, H, R, 1)."""
+
+    gradient, keeps_results, selective = AttentionGradient, True, True
+
+    @staticmethod
+    def forward(*given: Any) -> tuple[Tensor, Tensor]:
+        query, own_key, own_value, keys, values, lead, scale, passes = given
+        out, lse = passes.forward(Observed(query, keys, values, lead, scale))
+        if own_key is not None:
+            own = _dot(query, own_key) * scale  # (B, H, R, 1)
+            out = torch.lerp(out, own_value.to(out.dtype), torch.sigmoid(own - lse).to(out.dtype))  # (B, H, R, Z)
+            lse = torch.logaddexp(lse, own)
+        return out.to(values.dtype), lse
 
 
 def _own(

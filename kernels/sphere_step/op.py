@@ -1,7 +1,6 @@
 """The residual step of nGPT (arXiv 2410.01131): from a state towards a branch's output on the unit sphere.
 
-With u = f / |f|,
-z = h + a (u - h), y = z / |z| and G the gradient of y,
+With u = f / |f|, z = h + a (u - h), y = z / |z| and G the gradient of y,
 
     dz = (G - y (y . G)) / |z|,   dh = (1 - a) dz,   du = a dz,   df = (du - u (u . du)) / |f|,   da = sum dz (u - h)
 
@@ -13,7 +12,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, triton_way
+from paper_repro.kernels.dispatch import ANY_FLOATS, Shapes, Way, choose, closed_form_way, triton_way
 from paper_repro.kernels.first_order import FirstOrder, WithGradient
 from paper_repro.models import common
 from paper_repro.models.common import wide
@@ -23,14 +22,12 @@ PIECE = 1 << 16
 
 
 class SphereStepGradient(FirstOrder):
-    """The gradients of h, f and alpha, given G (N, D), h, f, alpha and the norms."""
+    """The gradients of h, f and the rate, given G (N, D), h, f, the rate and the norms."""
 
     @staticmethod
-    def forward(
-        gradient: Tensor, h: Tensor, f: Tensor, alpha: Tensor, norms: Tensor, absolute: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(gradient: Tensor, h: Tensor, f: Tensor, rate: Tensor, norms: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         dtype = norms.dtype
-        a = _rate(alpha, absolute, dtype)
+        a = rate.to(dtype)
         kept = 1 - a
         dh, df, da = torch.empty_like(h), torch.empty_like(f), norms.new_zeros(h.shape[1])
         for G, state, branch, into_h, into_f, f_norm, z_norm in _pieces(gradient, h, f, dh, df, *norms):
@@ -43,20 +40,18 @@ class SphereStepGradient(FirstOrder):
             du = dz.mul_(a)
             along = (u * du).sum(-1, keepdim=True)  # (rows, 1)
             torch.div(du.addcmul_(u, along, value=-1), f_norm, out=into_f)
-        if absolute:
-            da *= alpha.sgn()
-        return dh, df, da.sum_to_size(alpha.shape).to(alpha.dtype)
+        return dh, df, da.sum_to_size(rate.shape).to(rate.dtype)
 
 
 class SphereStep(WithGradient):
-    """Maps h (N, D), f (N, D), alpha (D,) or (1,) and ``absolute`` to the step (N, D), and |f| and |z|, (2, N, 1)."""
+    """Maps h (N, D), f (N, D) and the rate a, (D,) or (1,), to the step (N, D), and |f| and |z|, (2, N, 1)."""
 
     gradient = SphereStepGradient
 
     @staticmethod
-    def forward(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool) -> tuple[Tensor, Tensor]:
-        dtype = wide(h, f, alpha)
-        a = _rate(alpha, absolute, dtype)
+    def forward(h: Tensor, f: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
+        dtype = wide(h, f, rate)
+        a = rate.to(dtype)
         out, norms = torch.empty_like(h), h.new_empty(2, len(h), 1, dtype=dtype)
         for state, branch, into, f_norm, z_norm in _pieces(h, f, out, *norms):
             torch.linalg.vector_norm(branch, dim=-1, keepdim=True, dtype=dtype, out=f_norm)
@@ -65,10 +60,6 @@ class SphereStep(WithGradient):
             torch.linalg.vector_norm(z, dim=-1, keepdim=True, out=z_norm)
             torch.div(z, z_norm, out=into)
         return out, norms
-
-
-def _rate(alpha: Tensor, absolute: bool, dtype: torch.dtype) -> Tensor:
-    return (alpha.abs() if absolute else alpha).to(dtype)
 
 
 def _pieces(*by_row: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -97,33 +88,30 @@ def sphere_step(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool = True, impl
     """
     SHAPES.check(h, f, alpha)
     step = choose("sphere_step", WAYS, implementation, (h, f, alpha), width=h.shape[-1])
-    return step(h, f, alpha, absolute)
+    return step(h, f, alpha.abs() if absolute else alpha)
 
 
-def _fused(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool) -> Tensor:
+def _fused(h: Tensor, f: Tensor, rate: Tensor) -> Tensor:
     from paper_repro.kernels.sphere_step import triton
 
-    return _closed_form(h, f, alpha, absolute, triton.SphereStep)
+    return _by_rows(triton.SphereStep, h, f, rate.expand(h.shape[-1]))
 
 
-def _closed_form(
-    h: Tensor, f: Tensor, alpha: Tensor, absolute: bool, function: type[WithGradient] = SphereStep
-) -> Tensor:
-    out, _ = function.apply(*(x.reshape(-1, x.shape[-1]) for x in (h, f)), alpha, absolute)  # (N, D) each
+def _closed_form(h: Tensor, f: Tensor, rate: Tensor) -> Tensor:
+    return _by_rows(SphereStep, h, f, rate)
+
+
+def _by_rows(function: type[WithGradient], h: Tensor, f: Tensor, rate: Tensor) -> Tensor:
+    out, _ = function.apply(*(x.reshape(-1, x.shape[-1]) for x in (h, f)), rate)  # (N, D) each
     return out.view(h.shape)
+
+
+def _definition(h: Tensor, f: Tensor, rate: Tensor) -> Tensor:
+    return common.sphere_step(h, f, rate, absolute=False)
 
 
 WAYS: tuple[Way[Callable[..., Tensor]], ...] = (
     triton_way(_fused, widest=LONGEST_ROW),
-    closed_form_way(
-        _closed_form,
-        order=1,
-        dtypes=None,
-        one_dtype=False,
-        transforms=False,
-        autocast=True,
-        auto_on=("cpu",),
-        auto_order=1,
-    ),
-    Way("reference", common.sphere_step),
+    closed_form_way(_closed_form, order=1, **ANY_FLOATS, auto_on=("cpu",), auto_order=1),
+    Way("reference", _definition),
 )

@@ -1,10 +1,8 @@
 """One pass forward and one backward in Triton: whole rows in registers, every element read once and written once.
 
-Programs stay and take every so many-th tile of rows: alpha is read once by each, and its gradient is summed in
+Programs stay and take every so many-th tile of rows: the rate is read once by each, and its gradient is summed in
 registers, then over programs in a fixed order.  Formulas: see ``op``.
 """
-
-from typing import NamedTuple
 
 import torch
 import triton
@@ -12,89 +10,67 @@ import triton.language as tl
 from torch import Tensor
 
 from paper_repro.kernels.first_order import FirstOrder, WithGradient
-from paper_repro.kernels.triton import TYPES, processors
+from paper_repro.kernels.triton import TYPES, processors, warps_of
 from paper_repro.models.common import wide
 
-TILE, PER_THREAD = 1024, 8
-"""Entries of a tile of short rows; entries a thread holds of each operand: one 16-byte load of bfloat16."""
+TILE = 1024
+"""Entries of a tile of short rows."""
 WARPS_FORWARD, WARPS_BACKWARD = 64, 32
 """Warps per multiprocessor: what covers the latency of memory; the backward pass has twice the registers."""
 
 
-class Configuration(NamedTuple):
-    """How rows are laid on programs."""
-
-    rows: int  # in a tile
-    block: int  # columns of a tile: the next power of two of the row's length
-    warps: int
-    programs: int
-
-
 class SphereStepGradient(FirstOrder):
-    """The gradients of h, f and alpha, given G (N, D), h, f, alpha and the inverse norms."""
+    """The gradients of h, f and the rate, given G (N, D), h, f, the rate and the inverse norms."""
 
     @staticmethod
-    def forward(
-        gradient: Tensor, h: Tensor, f: Tensor, alpha: Tensor, inverse: Tensor, absolute: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        gradient, h, f, alpha = gradient.contiguous(), h.contiguous(), f.contiguous(), alpha.contiguous()
+    def forward(gradient: Tensor, h: Tensor, f: Tensor, rate: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        gradient, h, f, rate = gradient.contiguous(), h.contiguous(), f.contiguous(), rate.contiguous()
         count, width = h.shape
         rows, block, warps, programs = configuration(count, width, WARPS_BACKWARD, h.device)
         dh, df = torch.empty_like(h), torch.empty_like(f)
         partial = torch.empty(programs, width, dtype=inverse.dtype, device=h.device)  # (programs, D)
         with torch.cuda.device_of(h):
             _backward[(programs,)](
-                gradient, h, f, alpha, inverse, dh, df, partial, count, width,
-                WIDE=TYPES[inverse.dtype], SCALAR=alpha.numel() == 1, ABSOLUTE=absolute, ROWS=rows, BLOCK=block,
-                num_warps=warps,
+                gradient, h, f, rate, inverse, dh, df, partial, count, width,
+                WIDE=TYPES[inverse.dtype], ROWS=rows, BLOCK=block, num_warps=warps,
             )
-        return dh, df, partial.sum(0).sum_to_size(alpha.shape).to(alpha.dtype)
+        return dh, df, partial.sum(0).to(rate.dtype)
 
 
 class SphereStep(WithGradient):
-    """Maps h (N, D), f (N, D), alpha (D,) or (1,) and ``absolute`` to the step (N, D), and 1/|f| and 1/|z|, (2, N)."""
+    """Maps h (N, D), f (N, D) and the rate a, (D,), to the step (N, D), and 1/|f| and 1/|z|, (2, N)."""
 
     gradient = SphereStepGradient
 
     @staticmethod
-    def forward(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool) -> tuple[Tensor, Tensor]:
-        h, f, alpha = h.contiguous(), f.contiguous(), alpha.contiguous()
+    def forward(h: Tensor, f: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
+        h, f, rate = h.contiguous(), f.contiguous(), rate.contiguous()
         count, width = h.shape
-        dtype = wide(h, f, alpha)
+        dtype = wide(h, f, rate)
         out, inverse = torch.empty_like(h), torch.empty(2, count, dtype=dtype, device=h.device)
         rows, block, warps, programs = configuration(count, width, WARPS_FORWARD, h.device)
         with torch.cuda.device_of(h):
             _forward[(programs,)](
-                h, f, alpha, out, inverse, count, width,
-                WIDE=TYPES[dtype], SCALAR=alpha.numel() == 1, ABSOLUTE=absolute, ROWS=rows, BLOCK=block,
-                num_warps=warps,
+                h, f, rate, out, inverse, count, width, WIDE=TYPES[dtype], ROWS=rows, BLOCK=block, num_warps=warps,
             )
         return out, inverse
 
 
-def configuration(count: int, width: int, warps_per_processor: int, device: torch.device) -> Configuration:
-    """Choose the launch for ``count`` rows of ``width``."""
+def configuration(count: int, width: int, warps_per_processor: int, device: torch.device) -> tuple[int, int, int, int]:
+    """Choose for ``count`` rows of ``width`` the rows and columns of a tile, a program's warps, and the programs."""
     block = triton.next_power_of_2(width)
     rows = max(1, TILE // block)
-    warps = min(max(rows * block // PER_THREAD // 32, 1), 16)
+    warps = warps_of(rows * block)
     programs = processors(device) * max(1, warps_per_processor // warps)
-    return Configuration(rows, block, warps, min(triton.cdiv(count, rows), programs))
-
-
-@triton.jit
-def _load_alpha(alpha, column, width, WIDE: tl.constexpr, SCALAR: tl.constexpr):  # type: ignore[no-untyped-def]
-    at = column * 0 if SCALAR else column
-    return tl.load(alpha + at, mask=column < width, other=0.0).to(WIDE)
+    return rows, block, warps, min(triton.cdiv(count, rows), programs)
 
 
 @triton.jit
 def _forward(  # type: ignore[no-untyped-def]
-    h, f, alpha, out, inverse, count, width,
-    WIDE: tl.constexpr, SCALAR: tl.constexpr, ABSOLUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    h, f, rate, out, inverse, count, width, WIDE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
 ):
     column = tl.arange(0, BLOCK)
-    rate = _load_alpha(alpha, column, width, WIDE, SCALAR)
-    a = (tl.abs(rate) if ABSOLUTE else rate)[None, :]
+    a = tl.load(rate + column, mask=column < width, other=0.0).to(WIDE)[None, :]
     for tile in range(tl.program_id(0), tl.cdiv(count, ROWS), tl.num_programs(0)):
         row = tile * ROWS + tl.arange(0, ROWS)
         present = row < count
@@ -112,12 +88,11 @@ def _forward(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _backward(  # type: ignore[no-untyped-def]
-    gradient, h, f, alpha, inverse, dh, df, partial, count, width,
-    WIDE: tl.constexpr, SCALAR: tl.constexpr, ABSOLUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    gradient, h, f, rate, inverse, dh, df, partial, count, width,
+    WIDE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):
     column = tl.arange(0, BLOCK)
-    rate = _load_alpha(alpha, column, width, WIDE, SCALAR)
-    a = (tl.abs(rate) if ABSOLUTE else rate)[None, :]
+    a = tl.load(rate + column, mask=column < width, other=0.0).to(WIDE)[None, :]
     total = tl.zeros((ROWS, BLOCK), WIDE)  # (ROWS, BLOCK)
     for tile in range(tl.program_id(0), tl.cdiv(count, ROWS), tl.num_programs(0)):
         row = tile * ROWS + tl.arange(0, ROWS)
@@ -138,7 +113,4 @@ def _backward(  # type: ignore[no-untyped-def]
         dbranch = (du - u * tl.sum(u * du, axis=1)[:, None]) * f_inverse
         tl.store(df + at, dbranch.to(df.dtype.element_ty), mask=inside)
     summed = tl.sum(total, axis=0)  # (BLOCK,)
-    if ABSOLUTE:
-        rate = _load_alpha(alpha, column, width, WIDE, SCALAR)
-        summed = tl.where(rate > 0, summed, tl.where(rate < 0, -summed, 0.0))
     tl.store(partial + tl.program_id(0).to(tl.int64) * width + column, summed, mask=column < width)

@@ -186,6 +186,7 @@ class TiedAttention(WithGradient):
     """o (B, T, H, Y); and lse (B, T, H)."""
 
     gradient = TiedAttentionGradient
+    keeps_results = True
 
     @staticmethod
     def forward(*given: Any) -> tuple[Tensor, Tensor]:
@@ -193,11 +194,6 @@ class TiedAttention(WithGradient):
         lse = query.new_empty(query.shape[:-1], dtype=wide(query))  # (B, T, H)
         attention = way(keys, context, Positions(slopes, bias_self, bias_cross), tau)
         return attention.forward(query, state, lse), lse
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        WithGradient.setup_context(ctx, inputs, output)
-        ctx.save_for_backward(*inputs[:7], *output)
 
 
 class DescentGradient(FirstOrder):

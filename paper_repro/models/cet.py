@@ -22,13 +22,12 @@ from paper_repro.models.common import capture, fold, from_blocks, project, to_bl
 from paper_repro.models.descent import Change, Energy, StepRule, Trajectory, descend, walk
 
 try:
-    from paper_repro.kernels.energy_attention import energy_attention, energy_attention_gradients
+    from paper_repro.kernels.energy_attention import energy_attention
     from paper_repro.kernels.preferences import speed
     from paper_repro.kernels.projected_step import image_step, projected_step
 except ImportError:  # the same, slower
     from paper_repro.models.common import (  # type: ignore[assignment]
         energy_attention,
-        energy_attention_gradients,
         image_step,
         projected_step,
         speed,
@@ -222,7 +221,7 @@ class CETAttention(CETTerm):
 
     def _read(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Compute P K and P^T Q of all heads, (B, N, K R) each, P = softmax(gamma Q K^T) over keys."""
-        by_query, by_key = energy_attention_gradients(*self._project(z), self.gamma)
+        by_query, by_key, _ = energy_attention(*self._project(z), self.gamma, normaliser=False)
         return by_query.transpose(1, 2).flatten(2), by_key.transpose(1, 2).flatten(2)
 
 
@@ -392,9 +391,9 @@ class PreparedSteps:
         """Write P K over the queries and P^T Q over the keys; scores are as wide as the state."""
         gamma = self.model.attention.gamma
         if query.dtype == self.wide or query.is_cuda:
-            energy_attention_gradients(query, key, gamma, out=(query, key))
+            energy_attention(query, key, gamma, out=(query, key), normaliser=False)
             return
-        found = energy_attention_gradients(query.to(self.wide), key.to(self.wide), gamma)
+        found = energy_attention(query.to(self.wide), key.to(self.wide), gamma, normaliser=False)
         query.copy_(found[0])
         key.copy_(found[1])
 

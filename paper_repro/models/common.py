@@ -425,29 +425,24 @@ def linear_cross_entropy(
     weight: Tensor,
     targets: Tensor,
     scale: Tensor | None = None,
-    ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
     """Compute logsumexp(z) - z_target with z = scale * (weight h) (nGPT, equation 3), in float32 at least; h (..., D),
-    weight (V, D), targets (...), scale (V,) or (1,); reduction "mean", "sum" or "none" (...).
+    weight (V, D), targets (...), of which -100 does not count, scale (V,) or (1,); reduction "mean" or "none" (...).
     """
     logits = functional.linear(h, weight)
     if scale is not None:
         logits = logits * scale
     if logits.dtype in (torch.bfloat16, torch.float16):
         logits = logits.float()
-    loss = functional.cross_entropy(
-        logits.reshape(-1, weight.shape[0]), targets.reshape(-1), ignore_index=ignore_index, reduction=reduction
-    )
+    loss = functional.cross_entropy(logits.reshape(-1, weight.shape[0]), targets.reshape(-1), reduction=reduction)
     return loss.reshape(targets.shape) if reduction == "none" else loss
 
 
 @torch.no_grad()
-def negative_log_likelihoods(
-    h: Tensor, weight: Tensor, targets: Tensor, scale: Tensor | None = None, ignore_index: int = -100
-) -> Tensor:
+def negative_log_likelihoods(h: Tensor, weight: Tensor, targets: Tensor, scale: Tensor | None = None) -> Tensor:
     """Compute ``linear_cross_entropy`` of each token, (...), without gradients."""
-    return linear_cross_entropy(h, weight, targets, scale, ignore_index, "none")
+    return linear_cross_entropy(h, weight, targets, scale, "none")
 
 
 def scaled_swiglu(pre: Tensor, scale_u: Tensor | None = None, scale_nu: Tensor | None = None) -> Tensor:
@@ -631,10 +626,15 @@ def descend_attention(
 
 
 def energy_attention(
-    query: Tensor, key: Tensor, gamma: float, *, out: tuple[Tensor, Tensor] | None = None
+    query: Tensor,
+    key: Tensor,
+    gamma: float,
+    *,
+    out: tuple[Tensor, Tensor] | None = None,
+    normaliser: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute P K, P^T Q, (B, H, T, Y) each, and lse_n = log sum_m exp(gamma q_n . k_m), (B, H, T), with P =
-    softmax(gamma Q K^T) over keys (CET, equations 11 to 14); ``out`` takes the first two.
+    softmax(gamma Q K^T) over keys (CET, equations 11 to 14); ``out`` takes the first two, lse is empty if not wanted.
     """
     dtype = wide(query, key)
     scores = gamma * torch.matmul(query, key.mT).to(dtype)
@@ -642,15 +642,7 @@ def energy_attention(
     by_query, by_key = torch.matmul(weights, key), torch.matmul(weights.mT, query)
     if out is not None:
         by_query, by_key = out[0].copy_(by_query), out[1].copy_(by_key)
-    return by_query, by_key, torch.logsumexp(scores, -1)
-
-
-def energy_attention_gradients(
-    query: Tensor, key: Tensor, gamma: float, *, out: tuple[Tensor, Tensor] | None = None
-) -> tuple[Tensor, Tensor]:
-    """Compute P K and P^T Q alone, -dE/dQ and -dE/dK."""
-    by_query, by_key, _ = energy_attention(query, key, gamma, out=out)
-    return by_query, by_key
+    return by_query, by_key, torch.logsumexp(scores, -1) if normaliser else scores.new_empty(0)
 
 
 PROJECTION_EPS = 1e-12

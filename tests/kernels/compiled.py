@@ -103,8 +103,8 @@ def relaxed() -> None:
 
 def on_the_sphere() -> None:
     h, f, alpha = meta(8192, 1024), meta(8192, 1024, dtype=BF16), meta(1024)  # (N, D) twice, (D,)
-    out, inverse = SphereStep.forward(h, f, alpha, True)
-    SphereStepGradient.forward(out, h, f, alpha, inverse, True)
+    out, inverse = SphereStep.forward(h, f, alpha)
+    SphereStepGradient.forward(out, h, f, alpha, inverse)
 
 
 ODD: list[Callable[[], None]] = [

@@ -4,6 +4,7 @@ Tolerances, relative to the largest entry: float64 1e-12 and float32 5e-6, for s
 order; half precision by relative norm, 1e-2, which is some roundings of 2^-9.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from paper_repro.kernels.linear_ce import linear_cross_entropy, negative_log_likelihoods, op, triton
-from paper_repro.tests.support.ops import ON_A_GPU, apart, assert_same
+from paper_repro.tests.support.ops import ON_A_GPU, assert_as_defined, assert_near, assert_same, outcome
 from paper_repro.training.counting import peak_bytes
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 5e-6}
@@ -19,7 +20,8 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 5e-6}
 
 def _inputs(
     shape: tuple[int, ...] = (3, 7), width: int = 12, words: int = 37, dtype: torch.dtype = torch.float64
-) -> dict[str, Tensor]:
+) -> tuple[list[Tensor], Tensor]:
+    """h, weight and scale; targets, of which one does not count."""
     generator = torch.Generator().manual_seed(3)
     h = torch.randn(*shape, width, generator=generator, dtype=torch.float64)
     weight = torch.randn(words, width, generator=generator, dtype=torch.float64)
@@ -27,22 +29,17 @@ def _inputs(
     targets = torch.randint(words, shape, generator=generator)
     if targets.numel() > 1:
         targets.view(-1)[1] = -100
-    return {"h": h.to(dtype), "weight": weight.to(dtype), "targets": targets, "scale": scale.to(dtype)}
+    return [h.to(dtype), weight.to(dtype), scale.to(dtype)], targets
 
 
-def _found(inputs: dict[str, Any], **options: Any) -> dict[str, Tensor]:
-    """The loss, the gradients of 3 times it, and each token's loss."""
-    leaves = {
-        name: value.detach().clone().requires_grad_()
-        for name, value in inputs.items()
-        if value is not None and value.is_floating_point()
-    }
-    arguments = {**inputs, **leaves}
-    loss = linear_cross_entropy(**arguments, **options)
-    gradients = torch.autograd.grad(3 * loss, list(leaves.values()))
-    each = negative_log_likelihoods(**arguments, **options)
-    assert not each.requires_grad
-    return {"loss": loss.detach(), "each": each, **dict(zip(leaves, gradients, strict=True))}
+def _losses(targets: Tensor) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Three times the loss, and each token's loss, which has no gradient."""
+
+    def losses(h: Tensor, weight: Tensor, scale: Tensor | None, **way: str) -> tuple[Tensor, Tensor]:
+        given = h, weight, targets, scale
+        return 3 * linear_cross_entropy(*given, **way), negative_log_likelihoods(*given, **way)
+
+    return losses
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -61,33 +58,26 @@ def test_values_and_gradients_are_those_of_the_definition(
 ) -> None:
     monkeypatch.setattr(op, "chunk_size", lambda *_: 10)
     monkeypatch.setattr(op, "PIECE", 1)  # blocks of the fewest rows
-    inputs: dict[str, Any] = _inputs(shape, width, words, dtype)
-    inputs["scale"] = {"word by word": inputs["scale"], "by one number": inputs["scale"][:1], "not": None}[scaled]
-    wide = {name: value if value is None or name == "targets" else value.double() for name, value in inputs.items()}
-    expected = _found(wide, implementation="reference")
-    found = _found(inputs, implementation=implementation)
-    assert all(value.dtype == dtype for value in found.values())
-    assert_same(found.values(), expected.values(), TOLERANCE[dtype])
+    (h, weight, scale), targets = _inputs(shape, width, words, dtype)
+    given = {"word by word": scale, "by one number": scale[:1], "not": None}[scaled]
+    assert_as_defined(_losses(targets), [h, weight, given], implementation, TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("implementation", ["closed_form", "fused"])
 def test_where_no_target_counts_the_result_is_that_of_pytorch(implementation: str) -> None:
-    inputs = _inputs((4,)) | {"targets": torch.full((4,), -100)}
-    found = _found(inputs, implementation=implementation)
-    assert found.pop("loss").isnan()
-    assert all(float(value.abs().max()) == 0 for value in found.values())
+    inputs, targets = _inputs((4,))
+    loss, *others = outcome(_losses(torch.full_like(targets, -100)), inputs, implementation=implementation)
+    assert loss.isnan()
+    assert all(float(value.abs().max()) == 0 for value in others)
 
 
 @pytest.mark.parametrize("implementation", ["closed_form", "fused"])
 def test_large_logits_neither_overflow_nor_lose_the_target(implementation: str) -> None:
-    inputs = _inputs(dtype=torch.float32)
-    inputs["scale"] *= 2000
-    found = _found(inputs, implementation=implementation)
-    assert all(bool(value.isfinite().all()) for value in found.values())
-    assert float(found["each"].max()) > 1e4
-    assert_same(
-        found.values(), _found(inputs, implementation="reference").values(), 1e-4
-    )  # float32 logits of 1e4 are 1e-3 apart
+    (h, weight, scale), targets = _inputs(dtype=torch.float32)
+    inputs, losses = [h, weight, 2000 * scale], _losses(targets)
+    found = outcome(losses, inputs, implementation=implementation)
+    assert float(found[1].max()) > 1e4  # where float32 logits are 1e-3 apart
+    assert_same(found, outcome(losses, inputs, implementation="reference"), 1e-4)
 
 
 @pytest.mark.parametrize("softmax", [op.softmax, triton.softmax])
@@ -101,10 +91,10 @@ def test_a_target_beyond_the_vocabulary_reads_nothing_and_makes_its_loss_nan(sof
 
 def test_the_logits_are_never_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(op, "chunk_size", lambda *_: 16)
-    inputs = _inputs((256,), 8, 500, torch.float32)
-    leaves = {k: v.requires_grad_() if v.is_floating_point() else v for k, v in inputs.items()}
+    inputs, targets = _inputs((256,), 8, 500, torch.float32)
+    h, weight, scale = (value.requires_grad_() for value in inputs)
     pieces, whole = (
-        peak_bytes(lambda way=way: linear_cross_entropy(**leaves, implementation=way).backward())
+        peak_bytes(lambda way=way: linear_cross_entropy(h, weight, targets, scale, way).backward())
         for way in ("closed_form", "reference")
     )
     assert pieces < 4 * 256 * 500 / 2 < whole
@@ -119,8 +109,10 @@ def test_the_logits_are_never_held_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     ],
 )
 def test_wrong_arguments_are_refused(change: dict[str, Any], message: str) -> None:
+    (h, weight, scale), targets = _inputs()
+    given = {"h": h, "weight": weight, "targets": targets, "scale": scale, **change}
     with pytest.raises(ValueError, match=message):
-        linear_cross_entropy(**{**_inputs(), "implementation": "closed_form", **change})
+        linear_cross_entropy(**given, implementation="closed_form")
 
 
 @ON_A_GPU
@@ -128,9 +120,6 @@ def test_wrong_arguments_are_refused(change: dict[str, Any], message: str) -> No
 @pytest.mark.parametrize("implementation", ["closed_form", "fused"])
 def test_on_a_gpu(dtype: torch.dtype, implementation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(op, "chunk_size", lambda *_: 100)
-    inputs = {key: value.cuda() for key, value in _inputs((1100,), 84, 9001).items()}
-    inputs["weight"] *= 84**-0.5
-    expected = _found(inputs, implementation="reference")
-    cast = {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs.items()}
-    found = _found(cast, implementation=implementation)
-    assert all(apart(value, expected[name]) < 1e-2 for name, value in found.items())
+    (h, weight, scale), targets = _inputs((1100,), 84, 9001)
+    inputs = [value.to(dtype).cuda() for value in (h, weight * 84**-0.5, scale)]
+    assert_near(_losses(targets.cuda()), inputs, implementation)

@@ -3,13 +3,15 @@
 Tolerances relative to the largest entry: float64 1e-12, float32 1e-6: sums of a row, whose error grows with its root.
 """
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from paper_repro.kernels.projected_step import image_step, projected_step
-from paper_repro.tests.support.ops import assert_same
+from paper_repro.tests.support.ops import assert_as_defined, assert_same
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
@@ -65,12 +67,10 @@ def test_patches_are_folded_as_a_transposed_convolution_does(implementation: str
 def test_tokens_of_a_fast_way_are_those_of_the_definition(
     implementation: str, shape: tuple[int, ...], step_size: float, dtype: torch.dtype
 ) -> None:
-    inputs = _drawn(shape, shape, dtype=dtype)
-    expected = projected_step(*(value.double() for value in inputs), step_size, implementation="reference")
-    found = projected_step(*inputs, step_size, implementation=implementation)
-    assert {value.dtype for value in found} == {dtype}
     # Two numbers with mean 0 and deviation 1 are 1 and -1: of one number nothing is left.
-    assert_same(found, expected, TOLERANCE[dtype])
+    step, inputs = partial(projected_step, step_size=step_size), _drawn(shape, shape, dtype=dtype)
+    with torch.no_grad():
+        assert_as_defined(step, inputs, implementation, TOLERANCE[dtype])
 
 
 @pytest.mark.slow
@@ -81,12 +81,12 @@ def test_tokens_of_a_fast_way_are_those_of_the_definition(
 def test_the_image_of_a_fast_way_is_that_of_the_definition(
     implementation: str, size: tuple[int, int, int, int], nudged: bool, dtype: torch.dtype
 ) -> None:
+    def step(y: Tensor, patches: Tensor, bias: Tensor, *nudge: Tensor, **way: str) -> tuple[Tensor, Tensor]:
+        return image_step(y, patches, bias, 0.3, *nudge, **way)
+
     inputs, nudge = _image(*size, dtype)
-    given = [*inputs, 0.3, *(nudge if nudged else ())]
-    wide = [value.double() if isinstance(value, Tensor) else value for value in given]
-    found = image_step(*given, implementation=implementation)
-    assert {value.dtype for value in found} == {dtype}
-    assert_same(found, image_step(*wide, implementation="reference"), TOLERANCE[dtype])
+    with torch.no_grad():
+        assert_as_defined(step, [*inputs, *(nudge if nudged else ())], implementation, TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("implementation", WAYS)

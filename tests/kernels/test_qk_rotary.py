@@ -13,7 +13,7 @@ from torch import Tensor
 
 from paper_repro.kernels.qk_rotary import op, rotate, rotate_queries_and_keys, triton
 from paper_repro.models.common import RotaryTables, published_tables, textbook_tables
-from paper_repro.tests.support.ops import ON_A_GPU, along, apart, assert_same
+from paper_repro.tests.support.ops import ON_A_GPU, assert_as_defined, assert_near
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 5e-6}
 FAST = ("fused", "closed_form")
@@ -37,19 +37,17 @@ def _inputs(*shape: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
     return [packed.to(dtype), scale.to(dtype)]
 
 
-def _outcome(
-    implementation: str, inputs: list[Tensor], tables: RotaryTables, scaled: bool, normalize: bool, both: bool
-) -> list[Tensor]:
-    """Values, and gradients of the packed projection and of the scales."""
-    leaves = [value.clone().requires_grad_() for value in inputs[: 1 + scaled]]
-    query, key, _ = leaves[0].unbind(2)
-    scale = leaves[1] if scaled else None
-    if both:
-        found = rotate_queries_and_keys(query, key, tables, scale, normalize, implementation)
-    else:
-        found = (rotate(key, tables, scale, normalize, implementation),)
-    directions = [along(out, place) for place, out in enumerate(found)]
-    return [*(out.detach() for out in found), *torch.autograd.grad(found, leaves, directions)]
+def _rotation(tables: RotaryTables, normalize: bool, both: bool) -> Callable[..., Any]:
+    """The op as a function of the packed projection and of the scales."""
+
+    def rotated(packed: Tensor, scale: Tensor | None = None, implementation: str = "auto") -> Any:
+        query, key, _ = packed.unbind(2)
+        own = RotaryTables(*(table.to(torch.promote_types(packed.dtype, table.dtype)) for table in tables))
+        if both:
+            return rotate_queries_and_keys(query, key, own, scale, normalize, implementation)
+        return rotate(key, own, scale, normalize, implementation)
+
+    return rotated
 
 
 def _turned(x: Tensor, angle: Callable[[int, int], float]) -> Tensor:
@@ -98,12 +96,8 @@ def test_values_and_gradients_are_those_of_the_definition(
     dtype: torch.dtype,
     implementation: str,
 ) -> None:
-    inputs, tables = _inputs(*shape, dtype=dtype), TABLES[kind](shape[1] + 2, shape[-1], dtype=dtype)
-    exact = RotaryTables(*(table.double() for table in tables))
-    expected = _outcome("reference", [value.double() for value in inputs], exact, scaled, normalize, both)
-    found = _outcome(implementation, inputs, tables, scaled, normalize, both)
-    assert {value.dtype for value in found} == {dtype}
-    assert_same(found, expected, TOLERANCE[dtype])
+    tables, inputs = TABLES[kind](shape[1] + 2, shape[-1], dtype=dtype), _inputs(*shape, dtype=dtype)[: 1 + scaled]
+    assert_as_defined(_rotation(tables, normalize, both), inputs, implementation, TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("implementation", ["reference", *FAST])
@@ -131,7 +125,5 @@ def test_golden_queries_and_keys_of_the_first_layer(golden: Any, implementation:
 def test_on_a_gpu(shape: tuple[int, ...], scaled: bool, normalize: bool, dtype: torch.dtype) -> None:
     packed, scale = (value.cuda() for value in _inputs(*shape))
     tables = RotaryTables(*(table.cuda() for table in textbook_tables(shape[1], shape[-1])))
-    exact = [packed.to(dtype).double(), scale.float().double()]
-    found = _outcome("fused", [packed.to(dtype), scale.float()], tables, scaled, normalize, True)
-    for one, two in zip(found, _outcome("reference", exact, tables, scaled, normalize, True), strict=True):
-        assert apart(one, two) < 1e-2
+    inputs = [packed.to(dtype), scale.float()][: 1 + scaled]
+    assert_near(_rotation(tables, normalize, True), inputs, "fused")

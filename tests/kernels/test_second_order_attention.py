@@ -14,9 +14,9 @@ from torch import Tensor
 from paper_repro.kernels.causal_attention import causal_attention
 from paper_repro.kernels.dispatch import differentiable
 from paper_repro.kernels.self_slot_attention import op, self_slot_attention
+from paper_repro.tests.support.ops import assert_same
 from paper_repro.training.counting import peak_bytes
 
-TOLERANCE = 1e-12
 FAST = ("fused", "closed_form")
 Attend = Callable[..., Tensor]
 
@@ -103,12 +103,6 @@ def _outcome(attend: Attend, leaves: list[Tensor], rows: int, way: str) -> list[
     return [value.detach() for value in (attend(*leaves), *first, *second)]
 
 
-def _assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
-    for one, two in zip(found, expected, strict=True):
-        allowed = TOLERANCE * max(float(two.abs().max()), 1.0)
-        torch.testing.assert_close(one, two, rtol=0, atol=allowed)
-
-
 @pytest.mark.parametrize("samples", [1, 3])
 @pytest.mark.parametrize("lead", [0, 1])
 def test_values_are_those_of_loops_over_rows(lead: int, samples: int) -> None:
@@ -134,7 +128,7 @@ def test_values_and_derivatives_are_those_of_the_definition(size: Size, implemen
     leaves = size.leaves()
     for rows in (3 if size.own else 1, len(leaves)):
         expected = _outcome(size.attend("reference"), leaves, rows, "autograd")
-        _assert_same(_outcome(size.attend(implementation), leaves, rows, way), expected)
+        assert_same(_outcome(size.attend(implementation), leaves, rows, way), expected, 1e-12, least=1.0)
 
 
 @pytest.mark.parametrize("implementation", FAST)

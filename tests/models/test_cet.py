@@ -155,11 +155,13 @@ def _assert_golden(model: CET, record: dict[str, Any], kind: str, tolerance: flo
         torch.testing.assert_close(found[name], value, rtol=tolerance, atol=tolerance * float(value.abs().max()))
 
 
+@pytest.mark.parametrize("graded", [True, False])
 @pytest.mark.parametrize("path", FILES)
-def test_golden_cet_free_state_and_loss(path: Path) -> None:
+def test_golden_cet_free_state_and_loss(path: Path, graded: bool) -> None:
     record, model = _episode(path)
-    clamped = model.clamp(record["xbar"][None])
-    free = model.relax(model.first(clamped), clamped, 150).state
+    with torch.set_grad_enabled(graded):  # without gradients by prepared steps
+        clamped = model.clamp(record["xbar"][None])
+        free = model.relax(model.first(clamped), clamped, 150).state
     expected = golden_cet.state(model, record["free_z"], record["free_y"])
     for found, value in zip(free, expected, strict=True):
         torch.testing.assert_close(found.detach(), value, rtol=1e-9, atol=1e-9)

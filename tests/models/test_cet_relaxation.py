@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,10 +20,9 @@ from paper_repro.models.cet import (
     RelaxationSettings,
 )
 from paper_repro.models.descent import Trajectory
-from paper_repro.tests.support import golden, golden_cet
+from paper_repro.tests.support import golden_cet
 from paper_repro.tests.support.golden_cet import SMALL
 
-FILES = golden.files("cet", "cet_ep*.npz")
 NARROW = {"channels": 1, "size": 9, "patch": 9, "stride": 3, "width": 7, "num_heads": 1, "head_width": 5}
 """One token."""
 DEEP = {"channels": 1, "size": 12, "patch": 6, "stride": 2, "width": 9, "num_heads": 3, "head_width": 2}
@@ -78,16 +76,6 @@ def test_prepared_steps_are_those_of_the_definition(
             moved = [(one - two).abs().flatten(1).amax(1) for one, two in zip(before, expected, strict=True)]
             _close([prepared.residual(found, found)], [torch.maximum(*moved) / step_size], tolerance / step_size)
         _close(given[0], state, 1e-6)
-
-
-@pytest.mark.parametrize("path", FILES)
-def test_golden_cet_without_gradients(path: Path) -> None:
-    record = golden.read(path)
-    model = golden_cet.build(record)
-    with torch.no_grad():
-        clamped = model.clamp(record["xbar"][None])
-        free = model.relax(golden_cet.state(model, record["z0"], record["y0"]), clamped, 150).state
-    _close(free, golden_cet.state(model, record["free_z"], record["free_y"]), 1e-9)
 
 
 def test_traces_and_tolerances_are_those_of_the_definition() -> None:

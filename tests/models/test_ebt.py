@@ -27,8 +27,8 @@ from paper_repro.models.ebt import (
 from paper_repro.models.ebt_image import ddim, noised
 from paper_repro.models.ebt_image import losses as losses_of_diffusion
 from paper_repro.tests.support import golden_ebt
+from paper_repro.tests.support.float64 import in_float64
 from paper_repro.tests.support.golden import files, read
-from paper_repro.tests.support.golden_ebt import in_float64
 
 B, T, V, D = 2, 5, 11, 8
 

@@ -20,7 +20,7 @@ from paper_repro.models.ebt import (
     thoughts,
 )
 from paper_repro.models.ebt_image import ImageEBT, Patches
-from paper_repro.tests.support.golden_ebt import in_float64
+from paper_repro.tests.support.float64 import in_float64
 
 IMAGE: dict[str, Any] = {"image_size": 8, "patch": 4, "width": 16, "num_heads": 2, "num_layers": 2}
 FRAMES: dict[str, Any] = {"state_size": 6, "block_length": 5, "width": 8, "num_heads": 2, "num_layers": 2}

@@ -239,19 +239,14 @@ def _loss(model: gpt.PositionalLanguageModel, record: dict[str, Any]) -> Tensor:
 
 
 @pytest.mark.parametrize("path", RECORDS)
-def test_golden_nrgpt_states_logits_and_loss(path: Path) -> None:
+def test_golden_nrgpt_states_logits_loss_and_gradients(path: Path) -> None:
     record = golden.read(path)
     model = golden_nrgpt.build(record)
     _assert_golden(model.states(record["in.ids"]), record["out.states"])
     _assert_golden(model(record["in.ids"]), record["out.logits"])
-    _assert_golden(_loss(model, record), record["out.loss"])
-
-
-@pytest.mark.parametrize("path", RECORDS)
-def test_golden_nrgpt_weight_gradients(path: Path) -> None:
-    record = golden.read(path)
-    model = golden_nrgpt.build(record)
-    _loss(model, record).backward()
+    loss = _loss(model, record)
+    _assert_golden(loss, record["out.loss"])
+    loss.backward()
     expected = {ours: record[f"g.{theirs}"] for ours, theirs in golden_nrgpt.translated(record, "g.", model).items()}
     expected |= golden_nrgpt.fused(record, "g.", model)
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}

@@ -14,7 +14,7 @@ from paper_repro.models.ebt import CODE, EBT, LISTING, ThinkingSettings, think
 from paper_repro.models.ebt_sudoku import SudokuEBT
 from paper_repro.probes.thoughts import SPACES, Manner, Place, Reader, around_board, rows, think_of_board, trace
 from paper_repro.scripts.think import Shader, wants_color
-from paper_repro.tests.support.golden_ebt import in_float64
+from paper_repro.tests.support.float64 import in_float64
 
 TOKENIZER = CharacterTokenizer("abcdefgh ")
 V, D, T = 11, 8, 12  # two ids more than the tokenizer has

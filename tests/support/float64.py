@@ -7,6 +7,15 @@ import torch
 from torch import Tensor
 
 
+def in_float64(make: Callable[[], Any]) -> Any:
+    """What ``make`` builds, its tables of positions in float64, too."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        return make()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def randomised(module: Any, scale: float = 0.4) -> Any:
     """In float64, trained matrices drawn anew and trained vectors moved away from their start, alike in every test."""
     generator = torch.Generator().manual_seed(5)

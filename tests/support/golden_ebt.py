@@ -9,6 +9,7 @@ from torch import Tensor
 
 from paper_repro.models.ebt import EBT, ThinkingSettings, TransformerPlusPlus
 from paper_repro.models.ebt_image import DiT, ImageEBT
+from paper_repro.tests.support.float64 import in_float64
 
 ONCE = {
     "token_embedding": "token_embedding.weight",
@@ -35,15 +36,6 @@ JOINED = {
 }
 
 
-def in_float64(make: Callable[[], Any]) -> Any:
-    """What ``make`` builds, its tables of positions in float64, too."""
-    torch.set_default_dtype(torch.float64)
-    try:
-        return make()
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
 def size(record: dict[str, Any], name: str) -> int:
     return int(record[f"cfg/{name}"])
 
@@ -66,38 +58,35 @@ def variant(record: dict[str, Any]) -> str:
 
 def build(record: dict[str, Any], streams: str = "split") -> EBT:
     """The record's EBT in float64."""
-    kind, weights = variant(record), tensors(record, "w")
-    model: EBT = in_float64(
-        lambda: EBT(
-            vocabulary_size=len(record["w/token_embedding"]),
-            block_length=size(record, "context_length"),
-            width=size(record, "embedding_dim"),
-            num_heads=size(record, "multiheaded_attention_heads"),
-            num_layers=size(record, "num_transformer_blocks"),
-            hidden=len(record["w/layer0.ffn_gate"]),
-            variant=kind,
-            num_landscapes=1 if kind == "default" else len(record["w/step_embedding"]),
-            step_size=float(record["cfg/mcmc_step_size"]),
-            learn_step_size="g/alpha" in record,
-            streams=streams,
-        )
+    kind = variant(record)
+    model: EBT = _on_tokens(
+        EBT,
+        record,
+        variant=kind,
+        num_landscapes=1 if kind == "default" else len(record["w/step_embedding"]),
+        step_size=float(record["cfg/mcmc_step_size"]),
+        learn_step_size="g/alpha" in record,
+        streams=streams,
     )
-    model.load_state_dict(weights, strict=True)
     return model
 
 
 def build_transformer(record: dict[str, Any]) -> TransformerPlusPlus:
     """The record's Transformer++ in float64."""
-    model: TransformerPlusPlus = in_float64(
-        lambda: TransformerPlusPlus(
-            vocabulary_size=len(record["w/token_embedding"]),
-            block_length=size(record, "context_length"),
-            width=size(record, "embedding_dim"),
-            num_heads=size(record, "multiheaded_attention_heads"),
-            num_layers=size(record, "num_transformer_blocks"),
-            hidden=len(record["w/layer0.ffn_gate"]),
-        )
-    )
+    model: TransformerPlusPlus = _on_tokens(TransformerPlusPlus, record)
+    return model
+
+
+def _on_tokens(make: Callable[..., Any], record: dict[str, Any], **options: Any) -> Any:
+    sizes = {
+        "vocabulary_size": len(record["w/token_embedding"]),
+        "block_length": size(record, "context_length"),
+        "width": size(record, "embedding_dim"),
+        "num_heads": size(record, "multiheaded_attention_heads"),
+        "num_layers": size(record, "num_transformer_blocks"),
+        "hidden": len(record["w/layer0.ffn_gate"]),
+    }
+    model = in_float64(partial(make, **sizes, **options))
     model.load_state_dict(tensors(record, "w"), strict=True)
     return model
 

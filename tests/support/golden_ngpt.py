@@ -3,8 +3,7 @@
 Sizes, switches and weights come from each file, so another file put into the folder is checked too.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from paper_repro.models.llama import RotaryLanguageModel
 from paper_repro.models.ngpt import NGPT, BaselineGPT
+from paper_repro.tests.support.float64 import in_float64
 
 ROPE = {"standard": "textbook", "official": "published"}
 ONE_TO_ONE = {
@@ -24,6 +24,7 @@ ONE_TO_ONE = {
     "mlp.sg": "feed_forward.scale_nu.stored",
 }
 """In a layer: their name -> ours, where both hold the same tensor."""
+SCALES = {"alpha_A": "alpha_attn", "alpha_M": "alpha_mlp", "s_qk": "sqk", "s_u": "suv", "s_nu": "suv", "s_z": "sz"}
 OUTSIDE = {
     "embed.in": "token_embedding.weight",
     "embed.out": "output.weight",
@@ -32,19 +33,9 @@ OUTSIDE = {
 }
 
 
-@contextmanager
-def _double() -> Iterator[None]:
-    """The rotary tables are made in the default type."""
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
 def build(record: dict[str, Any]) -> RotaryLanguageModel:
     meta = record["meta"]
-    sizes = {
+    options: dict[str, Any] = {
         "vocabulary_size": meta["vocab"],
         "block_length": meta["seq"],
         "width": meta["dim"],
@@ -52,24 +43,12 @@ def build(record: dict[str, Any]) -> RotaryLanguageModel:
         "num_layers": meta["layers"],
         "rope": ROPE[meta["rope"]],
     }
-    with _double():
-        if meta["model"] == "gpt":
-            model: RotaryLanguageModel = BaselineGPT(**sizes)
-        else:
-
-            def spec(name: str) -> dict[str, Any]:
-                return {"mode": "vector", "init": meta[f"{name}_init"], "scale": meta[f"{name}_scale"]}
-
-            model = NGPT(
-                **sizes,
-                alpha_A=spec("alpha_attn"),
-                alpha_M=spec("alpha_mlp"),
-                s_qk=spec("sqk"),
-                s_u=spec("suv"),
-                s_nu=spec("suv"),
-                s_z=spec("sz"),
-                qk_norm=meta["qk_norm"],
-            )
+    make: type[RotaryLanguageModel] = BaselineGPT
+    if meta["model"] != "gpt":
+        make, options["qk_norm"] = NGPT, meta["qk_norm"]
+        for name, theirs in SCALES.items():
+            options[name] = {"mode": "vector", "init": meta[f"{theirs}_init"], "scale": meta[f"{theirs}_scale"]}
+    model: RotaryLanguageModel = in_float64(partial(make, **options))
     state = {**model.state_dict(), **ours(record, "raw")}
     model.load_state_dict(
         {name: value.double() if value.is_floating_point() else value for name, value in state.items()}
