@@ -7,7 +7,7 @@ Letters: N points, K input dimensions, F random features; d is the Euclidean dis
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -29,23 +29,6 @@ JITTER = 1e-8
 EVALUATION_ROWS = 2_000
 SAMPLERS = ("random_features", "cholesky")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-
-
-@dataclass(frozen=True)
-class Family:
-    """A kernel with its length left open; ``shape`` is Matern's smoothness or the rational quadratic's alpha."""
-
-    lengthscale: float
-    correlation: Callable[[Array, float], Array]
-    """(d^2 / lengthscale^2, shape) to the correlation of the stationary part."""
-    mixing: Callable[[Array, float], Array] | None = None
-    """(uniforms, shape) to the factor on Gaussian frequencies that gives the kernel's spectrum; None for a factor 1."""
-    shape_name: str | None = None
-    shape: float = 0.0
-    on_circles: bool = False
-    """Distances are taken between (cos x, sin x)."""
-    linear: bool = False
-    """x . x' is added."""
 
 
 def _squared_exponential(squared: Array, _shape: float) -> Array:
@@ -71,13 +54,6 @@ def _rational_quadratic_mixing(uniforms: Array, alpha: float) -> Array:
     return np.sqrt(gammaincinv(alpha, uniforms) / alpha)
 
 
-FAMILIES = {
-    "rbf": Family(4.5, _squared_exponential),
-    "matern": Family(3.5, _matern, _matern_mixing, "smoothness", 1.5),
-    "periodic": Family(2.65, _squared_exponential, on_circles=True),
-    "rational_quadratic": Family(2.8, _rational_quadratic, _rational_quadratic_mixing, "alpha", 1.0),
-    "non_stationary": Family(3.55, _matern, _matern_mixing, shape=2.5, linear=True),
-}
 SMOOTHNESSES = (0.5, 1.5, 2.5)
 
 
@@ -94,40 +70,57 @@ class Kernel:
 
     name: str
     lengthscale: float
-    shape: float
+    correlation: Callable[[Array, float], Array] = field(repr=False)
+    """(d^2 / lengthscale^2, shape) to the correlation of the stationary part."""
+    mixing: Callable[[Array, float], Array] | None = field(default=None, repr=False)
+    """(uniforms, shape) to the factor on Gaussian frequencies that gives the kernel's spectrum; None for a factor 1."""
+    shape_name: str | None = None
+    shape: float = 0.0
+    """Matern's smoothness or the rational quadratic's alpha."""
+    on_circles: bool = False
+    """Distances are taken between (cos x, sin x)."""
+    linear: bool = False
+    """x . x' is added."""
 
-    @classmethod
+    @staticmethod
     def of(
-        cls, name: str, lengthscale: float | None = None, smoothness: float | None = None, alpha: float | None = None
+        name: str, lengthscale: float | None = None, smoothness: float | None = None, alpha: float | None = None
     ) -> "Kernel":
         """Return the kernel ``name``; what is None takes the value fitted to Table 3."""
-        family = FAMILIES[one_of("kernel", name, FAMILIES)]
-        given = {"smoothness": smoothness, "alpha": alpha}
-        for parameter, value in given.items():
-            if value is not None and parameter != family.shape_name:
+        kernel = FAMILIES[one_of("kernel", name, FAMILIES)]
+        if lengthscale is not None:
+            kernel = replace(kernel, lengthscale=positive("lengthscale", lengthscale))
+        for parameter, value in (("smoothness", smoothness), ("alpha", alpha)):
+            if value is None:
+                continue
+            if parameter != kernel.shape_name:
                 raise ValueError(f"{parameter}={value} has no effect on kernel {name!r}: leave it out")
-        shape = given.get(family.shape_name or "")
-        if smoothness is not None and smoothness not in SMOOTHNESSES:
+            kernel = replace(kernel, shape=positive(parameter, value))
+        if smoothness not in (None, *SMOOTHNESSES):
             raise ValueError(f"smoothness must be one of {SMOOTHNESSES}, got {smoothness!r}")
-        return cls(
-            name,
-            positive("lengthscale", family.lengthscale if lengthscale is None else lengthscale),
-            positive(family.shape_name or "shape", shape) if shape is not None else family.shape,
-        )
-
-    @property
-    def family(self) -> Family:
-        return FAMILIES[self.name]
+        return kernel
 
     def covariance(self, left: Array, right: Array) -> Array:
         """Return the covariance matrix (N, M) of the function's values at ``left`` (N, K) and ``right`` (M, K)."""
         squared = cdist(self.embed(left), self.embed(right), "sqeuclidean") / self.lengthscale**2
-        stationary = self.family.correlation(squared, self.shape)
-        return stationary + left @ right.T if self.family.linear else stationary
+        stationary = self.correlation(squared, self.shape)
+        return stationary + left @ right.T if self.linear else stationary
 
     def embed(self, points: Array) -> Array:
         """Return the points between which distances are taken: (N, K), or (N, 2K) on circles."""
-        return np.concatenate([np.cos(points), np.sin(points)], axis=1) if self.family.on_circles else points
+        return np.concatenate([np.cos(points), np.sin(points)], axis=1) if self.on_circles else points
+
+
+FAMILIES = {
+    "rbf": Kernel("rbf", 4.5, _squared_exponential),
+    "matern": Kernel("matern", 3.5, _matern, _matern_mixing, "smoothness", 1.5),
+    "periodic": Kernel("periodic", 2.65, _squared_exponential, on_circles=True),
+    "rational_quadratic": Kernel(
+        "rational_quadratic", 2.8, _rational_quadratic, _rational_quadratic_mixing, "alpha", 1.0
+    ),
+    "non_stationary": Kernel("non_stationary", 3.55, _matern, _matern_mixing, shape=2.5, linear=True),
+}
+"""The kernels with the values that were fitted to Table 3."""
 
 
 def uniforms(shape: tuple[int, ...], *stream: int | str) -> Array:
@@ -159,21 +152,19 @@ class RandomFeatures:
 
     @classmethod
     def draw(cls, kernel: Kernel, num_inputs: int, num_features: int, seed: int) -> "RandomFeatures":
-        family = kernel.family
-
         def stream(name: str, *shape: int) -> Array:
             return uniforms(shape, seed, "gaussian_process", kernel.name, name)
 
-        frequencies = ndtri(stream("frequencies", num_features, num_inputs * (2 if family.on_circles else 1)))
+        frequencies = ndtri(stream("frequencies", num_features, num_inputs * (2 if kernel.on_circles else 1)))
         frequencies /= kernel.lengthscale
-        if family.mixing is not None:
-            frequencies *= family.mixing(stream("mixing", num_features), kernel.shape)[:, None]
+        if kernel.mixing is not None:
+            frequencies *= kernel.mixing(stream("mixing", num_features), kernel.shape)[:, None]
         return cls(
             kernel,
             frequencies,
             2 * math.pi * stream("phases", num_features),
             ndtri(stream("weights", num_features)),
-            ndtri(stream("slope", num_inputs)) if family.linear else None,
+            ndtri(stream("slope", num_inputs)) if kernel.linear else None,
         )
 
     def __call__(self, points: Array) -> Array:
