@@ -406,14 +406,11 @@ def shard_name(split: str, index: int) -> str:
 class ShardFolder(Generic[M]):
     """A folder that is being written: settings compared, shards checked and noted in ``progress.json``.
 
-    ``settings`` are all that the content depends on, ``kind`` is the class of the manifest, and ``say`` is told of
-    shards that are damaged.
+    ``settings`` are all that the content depends on, ``kind`` is the class of the manifest.
     """
 
-    def __init__(
-        self, folder: Path, settings: Mapping[str, Any], kind: type[M], say: Callable[[str], None] = print
-    ) -> None:
-        self.folder, self.settings, self.kind, self.say = folder, settings, kind, say
+    def __init__(self, folder: Path, settings: Mapping[str, Any], kind: type[M]) -> None:
+        self.folder, self.settings, self.kind = folder, settings, kind
 
     def compare(self, earlier: Mapping[str, Any]) -> None:
         """Raise UsageError if the settings of an earlier call are others."""
@@ -431,7 +428,7 @@ class ShardFolder(Generic[M]):
             self.kind(self.settings, ()).check(self.folder, shard)
         except UsageError as error:
             if tell:
-                self.say(f"{error}; it is made again")
+                print(f"{error}; it is made again")
             return False
         return True
 

@@ -33,23 +33,21 @@ from paper_repro.datamodules.prepared_images import CLASSES, GREY, IMAGES, LABEL
 from paper_repro.datamodules.video_sources import Clip, decode_clip, import_av
 
 T = TypeVar("T")
-Named = tuple[str, Callable[[], bytes]]
-"""The name of a file and the function that reads it, which may raise OSError or UnfitError."""
+Named = tuple[str, Callable[[], bytes], int | None]
+"""The name of a file, the function that reads it, which may raise OSError or UnfitError, and its class, if any."""
 Stored = tuple[Sequence[bytes], Mapping[str, int]]
 """The bytes that a file adds to each array of a shard, and the numbers that it adds to the shard's counts."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Encoded images or clips, split; without ``classes`` there are no labels."""
+    """Encoded images or clips, split; without ``classes`` files have no labels."""
 
     settings: Mapping[str, Any]
     """The part of the manifest that describes them."""
     counts: Mapping[str, int]
     read: Callable[[str, int], Named]
     """(split, place) to the file there."""
-    label: Callable[[str, int], int | None] | None = None
-    """(split, place) to the class of the image there."""
     classes: int | None = None
 
     @classmethod
@@ -59,15 +57,17 @@ class Source:
         folders: Mapping[str, Path],
         names: Mapping[str, Sequence[str]],
         shown: str = "{split}/{name}",
-        **labels: Any,
+        labels: Mapping[str, Sequence[int]] | None = None,
+        classes: int | None = None,
     ) -> "Source":
         """Return the files of these names in the folder of each split; ``shown`` is how messages name a file."""
 
         def read(split: str, place: int) -> Named:
             name = names[split][place]
-            return shown.format(split=split, name=name), partial(encoded, folders[split] / name)
+            label = None if labels is None else labels[split][place]
+            return shown.format(split=split, name=name), partial(encoded, folders[split] / name), label
 
-        return cls(settings, {split: len(some) for split, some in names.items()}, read, **labels)
+        return cls(settings, {split: len(some) for split, some in names.items()}, read, classes)
 
 
 def hash_of_names(names: Mapping[str, Sequence[str]]) -> str:
@@ -81,23 +81,23 @@ def first_of(folder: Path, names: Sequence[str]) -> Path | None:
 
 
 @dataclass(frozen=True)
-class _Decoded(Dataset[tuple[str, Any]]):
-    """The name of each file of a split and its content, or the UnfitError that says why it has none."""
+class _Decoded(Dataset[tuple[str, int | None, Any]]):
+    """Name and label of each file of a split and its content, or the UnfitError that says why it has none."""
 
     source: Source
     split: str
     decode: Callable[[bytes], Any]
 
-    def __getitem__(self, place: int) -> tuple[str, Any]:
-        name, read = self.source.read(self.split, place)
+    def __getitem__(self, place: int) -> tuple[str, int | None, Any]:
+        name, read, label = self.source.read(self.split, place)
         try:
-            return name, self.decode(read())
+            return name, label, self.decode(read())
         except UnfitError as error:
-            return name, error
+            return name, label, error
         except OSError as error:
-            return name, UnfitError(f"cannot be read ({error.strerror or error})")
+            return name, label, UnfitError(f"cannot be read ({error.strerror or error})")
 
-    def loader(self, places: range, workers: int) -> DataLoader[tuple[str, Any]]:
+    def loader(self, places: range, workers: int) -> DataLoader[tuple[str, int | None, Any]]:
         """Return the files at these places in order, decoded by worker processes; 1: by this process alone."""
         several: dict[str, Any] = {"num_workers": workers, "multiprocessing_context": "fork"} if workers > 1 else {}
         start = leave_signals_to_the_parent
@@ -142,11 +142,10 @@ def write_decoded(
         places = range(first, min(first + size, counts[split]))
         stored, unfit = list[Stored](), dict[str, str]()
         loader = _Decoded(source, split, decode).loader(places, workers)
-        for place, (file, content) in zip(places, loader, strict=True):
+        for place, (file, label, content) in zip(places, loader, strict=True):
             try:
                 if isinstance(content, UnfitError):
                     raise content
-                label = None if source.label is None else source.label(split, place)
                 stored.append(store(place, label, content))
             except UnfitError as error:
                 unfit[file] = str(error)
@@ -159,7 +158,7 @@ def write_decoded(
         arrays = len(stored[0][0]) if stored else 0
         whole = b"".join(parts[array] for array in range(arrays) for parts, _ in stored)
         folder.put(name, whole)
-        folder.say(f"{name}: {kind} {places.stop:,} of {counts[split]:,}, {len(unfit)} left out")
+        print(f"{name}: {kind} {places.stop:,} of {counts[split]:,}, {len(unfit)} left out")
         found = {name: count for name, count in total.items() if count or name in counted}
         return Shard(name, split, found, sha256_of_bytes(whole), unfit)
 
@@ -193,6 +192,7 @@ COLUMN, LABEL_COLUMN = "image", "label"
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 PARQUET = ("*.parquet", "*/*.parquet")
 VAL_NAMES = ("val", "validation", "valid")
+"""Names that a folder, a split of the hub or parquet files of ``VAL`` may have."""
 PARTITION, FACES = "list_eval_partition.txt", "img_align_celeba"
 PARTITION_SPLITS = {"0": TRAIN, "1": VAL, "2": TEST}
 PARTITION_PLACES = (PARTITION, f"Eval/{PARTITION}")
@@ -210,10 +210,6 @@ class ImageSet:
     splits: tuple[str, ...] = (TRAIN, VAL)
     labelled: bool = False
     """Whether an image has a class, and lies in the folder of that class."""
-
-    def named(self, split: str) -> Sequence[str]:
-        """Return the names that a split of the hub, or of parquet files, may have."""
-        return ("validation", "valid", "val") if split == VAL else (split,)
 
 
 IMAGE_SETS: Mapping[str, ImageSet] = {
@@ -244,7 +240,6 @@ def write_images(
     crop: CentralSquare | AlignedSquare,
     skip: bool = False,
     shard_images: int | None = None,
-    say: Callable[[str], None] = print,
     workers: int = 1,
 ) -> ImageManifest:
     """Write the crop of every image into shards of ``shard_images`` images, or 128 MiB, labels behind them.
@@ -267,7 +262,7 @@ def write_images(
             parts.append(np.array(label, LABEL).tobytes())
         return parts, counts
 
-    shards = ShardFolder(folder, settings, ImageManifest, say)
+    shards = ShardFolder(folder, settings, ImageManifest)
     return write_decoded(shards, source, size, crop, store, [IMAGES], skip, workers)
 
 
@@ -330,26 +325,24 @@ def _of_rows(known: ImageSet, rows: Any, where: str, settings: Mapping[str, Any]
 
     images, labels = {}, {}
     for split in known.splits:
-        name = next((name for name in known.named(split) if name in rows), None)
+        names = VAL_NAMES if split == VAL else (split,)
+        name = next((name for name in names if name in rows), None)
         for column in (COLUMN, LABEL_COLUMN) if known.labelled else (COLUMN,):
             if name is None or column not in rows[name].column_names:
                 found = "; ".join(f"{other}: {', '.join(rows[other].column_names)}" for other in rows)
-                wanted = " or ".join(known.named(split))
-                raise UsageError(f"{where}: expected a split {wanted} with a column {column!r}, found {found}")
+                raise UsageError(
+                    f"{where}: expected a split {' or '.join(names)} with a column {column!r}, found {found}"
+                )
         images[split] = rows[name].select_columns([COLUMN]).cast_column(COLUMN, Image(decode=False))
         if known.labelled:
             labels[split] = rows[name][LABEL_COLUMN]
 
     def read(split: str, place: int) -> Named:
-        return f"{split} {place}", partial(_content, images[split], place)
+        label = labels[split][place] if known.labelled else None
+        return f"{split} {place}", partial(_content, images[split], place), label
 
-    def label(split: str, place: int) -> Any:
-        return labels[split][place]
-
-    counts = {split: len(some) for split, some in images.items()}
-    if not known.labelled:
-        return Source(settings, counts, read)
-    return Source(settings, counts, read, label, _count_classes(labels[TRAIN], where))
+    classes = _count_classes(labels[TRAIN], where) if known.labelled else None
+    return Source(settings, {split: len(some) for split, some in images.items()}, read, classes)
 
 
 def _count_classes(labels: Any, where: str) -> int:
@@ -385,17 +378,14 @@ def _of_folders(known: ImageSet, name: str, folders: Mapping[str, Path]) -> Sour
                 f"{folders[split]}: {len(found):,} folders of classes, expected the same {len(first):,} as in "
                 f"{folders[TRAIN]}"
             )
-    own = {
-        split: [(f"{one}/{file}", label) for label, one in enumerate(first) for file in _names_of_images(folder / one)]
+    names = {
+        split: [f"{one}/{file}" for one in first for file in _names_of_images(folder / one)]
         for split, folder in folders.items()
     }
-    names = {split: [file for file, _ in some] for split, some in own.items()}
+    numbers = {one: label for label, one in enumerate(first)}
+    labels = {split: [numbers[file.partition("/")[0]] for file in files] for split, files in names.items()}
     settings["names"] = hash_of_names(names)
-
-    def label(split: str, place: int) -> int:
-        return own[split][place][1]
-
-    return Source.of_files(settings, folders, names, label=label, classes=len(first))
+    return Source.of_files(settings, folders, names, labels=labels, classes=len(first))
 
 
 def _names_of_images(folder: Path) -> list[str]:
@@ -548,11 +538,9 @@ def write_clips(
     source: Source,
     vae: FrozenVAE,
     skip: bool = False,
-    shard_clips: int = SHARD_CLIPS,
-    say: Callable[[str], None] = print,
     workers: int = 1,
 ) -> LatentManifest:
-    """Write the latent of every frame of every clip, half precision, into shards of ``shard_clips`` clips.
+    """Write the latent of every frame of every clip, half precision, into shards of 256 clips.
 
     ``write_decoded`` explains the other arguments and the errors.
     """
@@ -561,7 +549,7 @@ def write_clips(
         **source.settings,
         "frame": {"size": vae.size, "resized": "bilinear with antialiasing, nothing cut off"},
         "encoder": vae.settings,
-        "shard_clips": at_least("shard_clips", shard_clips),
+        "shard_clips": SHARD_CLIPS,
         "arrays": {name: array.to_json() for name, array in arrays_of(vae.shape).items()},
     }
 
@@ -569,6 +557,6 @@ def write_clips(
         arrays = vae.encode(clip.frames), np.full(len(clip.times), place, NUMBER), clip.times.astype(SECONDS)
         return [array.tobytes() for array in arrays], {LATENTS: len(clip.times), CLIPS: 1}
 
-    shards = ShardFolder(folder, settings, LatentManifest, say)
+    shards = ShardFolder(folder, settings, LatentManifest)
     decode = partial(decode_clip, size=vae.size)
-    return write_decoded(shards, source, shard_clips, decode, store, [LATENTS, CLIPS], skip, workers)
+    return write_decoded(shards, source, SHARD_CLIPS, decode, store, [LATENTS, CLIPS], skip, workers)

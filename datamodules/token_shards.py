@@ -46,7 +46,6 @@ ARRAYS = {TOKENS: Array(DTYPE)}
 SHARD_TOKENS, SHARD_DOCUMENTS = 2**26, 2**16
 DOCUMENTS_AT_ONCE = 512
 MAX_TOKENS = "max_tokens"
-Say = Callable[[str], None]
 
 
 class TokenManifest(Manifest):
@@ -137,7 +136,7 @@ class TokenFolder(ShardFolder[TokenManifest]):
     """A folder in which documents are encoded; ``size`` are the settings that say what a shard holds."""
 
     def __init__(
-        self, folder: Path, source: Mapping[str, Any], tokenizer: BytePairTokenizer, say: Say, **size: int | None
+        self, folder: Path, source: Mapping[str, Any], tokenizer: BytePairTokenizer, **size: int | None
     ) -> None:
         self.tokenizer, self.end = tokenizer, end_of_text(tokenizer)
         described = {
@@ -147,7 +146,7 @@ class TokenFolder(ShardFolder[TokenManifest]):
             "end_of_text": self.end,
         }
         settings = {"source": dict(source), "tokenizer": described, "dtype": DTYPE.str, **size}
-        super().__init__(folder, settings, TokenManifest, say)
+        super().__init__(folder, settings, TokenManifest)
 
     def begin(self) -> None:
         """Compare the settings and write the tokenizer."""
@@ -179,7 +178,6 @@ def write_shards(
     source: Mapping[str, Any],
     tokenizer: BytePairTokenizer,
     shard_tokens: int = SHARD_TOKENS,
-    say: Say = print,
 ) -> TokenManifest:
     """Encode every document, the end of text after each, into shards of whole documents.
 
@@ -190,7 +188,7 @@ def write_shards(
         UsageError: the folder holds data of other settings, the tokenizer has no end of text or too many ids, a split
             has no documents, or the disk is full.
     """
-    writing = TokenFolder(folder, source, tokenizer, say, shard_tokens=at_least("shard_tokens", shard_tokens))
+    writing = TokenFolder(folder, source, tokenizer, shard_tokens=at_least("shard_tokens", shard_tokens))
     for split, documents in splits.items():
         if not len(documents):
             raise UsageError(f"split {split!r} has no documents: give a larger corpus")
@@ -199,7 +197,7 @@ def write_shards(
         documents = splits[split]
         slices = (documents[at : at + DOCUMENTS_AT_ONCE] for at in range(first, len(documents), DOCUMENTS_AT_ONCE))
         shard = writing.encode(name, split, slices, shard_tokens)
-        say(f"{name}: documents {first:,} to {first + shard.counts[DOCUMENTS]:,} of {len(documents):,}")
+        print(f"{name}: documents {first:,} to {first + shard.counts[DOCUMENTS]:,} of {len(documents):,}")
         return shard
 
     with held(folder):
@@ -232,7 +230,6 @@ def write_streams(
     max_tokens: int | None = None,
     shard_documents: int = SHARD_DOCUMENTS,
     rank: Rank | None = None,
-    say: Say = print,
 ) -> TokenManifest | None:
     """Encode streams, the end of text after each document, into shards of ``shard_documents`` documents.
 
@@ -249,7 +246,7 @@ def write_streams(
     """
     rank = rank or Rank()
     size = {"shard_documents": at_least("shard_documents", shard_documents), MAX_TOKENS: max_tokens}
-    writing = _StreamFolder(folder, source, tokenizer, say, **size)
+    writing = _StreamFolder(folder, source, tokenizer, **size)
     with held(folder, f"{LOCK}-{rank.index}"):
         with locked(folder / LOCK):
             writing.limited = {part.split for part in parts if part.documents == inf}
@@ -326,7 +323,7 @@ class _StreamFolder(TokenFolder):
         shard = self.encode(shard_name(part.split, index), part.split, self._texts(part, first), most_tokens)
         documents, tokens = shard.counts[DOCUMENTS], shard.counts[TOKENS]
         if documents:
-            self.say(f"{shard.file}: documents {first:,} to {first + documents:,}, {tokens:,} tokens")
+            print(f"{shard.file}: documents {first:,} to {first + documents:,}, {tokens:,} tokens")
         return shard
 
     def _texts(self, part: Part, first: int) -> Iterator[Sequence[str]]:
@@ -347,7 +344,7 @@ class _StreamFolder(TokenFolder):
         for part in parts:
             for index, shard, left in self.needed(part, Rank()):
                 if shard is None or not self.is_whole(shard, tell=False):
-                    self.say(f"{shard_name(part.split, index)} is still to come from another rank")
+                    print(f"{shard_name(part.split, index)} is still to come from another rank")
                     return None
                 found.append((part, index, shard, left))
         shards = [  # cut only now: the notes of a shard that is cut no longer hold

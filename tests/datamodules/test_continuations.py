@@ -27,7 +27,7 @@ TOKENIZER = BytePairTokenizer.train(TRAIN + VAL, 290)
 
 def corpus(root: Path, val: list[str]) -> None:
     splits = {"train": TRAIN, "val": val}
-    write_shards(root / "docstrings-512", splits, {"name": "test"}, TOKENIZER, say=lambda _: None)
+    write_shards(root / "docstrings-512", splits, {"name": "test"}, TOKENIZER)
 
 
 @pytest.fixture

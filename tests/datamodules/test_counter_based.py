@@ -42,7 +42,7 @@ CACHED = ("documents", "clips", "listops", "sudoku", "functions")
 def root(tmp_path: Path) -> Path:
     tokenizer = BytePairTokenizer.train(TEXTS, 300)
     splits = {"train": TEXTS[:60], "val": TEXTS[60:]}
-    write_shards(tmp_path / "corpus", splits, {"name": "test"}, tokenizer, 100, say=lambda _: None)
+    write_shards(tmp_path / "corpus", splits, {"name": "test"}, tokenizer, 100)
     (tmp_path / "text").write_text("\n".join(TEXTS))
     return tmp_path
 

@@ -22,7 +22,7 @@ END = 0
 
 
 def write(root: Path, train: Sequence[str] = TEXTS[:50], val: Sequence[str] = TEXTS[50:], size: int = 100) -> None:
-    write_shards(root / "corpus", {"train": train, "val": val}, {"name": "test"}, TOKENIZER, size, say=lambda _: None)
+    write_shards(root / "corpus", {"train": train, "val": val}, {"name": "test"}, TOKENIZER, size)
 
 
 def opened(root: Path, **others: Any) -> DocumentData:

@@ -213,7 +213,7 @@ def test_a_worker_that_was_killed_is_told(imagenet: Path, tmp_path: Path) -> Non
     source = media_preparation.load_images("imagenet", imagenet)
     killed = replace(source, read=read)
     with pytest.raises(UsageError, match=r"ended from outside, .* with fewer --workers"):
-        media_preparation.write_images(tmp_path / "out", killed, CentralSquare(SIZE), workers=2, say=lambda _: None)
+        media_preparation.write_images(tmp_path / "out", killed, CentralSquare(SIZE), workers=2)
     assert len(list((tmp_path / "out").glob("*.bin"))) == 1
 
 
@@ -252,19 +252,6 @@ def test_a_preparation_that_was_killed_ends_in_the_same_bytes_and_leaves_no_work
     subprocess.run([*command, "1"], check=True, stdout=subprocess.DEVNULL)
     assert content(folder) == expected
     assert all(path.stat().st_mtime_ns == changed for path, changed in kept.items()), "a shard was written again"
-
-
-def test_damaged_shards_are_found_and_made_again(imagenet: Path) -> None:
-    folder = prepare("imagenet", imagenet)
-    before = content(folder)
-    path = folder / "train-00001.bin"
-    path.write_bytes(before[path.name][::-1])
-    found = refusal("imagenet", "--verify", "--to", str(folder.parent), "--size", str(SIZE))
-    assert "this shard is altered" in found and "without --verify" in found
-    assert content(prepare("imagenet", imagenet)) == before
-    assert "was prepared with size 8, asked for is 16" in refusal(
-        "imagenet", "--from", str(imagenet), "--to", str(folder.parent), "--size", "16", "--folder", folder.name
-    )
 
 
 def test_wrong_folders_and_words_are_answered(coco: Path, imagenet: Path) -> None:

@@ -149,7 +149,7 @@ def parts(hook: Any = None, at: int = -1) -> list[Part]:
 
 def write(folder: Path, rank: Rank, most: int | None, streams: list[Part] | None = None) -> TokenManifest | None:
     source = {"name": "test"}
-    return write_streams(folder, streams or parts(), source, TOKENIZER, most, BLOCK, rank, say=lambda _: None)
+    return write_streams(folder, streams or parts(), source, TOKENIZER, most, BLOCK, rank)
 
 
 def assert_that_of_one(folder: Path, most: int | None) -> None:

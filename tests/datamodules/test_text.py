@@ -23,7 +23,7 @@ def prose(root: Path, content: bytes = PROSE.encode(), **others: object) -> Char
 
 def shards(root: Path, shard_tokens: int = 100, **others: object) -> TokenData:
     splits = {"train": DOCUMENTS[:60], "val": DOCUMENTS[60:]}
-    write_shards(root / "corpus", splits, {"name": "test"}, TOKENIZER, shard_tokens, say=lambda _: None)
+    write_shards(root / "corpus", splits, {"name": "test"}, TOKENIZER, shard_tokens)
     return opened(root, **others)
 
 
@@ -54,7 +54,7 @@ def test_the_first_nine_tenths_of_the_characters_train(tmp_path: Path) -> None:
 
 def test_a_whole_split_is_evaluated_token_by_token_and_of_train_a_tenth_as_much(tmp_path: Path) -> None:
     splits = {"train": DOCUMENTS[:60], "val": DOCUMENTS[60:70], "test": DOCUMENTS[70:]}
-    write_shards(tmp_path / "corpus", splits, {"name": "test"}, TOKENIZER, 100, say=lambda _: None)
+    write_shards(tmp_path / "corpus", splits, {"name": "test"}, TOKENIZER, 100)
     data = opened(tmp_path, num_evaluation_batches=None, test=True)
     assert data.splits == ("train", "val", "test")
     sizes = {}

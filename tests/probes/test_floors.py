@@ -205,7 +205,7 @@ DOCUMENTS, STREAM, _ = READERS
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    write_shards(tmp_path / "corpus", {"train": TRAIN, "val": VAL}, {"name": "test"}, TOKENIZER, say=lambda _: None)
+    write_shards(tmp_path / "corpus", {"train": TRAIN, "val": VAL}, {"name": "test"}, TOKENIZER)
     return tmp_path
 
 

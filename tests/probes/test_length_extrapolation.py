@@ -35,7 +35,7 @@ TOKENIZER = BytePairTokenizer.train(TRAIN, 257)
 
 
 def prepare(folder: Path, splits: dict[str, list[str]], tokenizer: BytePairTokenizer = TOKENIZER) -> None:
-    write_shards(folder, splits, {"name": "made up"}, tokenizer, say=lambda _: None)
+    write_shards(folder, splits, {"name": "made up"}, tokenizer)
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ TOKENIZER = BytePairTokenizer.train(prose(0, 60), 280)
 def documents(folder: Path, **given: Any) -> DocumentData:
     """Write 60 and 20 documents below ``folder`` and read them."""
     splits = {"train": prose(0, 60), "val": prose(1, 20)}
-    write_shards(folder / "corpus", splits, {"name": "test"}, TOKENIZER, say=lambda _: None)
+    write_shards(folder / "corpus", splits, {"name": "test"}, TOKENIZER)
     return DocumentData({"manifest": "corpus/manifest.json"}, 4, WINDOW, data_root=folder, **given)
 
 
