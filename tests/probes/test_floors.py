@@ -6,7 +6,6 @@ import math
 import random
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,24 +27,27 @@ from paper_repro.datamodules.token_shards import write_shards
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.metrics.counts import BigramCounts
 from paper_repro.probes.floors import counted_triples
-from paper_repro.probes.image_floors import CompletionFloor, Gaussian, gaussian, harmonic, mean_image
+from paper_repro.probes.image_floors import Gaussian, gaussian, harmonic, mean_image
 from paper_repro.probes.thinking import scored_batches
 from paper_repro.tests.support.ebt_language import WORDS
 from paper_repro.tests.support.reports import Recorder
 
 DATA = "paper_repro.datamodules."
-IMAGES = "paper_repro.datamodules.images"
 SOURCE = {"_target_": "paper_repro.datamodules.image_sources.Faces", "size": 24}
 LISTOPS = {"_target_": f"{DATA}listops.ListOpsData", "window": 64, "seed": 0, "batch_size": 4}
 EXPRESSIONS = {"_target_": f"{DATA}listops.ListOps", "modulus": 10, "num_train": 3000, "num_test": 100, "seed": 42}
 POINTS = {"_target_": f"{DATA}gaussian_process.GaussianProcessData", "num_train": 400, "num_test": 200, "seed": 3}
 
 
-def measured(task: str, data: dict[str, Any], **given: Any) -> Outcome:
-    config = {"task": {"_target_": f"paper_repro.probes.{task}", **given}, "data": data, "model": {}, "seed": 0}
-    (outcome,) = task_of(config).run([Cell("0" * 16, config)], Path(), Recorder())
-    assert outcome.status == FINISHED
-    return outcome
+def outcome(config: dict[str, Any], folder: Path = Path()) -> Outcome:
+    (found,) = task_of(config).run([Cell("cell", config)], folder, Recorder())
+    assert found.status == FINISHED
+    return found
+
+
+def measured(task: str, data: dict[str, Any], folder: Path = Path(), **given: Any) -> Outcome:
+    node = {"_target_": f"paper_repro.probes.{task}", **given}
+    return outcome({"task": node, "data": data, "model": {}, "seed": 0}, folder)
 
 
 def test_the_most_frequent_answer_is_counted_by_outermost_operation() -> None:
@@ -135,29 +137,24 @@ def test_only_the_data_make_the_id_and_other_data_and_unknown_rules_are_refused(
             task_of({"task": {**node, **rule}})
 
 
-def config(rule: str = "visible_mean", kind: str = "MaskedImageData", **data: Any) -> dict[str, Any]:
-    task = {"_target_": "paper_repro.probes.image_floors.CompletionFloor", "rule": rule}
-    masks = {"cell": 4} if kind == "MaskedImageData" else {}
-    given = {"_target_": f"{IMAGES}.{kind}", "source": SOURCE, "batch_size": 16, **masks, **data}
-    return {"task": task, "data": given, "model": {"width": 8}, "seed": 0}
+MASKED = {"_target_": f"{DATA}images.MaskedImageData", "source": SOURCE, "batch_size": 16, "cell": 4}
 
 
-def test_blank_pixels_get_a_mean_and_visible_ones_stay(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rule", ["visible_mean", "mean_image"])
+def test_blank_pixels_get_a_mean_and_visible_ones_stay(tmp_path: Path, rule: str) -> None:
     data = MaskedImageData(Faces(24), cell=4, batch_size=16)
-    for rule in ("visible_mean", "mean_image"):
-        (outcome,) = CompletionFloor(rule).run([Cell("cell", config(rule))], tmp_path, Recorder())
-        assert outcome.status == FINISHED
-        squares, count = 0.0, 0
-        trained = torch.cat([data.train_batch(step)[1] for step in range(64)]).mean(0)  # (1, 24, 24)
-        for masked, images in data.evaluation_batches("test"):
-            for one, whole in zip(masked, images, strict=True):
-                blank = one == 0
-                filled = torch.where(blank, one[~blank].mean() if rule == "visible_mean" else trained, one)
-                squares, count = squares + float((filled - whole).square().mean()), count + 1
-        assert outcome.metrics["test_mse"] == pytest.approx(squares / count, rel=1e-5)
-        errors = json.loads((tmp_path / "cell" / "completed.json").read_text())
-        assert len(errors) == 16 and outcome.metrics["completed_mse"] == pytest.approx(sum(errors) / 16, rel=1e-3)
-        assert {"images.png", "masked.png", "completed.png"} <= set(outcome.attachments)
+    found = measured("image_floors.CompletionFloor", MASKED, tmp_path, rule=rule)
+    trained = torch.cat([data.train_batch(step)[1] for step in range(64)]).mean(0)  # (1, 24, 24)
+    squares = []
+    for masked, images in data.evaluation_batches("test"):
+        for one, whole in zip(masked, images, strict=True):
+            blank = one == 0
+            filled = torch.where(blank, one[~blank].mean() if rule == "visible_mean" else trained, one)
+            squares.append(float((filled - whole).square().mean()))
+    assert found.metrics["test_mse"] == pytest.approx(np.mean(squares), rel=1e-5)
+    errors = json.loads((tmp_path / "cell" / "completed.json").read_text())
+    assert len(errors) == 16 and found.metrics["completed_mse"] == pytest.approx(sum(errors) / 16, rel=1e-3)
+    assert {"images.png", "masked.png", "completed.png"} <= set(found.attachments)
 
 
 def test_a_harmonic_completion_is_the_mean_of_its_neighbours() -> None:
@@ -194,11 +191,10 @@ def prose(seed: int, documents: int) -> list[str]:
 TRAIN, VAL = prose(0, 200), prose(1, 40)
 TOKENIZER = BytePairTokenizer.train(TRAIN, 280)
 SIZES = {"batch_size": 8, "window": 16, "num_evaluation_batches": 3}
-TASK = {"_target_": "paper_repro.datamodules.listops.ListOps", "modulus": 10, "num_train": 300, "num_test": 10}
 READERS: dict[str, dict[str, Any]] = {
     "documents.DocumentData": {"files": {"manifest": "corpus/manifest.json"}},
     "text.TokenData": {"files": {"manifest": "corpus/manifest.json"}},
-    "listops.ListOpsData": {"task": TASK},
+    "listops.ListOpsData": {"task": {**EXPRESSIONS, "num_train": 300, "num_test": 10}},
 }
 DOCUMENTS, STREAM, _ = READERS
 
@@ -212,15 +208,10 @@ def root(tmp_path: Path) -> Path:
 def counted(root: Path, kind: str = DOCUMENTS, floor: str = "BigramFloor", **task: Any) -> dict[str, Any]:
     return {
         "task": {"_target_": f"paper_repro.probes.floors.{floor}", **task},
-        "data": {"_target_": f"paper_repro.datamodules.{kind}", **READERS[kind], **SIZES},
+        "data": {"_target_": f"{DATA}{kind}", **READERS[kind], **SIZES},
         "machine": {"data_root": str(root)},
         "seed": 0,
     }
-
-
-def outcome(config: dict[str, Any]) -> Outcome:
-    (found,) = task_of(config).run([Cell("0" * 16, config)], Path(), SimpleNamespace())  # type: ignore[arg-type]
-    return found
 
 
 def texts_of(data: Any) -> list[list[int]]:
