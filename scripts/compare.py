@@ -17,7 +17,6 @@ if __name__ == "__main__":  # before imports that another Python lacks
 
 import json
 import math
-import re
 import statistics
 import sys
 from collections import Counter
@@ -37,9 +36,6 @@ from paper_repro.tables.view import placed, with_seeds_of_table
 
 ABSENT = "-"
 TABLE = "table.json"
-NO_RUNS_FOLDER = "no runs folder, which has the records of cells in cells/ (runs/, or what runs=DIR named)"
-ID = re.compile("[0-9a-f]{4,16}")
-"""An id, or how one begins, which a folder may be called, too."""
 FIELDS = ("status", "seed", "parameters", "multiply_adds", "seconds", "peak_memory_mib")
 COMPARED = ("difference", "ratio")
 Row = list[Any]
@@ -87,12 +83,7 @@ def _folder(word: str, artifact: str | None, scale: str | None) -> Folder | None
             raise UsageError(f"{word}: a runs folder; say which artifact of it, for example cem/table3 scale=cpu")
         return path, with_seeds_of_table(plans.make(spec.load(artifact), scale or "cpu"), path)
     if artifact is not None:
-        raise UsageError(f"{word}: {NO_RUNS_FOLDER}; {artifact} goes with two runs folders, not with cells")
-    if path.is_dir() and not (path / "record.json").is_file() and not ID.fullmatch(word):
-        raise UsageError(
-            f"{word}: no record.json in it, so no cell's folder, no {TABLE}, so none of tables, and "
-            f"{NO_RUNS_FOLDER}; give two of one kind"
-        )
+        raise UsageError(f"{word}: no runs folder, which has cells/; {artifact} goes with two runs folders, not cells")
     return None
 
 
