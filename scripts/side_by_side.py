@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
@@ -143,15 +143,17 @@ class Pair:
         with prefer("auto"):
             return timed(case, "ms per step", *sides, self.device, error=error, goal=goal)
 
-    def memory(self, case: str, goal: float | None = None) -> Comparison:
+    def rows(
+        self, case: str, error: float = 0.0, goal: float | None = None, memory_goal: float | None = None
+    ) -> Iterator[Comparison]:
+        """Yield the time of a step, the memory that it adds, and its matrix products."""
+        yield self.times(case, error, goal)
         with prefer("auto"):
             ours, theirs = ([step_time.added_memory(own, self.device) / MIB] for own in (self.ours, self.theirs))
-        return Comparison(case, "MiB that a step adds", ours, theirs, self.other, goal=goal)
-
-    def products(self, case: str) -> Comparison:
+        yield Comparison(case, "MiB that a step adds", ours, theirs, self.other, goal=memory_goal)
         with prefer("reference"):
             ours, theirs = ([count_flops(own.gradients) / 1e9] for own in self.build(torch.device("meta")))
-        return Comparison(case, "GFLOPs of matrix products per step", ours, theirs, self.other)
+        yield Comparison(case, "GFLOPs of matrix products per step", ours, theirs, self.other)
 
     def gradients(self, implementation: str = "auto") -> list[Tensor]:
         """Return our side's gradients of a first batch, and forget them."""

@@ -86,24 +86,23 @@ class TrigramCounts:
             *_tally(contexts * vocabulary_size + following[known], vocabulary_size**3),
         )
 
-    def relative(self, before: Tensor, previous: Tensor, following: Tensor) -> Tensor:
-        """Return c(x, y, z) / c(x, y), (N,), and p(z | y) where c(x, y) is 0."""
+    def trigram(self, before: Tensor, previous: Tensor, following: Tensor, weight: float) -> Tensor:
+        """Return p(z | x, y), (N,)."""
+        relative, pairs = self._parts(before, previous, following)
+        return weight * relative + (1 - weight) * pairs
+
+    def best_weight(self, before: Tensor, previous: Tensor, following: Tensor) -> float:
+        """Return the w in [0, 1] with the least cross-entropy on other tokens than those that were counted."""
+        return best_weight(*self._parts(before, previous, following))
+
+    def _parts(self, before: Tensor, previous: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:
+        """Return c(x, y, z) / c(x, y), which is p(z | y) where c(x, y) is 0, and p(z | y), (N,) each."""
         size = self.bigram.vocabulary_size
         contexts = torch.where(before == NONE, NONE, before * size + previous)
         seen = _look_up(self.contexts, self.context_counts, contexts)
         counts = _look_up(self.triples, self.triple_counts, contexts * size + following)
         pairs = self.bigram.bigram(previous, following, self.bigram_weight)
-        return torch.where(seen > 0, counts / seen.clamp(min=1), pairs)
-
-    def trigram(self, before: Tensor, previous: Tensor, following: Tensor, weight: float) -> Tensor:
-        """Return p(z | x, y), (N,)."""
-        pairs = self.bigram.bigram(previous, following, self.bigram_weight)
-        return weight * self.relative(before, previous, following) + (1 - weight) * pairs
-
-    def best_weight(self, before: Tensor, previous: Tensor, following: Tensor) -> float:
-        """Return the w in [0, 1] with the least cross-entropy on other tokens than those that were counted."""
-        pairs = self.bigram.bigram(previous, following, self.bigram_weight)
-        return best_weight(self.relative(before, previous, following), pairs)
+        return torch.where(seen > 0, counts / seen.clamp(min=1), pairs), pairs
 
 
 def best_weight(first: Tensor, second: Tensor) -> float:

@@ -46,10 +46,8 @@ def compare(device: torch.device) -> Iterator[Comparison]:
 def _comparisons(size: Size, count: int, compiled: bool, device: torch.device) -> Iterator[Comparison]:
     pair = _pair(size, count, compiled, device)
     case = f"EBT, {count} step{'s' if count > 1 else ''}{', both compiled' if compiled else ''}, {size}"
-    yield pair.times(case, relative_error(pair.gradients(), pair.gradients("reference")))
-    if not compiled:
-        yield pair.memory(case)
-        yield pair.products(case)
+    error = relative_error(pair.gradients(), pair.gradients("reference"))
+    yield from [pair.times(case, error)] if compiled else pair.rows(case, error)
 
 
 def _pair(size: Size, count: int, compiled: bool, device: torch.device) -> Pair:

@@ -61,12 +61,9 @@ def compare(device: torch.device) -> Iterator[Comparison]:
     for case in CASES:
         split, both = (_pair(size, case, ways, device) for ways in ((), CONCATENATED))
         error, memory = relative_error(split.gradients(), both.gradients()), case.most_memory and 1 / case.most_memory
-        for pair, streams, goals in ((split, "split", (error, 1 / case.most_time)), (both, "concatenated", ())):
-            name = f"{case}, {streams} streams, {size}"
-            yield pair.times(name, *goals)
-            yield pair.memory(name, memory if pair is split else None)
-            yield pair.products(name)
-        del both, pair
+        yield from split.rows(f"{case}, split streams, {size}", error, 1 / case.most_time, memory)
+        yield from both.rows(f"{case}, concatenated streams, {size}")
+        del both
         if case.variant == "default":
             compiled = _pair(size, case, COMPILED, device)
             error = relative_error(compiled.gradients(), split.gradients())

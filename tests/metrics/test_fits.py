@@ -133,14 +133,6 @@ def test_bracketed_optimum_is_the_minimum_of_scipys_interpolant_on_a_dense_grid(
     assert rates[0] <= optimum.learning_rate <= rates[-1]
 
 
-@pytest.mark.parametrize(("best", "rate"), [(1e-5, 0.0005), (1.0, 0.008)])
-def test_optimum_outside_the_grid_is_said_and_not_extrapolated(best, rate):
-    values = parabola(CEM_RATES, best)
-    optimum = optimal_learning_rate(CEM_RATES, values)
-    assert (optimum.at_edge, optimum.learning_rate) == (True, rate)
-    assert optimum.value == min(values)
-
-
 def test_dip_of_the_interpolant_beside_a_best_edge_is_not_trusted():
     rates, values = [1.0, 2.0, 4.0, 8.0, 16.0], [5.0, 5.01, 9.0, 11.0, 12.0]
     dip = Akima1DInterpolator(np.log2(rates), values)(np.linspace(0, 1, 1001)).min()

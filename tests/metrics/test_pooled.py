@@ -89,11 +89,6 @@ def test_difference_of_bytes_does_not_wrap_and_shapes_are_not_broadcast():
         metric.update(torch.zeros(3, 1), torch.zeros(3))
 
 
-def flat_images(*errors):
-    target = torch.zeros(len(errors), 3, 4, 4, dtype=torch.float64)
-    return target + torch.tensor(errors, dtype=torch.float64).reshape(-1, 1, 1, 1), target
-
-
 @pytest.mark.parametrize(("metric_class", "dim"), [(PooledPSNR, None), (MeanImagePSNR, (1, 2, 3))])
 def test_psnr_agrees_with_torchmetrics_in_float64(metric_class, dim):
     reference = PeakSignalNoiseRatio(data_range=2.0, dim=dim, reduction="elementwise_mean").set_dtype(torch.float64)
@@ -109,8 +104,10 @@ def test_psnr_agrees_with_torchmetrics_in_float64(metric_class, dim):
 
 def test_one_perfect_image_makes_the_mean_infinite_but_not_the_pooled_value():
     pooled, per_image = PooledPSNR(data_range=1.0), MeanImagePSNR(data_range=1.0)
+    target = torch.zeros(2, 3, 4, 4, dtype=torch.float64)
+    preds = target + torch.tensor([0.1, 0.0], dtype=torch.float64).view(2, 1, 1, 1)
     for metric in (pooled, per_image):
-        metric.update(*flat_images(0.1, 0.0))
+        metric.update(preds, target)
     assert per_image.compute().item() == math.inf
     assert pooled.compute().item() == pytest.approx(-10 * math.log10(1e-2 / 2), rel=1e-13)
 

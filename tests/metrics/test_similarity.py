@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from paper_repro.metrics.grammar import UnavailableError
 from paper_repro.metrics.similarity import PairwiseSimilarity, lines, mean_pairwise_cosine, sentences
 
 TEXT = 'The king is dead.\n\nLong live the king! Who\nrules now?\nNobody "knows." It rains.'
@@ -74,8 +73,3 @@ def test_text_without_a_pair_is_refused_by_name(by):
     for text, pieces in (("", 0), ("hi", 1)):
         with pytest.raises(ValueError, match=rf"APCS \({by}\) of a text of {pieces} {by}, expected at least 2"):
             PairwiseSimilarity(embed_by_length, by=by)(text)
-
-
-def test_name_that_is_not_on_this_machine_fails_at_once():
-    with pytest.raises(UnavailableError, match=r"nobody/no-such-model could not be loaded.*download=True"):
-        PairwiseSimilarity("nobody/no-such-model")

@@ -1,6 +1,5 @@
 import math
 
-import numpy as np
 import pytest
 
 from paper_repro.metrics.speedup import FinishedRun, tokens_to_same_loss, tune
@@ -56,15 +55,6 @@ def test_rate_of_which_a_seed_diverged_is_no_candidate():
     assert speedup.ratio == pytest.approx(1, rel=1e-14)  # exp(log(1e9)): log 1e9 = 20.7 times 2^-53, twice
 
 
-def seeded(points, noise, seeds, stream):
-    generator = np.random.default_rng(stream)
-    return [
-        FinishedRun(tokens, loss + noise * generator.standard_normal(), 1e-3, seed)
-        for tokens, loss in points
-        for seed in range(seeds)
-    ]
-
-
 BASELINE_POINTS = [(1e9, 3.2), (4e9, 3.0), (16e9, 2.8)]
 
 
@@ -105,8 +95,9 @@ def test_interval_is_open_where_a_seed_leaves_the_baseline():
 
 
 def test_no_interval_where_a_budget_has_one_seed():
-    baseline = seeded(BASELINE_POINTS[:2], 0.01, 3, 0) + seeded(BASELINE_POINTS[2:], 0.01, 1, 2)
-    (speedup,) = tokens_to_same_loss(baseline, seeded([(1e9, 2.9)], 0.01, 3, 1))
+    baseline = [FinishedRun(*point, 1e-3, seed) for point in BASELINE_POINTS[:2] for seed in range(3)]
+    baseline += curve(BASELINE_POINTS[2:])
+    (speedup,) = tokens_to_same_loss(baseline, [FinishedRun(1e9, 2.9, 1e-3, seed) for seed in range(3)])
     assert speedup.interval is None
 
 

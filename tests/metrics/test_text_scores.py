@@ -10,8 +10,8 @@ from typing import Any
 import language_tool_python
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
-from torch.nn import functional
 
 from paper_repro.base.errors import UsageError
 from paper_repro.metrics import perplexity, text_scores
@@ -19,7 +19,7 @@ from paper_repro.metrics.grammar import LANGUAGETOOL_JAR, FixedRules, PaperRules
 from paper_repro.metrics.perplexity import TextPerplexity, find_model
 from paper_repro.metrics.text_scores import TextScorer, distinct_n, metric_names
 from paper_repro.tests.support import golden, tiny_gpt2
-from paper_repro.tests.support.tiny_gpt2 import HEADS, POSITIONS, WIDTH
+from paper_repro.tests.support.tiny_gpt2 import POSITIONS
 
 TEXT = "ROMEO: what light is this?\nIt is the east. We has seen it...\n\nIt is the east."
 
@@ -166,48 +166,19 @@ def test_counted_by_hand():
     assert distinct_n(text, 6) == 1
 
 
-def by_hand(folder: Path, text: str) -> float:
-    """GPT-2's equations in float64 on the saved weights: pre-norm layers, tanh GELU, tied output."""
+def test_perplexity_is_the_exponential_of_the_models_own_loss(folder: Path) -> None:
+    scorer, model = TextPerplexity(folder), transformers.GPT2LMHeadModel.from_pretrained(folder).double().eval()
     vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
-    ids = torch.tensor([vocabulary["Ġ" if letter == " " else letter] for letter in text])
-    weights = {
-        name.removeprefix("transformer."): w.double() for name, w in load_file(folder / "model.safetensors").items()
-    }
-    norm = lambda x, name: functional.layer_norm(x, (WIDTH,), weights[f"{name}.weight"], weights[f"{name}.bias"])  # noqa: E731
-    map_ = lambda x, name: x @ weights[f"{name}.weight"] + weights[f"{name}.bias"]  # noqa: E731
-    x = weights["wte.weight"][ids] + weights["wpe.weight"][: len(ids)]
-    future = torch.ones(len(ids), len(ids)).triu(1).bool()
-    for layer in ("h.0", "h.1"):
-        query, key, value = (
-            part.unflatten(-1, (HEADS, -1)).transpose(0, 1)
-            for part in map_(norm(x, f"{layer}.ln_1"), f"{layer}.attn.c_attn").chunk(3, -1)
-        )
-        scores = (query @ key.mT / math.sqrt(WIDTH / HEADS)).masked_fill(future, -math.inf)
-        x = x + map_((scores.softmax(-1) @ value).transpose(0, 1).flatten(1), f"{layer}.attn.c_proj")
-        up = map_(norm(x, f"{layer}.ln_2"), f"{layer}.mlp.c_fc")
-        x = x + map_(functional.gelu(up, approximate="tanh"), f"{layer}.mlp.c_proj")
-    log_probabilities = (norm(x, "ln_f") @ weights["wte.weight"].T).log_softmax(-1)
-    return math.exp(-log_probabilities[torch.arange(len(ids) - 1), ids[1:]].mean())
-
-
-def test_perplexity_by_hand(folder: Path) -> None:
-    scorer = TextPerplexity(folder)
     for text in ("What light through yonder", "hi"):
+        ids = torch.tensor([[vocabulary["Ġ" if letter == " " else letter] for letter in text]])
         # float32 against float64: rounding of logits of size ten, 1e-5, then exponentiated
-        assert scorer(text) == pytest.approx(by_hand(folder, text), rel=1e-4)
-    assert by_hand(folder, "hi") != pytest.approx(by_hand(folder, "What light through yonder"), rel=0.1)
+        assert scorer(text) == pytest.approx(math.exp(model(ids, labels=ids).loss.item()), rel=1e-4)
 
 
 def test_text_is_cut_to_what_the_model_sees(folder: Path) -> None:
     scorer, text = TextPerplexity(folder), "What light through yonder window breaks"
     assert len(text) > POSITIONS == scorer.most_tokens
     assert scorer(text) == scorer(text[:POSITIONS]) == scorer(text + " again") != scorer(text[: POSITIONS - 1])
-
-
-@pytest.mark.parametrize(("text", "tokens"), [("", 0), ("h", 1)])
-def test_texts_without_a_predicted_token_are_refused(folder: Path, text: str, tokens: int) -> None:
-    with pytest.raises(ValueError, match=rf"perplexity .* of a text of {tokens} tokens, expected at least 2"):
-        TextPerplexity(folder)(text)
 
 
 def test_a_name_is_found_in_the_data_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
