@@ -94,11 +94,14 @@ class TextScorer:
         self.metrics: dict[str, Callable[[str], float]] = {f"distinct_{n}": partial(distinct_n, n=n) for n in (1, 2)}
         embedding = similarity_model or _minilm()
         self._started = ExitStack()
-        self._add(self.names[0], lambda: TextPerplexity(perplexity_model, download, device))
-        for by in SPLITS:
-            self._add(f"apcs_{by}", partial(PairwiseSimilarity, embedding, by, str(device), download))
-        for name in gqs_engines:
-            self._add(f"gqs_{name}", partial(self._quality, name, languagetool_url, download))
+        with ExitStack() as failing:
+            failing.callback(self.close)
+            self._add(self.names[0], lambda: TextPerplexity(perplexity_model, download, device))
+            for by in SPLITS:
+                self._add(f"apcs_{by}", partial(PairwiseSimilarity, embedding, by, str(device), download))
+            for name in gqs_engines:
+                self._add(f"gqs_{name}", partial(self._quality, name, languagetool_url, download))
+            failing.pop_all()
 
     def __call__(self, text: str) -> TextScores:
         """Score a text; a checker that stops answering moves to ``unavailable``."""
