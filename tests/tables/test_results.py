@@ -7,6 +7,7 @@ import pytest
 
 from paper_repro.base.errors import RESULTS
 from paper_repro.cells import records
+from paper_repro.exports import card
 from paper_repro.tables import plan, spec
 from paper_repro.tables.publish import render
 
@@ -39,6 +40,7 @@ def test_every_published_record_belongs_to_a_published_artifact() -> None:
     # The first test renders these files anew, with the ids of the cells that today's code plans.
     documents = [json.loads((RESULTS / place / "table.json").read_text()) for place in PUBLISHED]
     cells = {cell for document in documents for cell in document["cells"]}
+    cells |= {model["cell"] for model in card.listed()["models"].values()}
     assert cells == {path.parent.name for path in RESULTS.glob("cells/*/record.json")}
 
 
