@@ -33,7 +33,7 @@ ANY_ORDER = 1 << 30
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 EXACT = (torch.float32, torch.float64)
 ANY_FLOATS: dict[str, Any] = {"dtypes": None, "one_dtype": False, "autocast": True, "transforms": False}
-"""Of a closed form that casts by itself, also under autocast, and knows no torch.func."""
+"""The options of a closed form that casts by itself, also under autocast, and knows no torch.func."""
 
 _log = logging.getLogger(__name__)
 
