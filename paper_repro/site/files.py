@@ -146,17 +146,17 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
     """
     marker = folder / MARKER
     try:
-        old = json.loads(marker.read_bytes()) if marker.is_file() else []
+        old = json.loads(marker.read_bytes())["files"] if marker.is_file() else []
         if not old and folder.exists() and any(folder.iterdir()):
             raise UsageError(f"{folder}: holds files and no {MARKER} of ours; give a new or empty folder with to=DIR")
         folder.mkdir(parents=True, exist_ok=True)
-        marker.write_text(json.dumps(sorted({*old, *files}), indent=0))
+        marker.write_text(json.dumps({"files": sorted({*old, *files})}, indent=0))
         for name in {*old} - files.keys():
             (folder / name).unlink(missing_ok=True)
         for name, content in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
-        marker.write_text(json.dumps(sorted(files), indent=0))
+        marker.write_text(json.dumps({"files": sorted(files)}, indent=0))
     except OSError as error:
         raise UsageError(f"{error.filename or folder}: cannot be written ({error.strerror}); give to=DIR") from error
 
