@@ -218,7 +218,7 @@ def _item_file(artifact: Any, kind: str, metric: str) -> str | None:
     if kind == RATIO:
         (metric,) = spec.derived.get("exp", [""]) if spec is not None else [""]
     source = metric.split(" or ")[0]
-    return f"{source}es.json" if source == "test_loss" else None
+    return f"{source}es.json" if source in ("test_loss", "val_loss") else None
 
 
 def _labelled(artifact: Any, axis: str, value: str) -> str:
