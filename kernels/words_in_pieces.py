@@ -85,7 +85,7 @@ class _MovedGradient(FirstOrder):
 
 
 class _Moved(WithGradient):
-    """y (N, V), c (N, D), W (D, V), targets (N): the mean loss; y', the gradients of the sum, how many targets count."""
+    """y (N, V), c (N, D), W (D, V), targets (N): the mean loss; y', gradients of the sum, how many targets count."""
 
     gradient = _MovedGradient
 

@@ -241,8 +241,12 @@ class PredictionDescent(PaperModule):
         if spread_by > 1:
             alpha = alpha * (1 / spread_by + (spread_by - 1 / spread_by) * draws["step_size"])  # (B, T, 1)
         again = speed().recompute and torch.is_grad_enabled() and peek_interpreter_stack() is None
+
+        def with_context(candidates: Tensor, landscape: int) -> Tensor:
+            return self.model.energies(step.context)(candidates, landscape)
+
         rule = PredictionStep(
-            (lambda *given: self.model.energies(step.context)(*given)) if again else self.model.energies(step.context),
+            with_context if again else self.model.energies(step.context),
             self.model.prediction_embedding.weight,
             alpha,
             step.settings.longest,

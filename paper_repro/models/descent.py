@@ -130,8 +130,8 @@ def normal_draws(like: State) -> Callable[[int], State]:
 
 @torch.compiler.disable
 def computed_again(function: Callable[[Tensor], Any], x: Tensor, weights: Sequence[Tensor]) -> Any:
-    """Return function(x), tensors, without its graph: the backward pass computes it again, for gradients by x and by the
-    weights that it reads.
+    """Return function(x), tensors, without its graph: the backward pass computes it again, for gradients by x and by
+    the weights that it reads.
 
     ``torch.utils.checkpoint`` does not take a function that has a gradient of ``torch.func`` inside.
     """
