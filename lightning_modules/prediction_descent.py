@@ -186,10 +186,8 @@ class PredictionDescent(PaperModule):
         step = self._with_replayed(batch, draws, carry)
         found = list(self._thoughts(step, draws))
         each = [
-            self.error(thought.prediction, step.targets)
-            if thought.loss is None
-            else or_zero(thought.loss, step.targets)
-            for thought in found
+            self.error(one.prediction, step.targets) if one.loss is None else or_zero(one.loss, step.targets)
+            for one in found
         ]
         loss = each[-1] if self.thinking.loss == "last" else torch.stack(each).mean()
         if self.replay is not None:
@@ -253,7 +251,7 @@ class PredictionDescent(PaperModule):
             self.model.num_landscapes,
             step.settings,
             tuple(self.model.parameters()) if again else (),
-            step.targets if again and not self.model.continuous else None,
+            step.targets if again and type(self).error is PredictionDescent.error else None,
         )
         return thoughts(rule, step.start, normal_draws(step.start) if step.settings.noise else None)
 
