@@ -109,7 +109,8 @@ class _Moved(WithGradient):
 
 
 def _size(logits: Tensor) -> int:
-    return linear_ce.chunk_size(*logits.shape, logits.device.type == "cpu")
+    tokens, words = logits.shape
+    return linear_ce.chunk_size(tokens, words, logits.device.type == "cpu")
 
 
 def _split(rows: Tensor, logits: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
