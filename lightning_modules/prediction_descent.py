@@ -9,13 +9,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._C._functorch import peek_interpreter_stack
 from torch.optim import Optimizer
 
 from paper_repro.base.configs import TARGET, instantiate
 from paper_repro.base.errors import UsageError, at_least, positive
 from paper_repro.base.identity import IGNORED
-from paper_repro.kernels.preferences import speed
 from paper_repro.metrics.likelihood import mean_cross_entropy, num_counted, or_zero
 from paper_repro.models.descent import normal_draws
 from paper_repro.models.ebt import EnergyModel, PredictionStep, ThinkingSettings, Thought, check_rule, thoughts
@@ -238,20 +236,20 @@ class PredictionDescent(PaperModule):
         alpha, spread_by = self.model.step_size, step.settings.step_size_spread
         if spread_by > 1:
             alpha = alpha * (1 / spread_by + (spread_by - 1 / spread_by) * draws["step_size"])  # (B, T, 1)
-        again = speed().recompute and torch.is_grad_enabled() and peek_interpreter_stack() is None
+        weights = self.model.recomputed()
 
         def with_context(candidates: Tensor, landscape: int) -> Tensor:
             return self.model.energies(step.context)(candidates, landscape)
 
         rule = PredictionStep(
-            with_context if again else self.model.energies(step.context),
+            with_context if weights else self.model.energies(step.context),
             self.model.prediction_embedding.weight,
             alpha,
             step.settings.longest,
             self.model.num_landscapes,
             step.settings,
-            tuple(self.model.parameters()) if again else (),
-            step.targets if again and type(self).error is PredictionDescent.error else None,
+            weights,
+            step.targets if weights and type(self).error is PredictionDescent.error else None,
         )
         return thoughts(rule, step.start, normal_draws(step.start) if step.settings.noise else None)
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import peek_interpreter_stack
 from torch.nn import functional
 
 from paper_repro.base.errors import at_least, one_of, positive
@@ -27,6 +28,7 @@ from paper_repro.models.descent import computed_again, walk
 
 try:
     from paper_repro.kernels.causal_attention import causal_attention
+    from paper_repro.kernels.preferences import speed
     from paper_repro.kernels.qk_rotary import rotate, rotate_queries_and_keys
     from paper_repro.kernels.rms_norm import rms_norm
     from paper_repro.kernels.self_slot_attention import self_slot_attention
@@ -39,6 +41,7 @@ except ImportError:  # the same, slower
         rotate,
         rotate_queries_and_keys,
         self_slot_attention,
+        speed,
         swiglu,
     )
 
@@ -587,6 +590,11 @@ class EnergyModel(nn.Module):
     def step_size(self) -> Tensor:
         """Alpha, (), not below 1e-4."""
         return self.step_size_parameter.clamp(min=LEAST_STEP_SIZE)
+
+    def recomputed(self) -> tuple[Tensor, ...]:
+        """Return the weights, for a step that is computed again, if ``machine.recompute`` asks for it; else nothing."""
+        again = speed().recompute and torch.is_grad_enabled() and peek_interpreter_stack() is None
+        return tuple(self.parameters()) if again else ()
 
     def energies(self, context: Tensor) -> Energies:
         """Return the energy function of a context, (B, T, ...): (embedded candidates (N B, T, D), landscape) -> (N B,
