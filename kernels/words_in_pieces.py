@@ -7,6 +7,7 @@ computed again for the gradient of e = W p. Of the size of all logits there are 
 Legend: N tokens, n tokens of a piece, D width, V words.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor
 from paper_repro.kernels.dispatch import choose, under_autocast
 from paper_repro.kernels.first_order import FirstOrder, WithGradient
 from paper_repro.kernels.linear_ce import op as linear_ce
-from paper_repro.kernels.linear_ce.op import Softmax, add_product
+from paper_repro.kernels.linear_ce.op import Softmax
 
 LEAST_WORDS = 4096
 """With fewer words the definition is taken: there is little to save."""
@@ -57,8 +58,8 @@ class _EmbeddedGradient(FirstOrder):
     def forward(*given: Any) -> tuple[Tensor | None, ...]:
         gradient, logits, embedding = given
         found = torch.zeros_like(embedding)  # (D, V)
-        for rows, y in zip(*_split(gradient, logits), strict=True):
-            add_product(found, rows.mT, torch.softmax(y, -1))
+        for piece in _pieces(logits):
+            found.addmm_(gradient[piece].mT, torch.softmax(logits[piece], -1))
         return None, found
 
 
@@ -70,9 +71,9 @@ class _Embedded(WithGradient):
     @staticmethod
     def forward(*given: Any) -> Tensor:
         logits, embedding = given
-        found = logits.new_empty(len(logits), len(embedding))
-        for rows, y in zip(*_split(found, logits), strict=True):
-            torch.mm(torch.softmax(y, -1), embedding.mT, out=rows)
+        found = logits.new_empty(len(logits), len(embedding))  # (N, D)
+        for piece in _pieces(logits):
+            torch.mm(torch.softmax(logits[piece], -1), embedding.mT, out=found[piece])
         return found
 
 
@@ -95,9 +96,7 @@ class _Moved(WithGradient):
         moved, losses = torch.empty_like(logits), logits.new_empty(len(logits))  # (N, V), (N,)
         dchange = torch.empty_like(change) if wanted else None  # (N, D)
         dembedding = torch.zeros_like(embedding) if wanted else None  # (D, V)
-        size = _size(logits)
-        for start in range(0, len(logits), size):
-            piece = slice(start, start + size)
+        for piece in _pieces(logits):
             z = torch.softmax(logits[piece], -1).addmm_(change[piece], embedding, alpha=-1)  # (n, V)
             moved[piece] = z
             losses[piece] = softmax(z, targets[piece], wanted)
@@ -108,11 +107,8 @@ class _Moved(WithGradient):
         return losses.sum() / count, moved, dchange, dembedding, count
 
 
-def _size(logits: Tensor) -> int:
+def _pieces(logits: Tensor) -> Iterator[slice]:
+    """Yield the tokens of each piece of logits (N, V)."""
     tokens, words = logits.shape
-    return linear_ce.chunk_size(tokens, words, logits.device.type == "cpu")
-
-
-def _split(rows: Tensor, logits: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    size = _size(logits)
-    return rows.split(size), logits.split(size)
+    size = linear_ce.chunk_size(tokens, words, logits.device.type == "cpu")
+    return (slice(start, start + size) for start in range(0, tokens, size))

@@ -143,7 +143,8 @@ class _Again(torch.autograd.Function):
     def forward(ctx: Any, function: Callable[[Tensor], Any], x: Tensor, *weights: Tensor) -> Any:
         device = x.device.type
         ctx.function = function
-        ctx.autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+        casts = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+        ctx.half = torch.get_autocast_dtype(device) if casts else None
         ctx.save_for_backward(x, *weights)
         return function(x)
 
@@ -152,7 +153,7 @@ class _Again(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, *weights = ctx.saved_tensors
         given, needed = [x.detach().requires_grad_(), *weights], ctx.needs_input_grad[1:]
-        with torch.enable_grad(), torch.autocast(x.device.type) if ctx.autocast else nullcontext():
+        with torch.enable_grad(), torch.autocast(x.device.type, ctx.half) if ctx.half else nullcontext():
             found = ctx.function(given[0])
         wanted = [one for one, wants in zip(given, needed, strict=True) if wants]
         parts = iter(torch.autograd.grad(found, wanted, gradients, allow_unused=True))

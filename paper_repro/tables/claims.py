@@ -191,11 +191,12 @@ class Contrast:
         left, right = (item_losses(view, files[0][0], place) for _, place in (of, to))
         found = {}
         for seed in left.keys() & right:
-            pairs = list(zip(left[seed], right[seed], strict=True))
-            found[seed] = [a - b for a, b in pairs]
+            pairs = zip(left[seed], right[seed], strict=True)
             if self.kind == RATIO and not files[0][1]:
                 one, other = stats.mean(left[seed]), stats.mean(right[seed])
                 found[seed] = [math.log(one / other) + a / one - b / other for a, b in pairs]
+            else:
+                found[seed] = [a - b for a, b in pairs]
         return found
 
     def _names(self, view: "Records") -> tuple[str, str]:
