@@ -1,6 +1,6 @@
 """nGPT, figures 3, 8 and 9: accuracy on five tasks, and their mean, against the token budget.
 
-At scales smoke and cpu the tasks are docstring continuations of ours (``datamodules.continuations``).
+At scales smoke and cpu the tasks are continuations of our own (``datamodules.continuations``).
 """
 
 from collections.abc import Sequence
