@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from paper_repro.base.configs import TARGET, instantiate
 from paper_repro.base.errors import UsageError, at_least, positive
 from paper_repro.base.identity import IGNORED
-from paper_repro.metrics.likelihood import mean_cross_entropy, num_counted
+from paper_repro.metrics.likelihood import mean_cross_entropy, num_counted, or_zero
 from paper_repro.models.descent import normal_draws
 from paper_repro.models.ebt import EnergyModel, PredictionStep, ThinkingSettings, Thought, check_rule, thoughts
 from paper_repro.training.module import Draws, PaperModule, Tree
@@ -183,7 +183,10 @@ class PredictionDescent(PaperModule):
     def loss_and_carry(self, batch: Batch, draws: dict[str, Tensor], carry: Any) -> tuple[Tensor, Any]:
         step = self._with_replayed(batch, draws, carry)
         found = list(self._thoughts(step, draws))
-        each = [self.error(thought.prediction, step.targets) for thought in found]
+        each = [
+            self.error(one.prediction, step.targets) if one.loss is None else or_zero(one.loss, step.targets)
+            for one in found
+        ]
         loss = each[-1] if self.thinking.loss == "last" else torch.stack(each).mean()
         if self.replay is not None:
             ids, targets = self.read(batch)
@@ -233,13 +236,20 @@ class PredictionDescent(PaperModule):
         alpha, spread_by = self.model.step_size, step.settings.step_size_spread
         if spread_by > 1:
             alpha = alpha * (1 / spread_by + (spread_by - 1 / spread_by) * draws["step_size"])  # (B, T, 1)
+        weights = self.model.recomputed()
+
+        def with_context(candidates: Tensor, landscape: int) -> Tensor:
+            return self.model.energies(step.context)(candidates, landscape)
+
         rule = PredictionStep(
-            self.model.energies(step.context),
+            with_context if weights else self.model.energies(step.context),
             self.model.prediction_embedding.weight,
             alpha,
             step.settings.longest,
             self.model.num_landscapes,
             step.settings,
+            weights,
+            step.targets if weights and type(self).error is PredictionDescent.error else None,
         )
         return thoughts(rule, step.start, normal_draws(step.start) if step.settings.noise else None)
 

@@ -4,13 +4,15 @@ A state is a tree of tensors: a tensor, or tuples, lists and dicts of them.  Leg
 ``...`` for the shape of one tensor of a state.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.utils._pytree import tree_leaves, tree_map
 
 from paper_repro.base.errors import at_least
@@ -124,6 +126,38 @@ def normal_draws(like: State) -> Callable[[int], State]:
         return found
 
     return draw
+
+
+@torch.compiler.disable
+def computed_again(function: Callable[[Tensor], Any], x: Tensor, weights: Sequence[Tensor]) -> Any:
+    """Return function(x), tensors, without its graph: the backward pass computes it again, for gradients by x and by
+    the weights that it reads.
+
+    ``torch.utils.checkpoint`` does not take a function that has a gradient of ``torch.func`` inside.
+    """
+    return _Again.apply(function, x, *weights)
+
+
+class _Again(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, function: Callable[[Tensor], Any], x: Tensor, *weights: Tensor) -> Any:
+        device = x.device.type
+        ctx.function = function
+        casts = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+        ctx.half = torch.get_autocast_dtype(device) if casts else None
+        ctx.save_for_backward(x, *weights)
+        return function(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, *weights = ctx.saved_tensors
+        given, needed = [x.detach().requires_grad_(), *weights], ctx.needs_input_grad[1:]
+        with torch.enable_grad(), torch.autocast(x.device.type, ctx.half) if ctx.half else nullcontext():
+            found = ctx.function(given[0])
+        wanted = [one for one, wants in zip(given, needed, strict=True) if wants]
+        parts = iter(torch.autograd.grad(found, wanted, gradients, allow_unused=True))
+        return None, *(next(parts) if wants else None for wants in needed)
 
 
 def _relative(before: Any, after: Any) -> Tensor:

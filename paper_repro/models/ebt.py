@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import peek_interpreter_stack
 from torch.nn import functional
 
 from paper_repro.base.errors import at_least, one_of, positive
@@ -23,14 +24,16 @@ from paper_repro.models.common import (
     embedded,
     textbook_tables,
 )
-from paper_repro.models.descent import walk
+from paper_repro.models.descent import computed_again, walk
 
 try:
     from paper_repro.kernels.causal_attention import causal_attention
+    from paper_repro.kernels.preferences import speed
     from paper_repro.kernels.qk_rotary import rotate, rotate_queries_and_keys
     from paper_repro.kernels.rms_norm import rms_norm
     from paper_repro.kernels.self_slot_attention import self_slot_attention
     from paper_repro.kernels.swiglu import swiglu
+    from paper_repro.kernels.words_in_pieces import words_in_pieces
 except ImportError:  # the same, slower
     from paper_repro.models.common import (  # type: ignore[assignment]
         causal_attention,
@@ -38,8 +41,13 @@ except ImportError:  # the same, slower
         rotate,
         rotate_queries_and_keys,
         self_slot_attention,
+        speed,
         swiglu,
     )
+
+    def words_in_pieces(logits: Tensor, embedding: Tensor) -> None:  # type: ignore[misc]
+        """Take no step in pieces."""
+
 
 # The trunk of EBT and of its Transformer++: RMSNorm, rotary positions, attention and SwiGLU, without biases.
 # The same weights serve two streams (appendix C.6). The observed stream holds the tokens that are known; it never
@@ -390,8 +398,9 @@ NOISE_PLACES = ("before", "after")
 class Thought(NamedTuple):
     """A prediction, and the energies of the state from which the step to it started."""
 
-    prediction: Tensor  # Logits, or a continuous state, (B, T, V)
+    prediction: Tensor  # Logits, or a continuous state, (B, T, V); without gradient where there is a loss
     energy: Tensor  # (B, T); zeros at the start
+    loss: Tensor | None = None  # Mean cross-entropy, (), nan without a target; None where the prediction has a gradient
 
 
 @dataclass(frozen=True)
@@ -455,6 +464,8 @@ class PredictionStep:
         step_size: alpha, () or (B, T, 1).
         num_landscapes: L; step s of S descends landscape floor(s L / S).
         settings: rule, noise, detach and truncate; the rest is not read.
+        weights: of the model; with them a step keeps no graph of dE/de and computes it again in the backward pass.
+        targets: (B, T); with them a step from constant logits may take some tokens at a time, and give its loss.
     """
 
     energies: Energies
@@ -463,6 +474,8 @@ class PredictionStep:
     num_steps: int
     num_landscapes: int = 1
     settings: ThinkingSettings = ThinkingSettings()
+    weights: tuple[Tensor, ...] = ()
+    targets: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.num_landscapes > at_least("num_steps", self.num_steps):
@@ -480,10 +493,10 @@ class PredictionStep:
         with torch.set_grad_enabled(recorded):
             if noise is not None and settings.noise_place == "before":
                 logits = logits + settings.noise * noise  # (B, T, V)
-            logits, energy = self._moved(logits, landscape_of_step(index, self.num_steps, self.num_landscapes))
+            found = self._moved(logits, landscape_of_step(index, self.num_steps, self.num_landscapes))
             if noise is not None and settings.noise_place == "after":
-                logits = logits + settings.noise * noise  # (B, T, V)
-        return Thought(logits, energy)
+                found = found._replace(prediction=found.prediction + settings.noise * noise)  # (B, T, V)
+        return found
 
     def energy(self, logits: Tensor, index: int) -> Tensor:
         """Return the energies (B, T) of a prediction (B, T, V) on the landscape of step ``index``."""
@@ -494,19 +507,29 @@ class PredictionStep:
         """Return what the model reads of a prediction, (B, T, V) both."""
         return logits if self.settings.rule == DIRECT else torch.softmax(logits, -1)
 
-    def _moved(self, logits: Tensor, landscape: int) -> tuple[Tensor, Tensor]:
-        """Return the prediction after a step, (B, T, V), and the energies before it, (B, T)."""
-        read = self._read(logits)  # (B, T, V)
-        candidates = read @ self.embedding.mT  # (B, T, D)
-        gradient, energy = torch.func.grad(self._total, has_aux=True)(candidates, landscape)  # (B, T, D), (B, T)
+    def _moved(self, logits: Tensor, landscape: int) -> Thought:
+        """Return the prediction after a step from logits (B, T, V), before noise, and the energies before it."""
+        embedding, settings, pieces = self.embedding, self.settings, None
+        constant = settings.detach or settings.truncate
+        if self.targets is not None and constant and settings.rule == CODE and settings.noise_place == "before":
+            pieces = words_in_pieces(logits, embedding)
+        read = logits if pieces is not None else self._read(logits)  # (B, T, V)
+        candidates = read @ embedding.mT if pieces is None else pieces.embedded(logits, embedding)  # (B, T, D)
+        descent = torch.func.grad(partial(self._total, landscape), has_aux=True)
+        if self.weights and torch.is_grad_enabled():
+            descent = partial(computed_again, descent, weights=self.weights)
+        gradient, energy = descent(candidates)  # (B, T, D), (B, T)
         change = self.step_size * gradient  # (B, T, D)
-        if self.settings.rule != LISTING:
-            moved = torch.addmm(read.flatten(0, -2), change.flatten(0, -2), self.embedding, alpha=-1)
-            return moved.view_as(logits), energy
-        change = change @ self.embedding  # (B, T, V)
-        return logits - read * (change - (read * change).sum(-1, keepdim=True)), energy
+        if pieces is not None and self.targets is not None:
+            loss, moved = pieces.moved(logits, change, embedding, self.targets)
+            return Thought(moved, energy, loss)
+        if settings.rule != LISTING:
+            moved = torch.addmm(read.flatten(0, -2), change.flatten(0, -2), embedding, alpha=-1)
+            return Thought(moved.view_as(logits), energy)
+        change = change @ embedding  # (B, T, V)
+        return Thought(logits - read * (change - (read * change).sum(-1, keepdim=True)), energy)
 
-    def _total(self, candidates: Tensor, landscape: int) -> tuple[Tensor, Tensor]:
+    def _total(self, landscape: int, candidates: Tensor) -> tuple[Tensor, Tensor]:
         energies = self.energies(candidates, landscape)  # (B, T)
         return energies.sum(), energies
 
@@ -567,6 +590,11 @@ class EnergyModel(nn.Module):
     def step_size(self) -> Tensor:
         """Alpha, (), not below 1e-4."""
         return self.step_size_parameter.clamp(min=LEAST_STEP_SIZE)
+
+    def recomputed(self) -> tuple[Tensor, ...]:
+        """Return the weights, for a step that is computed again, if ``machine.recompute`` asks for it; else nothing."""
+        again = speed().recompute and torch.is_grad_enabled() and peek_interpreter_stack() is None
+        return tuple(self.parameters()) if again else ()
 
     def energies(self, context: Tensor) -> Energies:
         """Return the energy function of a context, (B, T, ...): (embedded candidates (N B, T, D), landscape) -> (N B,

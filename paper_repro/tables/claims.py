@@ -180,12 +180,24 @@ class Contrast:
         return place
 
     def _items(self, view: "Records", of: tuple[str, Place], to: tuple[str, Place]) -> dict[int, list[float]]:
-        """Return by seed the differences of the losses of single test batches; nothing where records lack them."""
+        """Return by seed what single test batches add to the estimate; nothing where records lack their losses.
+
+        For losses a and b of a batch that is a - b, of which a ratio of perplexities is the exponential; for a ratio of
+        losses with the means A and B it is log(A / B) + a / A - b / B, to first order.
+        """
         files = [_item_file(view.artifact, self.kind, metric) for metric, _ in (of, to)]
         if files[0] is None or files[0] != files[1]:
             return {}
-        left, right = (item_losses(view, files[0], place) for _, place in (of, to))
-        return {seed: [a - b for a, b in zip(left[seed], right[seed], strict=True)] for seed in left.keys() & right}
+        left, right = (item_losses(view, files[0][0], place) for _, place in (of, to))
+        found = {}
+        for seed in left.keys() & right:
+            pairs = zip(left[seed], right[seed], strict=True)
+            if self.kind == RATIO and not files[0][1]:
+                one, other = stats.mean(left[seed]), stats.mean(right[seed])
+                found[seed] = [math.log(one / other) + a / one - b / other for a, b in pairs]
+            else:
+                found[seed] = [a - b for a, b in pairs]
+        return found
 
     def _names(self, view: "Records") -> tuple[str, str]:
         """Return the names of both sides: the metric, and the labels that tell their places apart from others."""
@@ -212,13 +224,14 @@ def item_losses(view: Records, file: str, place: Place) -> dict[int, list[float]
     return {seed: json.loads(content)["losses"] for seed, content in view.attachments(file, place).items()}
 
 
-def _item_file(artifact: Any, kind: str, metric: str) -> str | None:
-    """Return the attachment with the losses of single batches behind a metric (``probes.item_losses``)."""
+def _item_file(artifact: Any, kind: str, metric: str) -> tuple[str, bool] | None:
+    """Return the attachment with the losses of single batches behind a metric (``probes.item_losses``), and whether the
+    metric is their perplexity, which only a ratio may read.
+    """
     spec = artifact.metrics.get(metric)
-    if kind == RATIO:
-        (metric,) = spec.derived.get("exp", [""]) if spec is not None else [""]
-    source = metric.split(" or ")[0]
-    return f"{source}es.json" if source in ("test_loss", "val_loss") else None
+    losses = spec.derived.get("exp") if spec is not None and kind == RATIO else None
+    source = (losses[0] if losses else metric).split(" or ")[0]
+    return (f"{source}es.json", bool(losses)) if source in ("test_loss", "val_loss") else None
 
 
 def _labelled(artifact: Any, axis: str, value: str) -> str:

@@ -150,7 +150,7 @@ def test_published_ids_are_found_by_their_tokens(source: dict[str, Any], tmp_pat
         if str(identity.files_of(config).get("manifest")).startswith("docstrings-"):
             assert identity.weights(record["config"], file_hashes(config)) == record["cell"]
             found += 1
-    assert found > 450
+    assert found > 340
     for size in PUBLISHED:
         files = {"manifest": f"docstrings-{size}/manifest.json"}
         data = TokenData(files, data_root=tmp_path)
@@ -161,7 +161,7 @@ def test_published_ids_are_found_by_their_tokens(source: dict[str, Any], tmp_pat
 
 def test_another_text_has_other_ids_and_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def ids(root: Path) -> set[str]:
-        plan = plans.make(spec.load("ngpt/table6"), "cpu", None, [f"machine.data_root={root}"])
+        plan = plans.make(spec.load("ngpt/table4"), "cpu", None, [f"machine.data_root={root}"])
         return {cell.id for cell in plan.all_cells}
 
     write_manifest(tmp_path / "same", 512, {})

@@ -12,11 +12,15 @@ from torch.nn import functional
 from paper_repro.base.configs import compose
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import DIVERGED, FINISHED, Cell, Outcome, StopRequestedError
+from paper_repro.kernels import words_in_pieces
+from paper_repro.kernels.preferences import prefer
 from paper_repro.lightning_modules import ebt_language
 from paper_repro.lightning_modules.ebt_language import EBTLanguage
 from paper_repro.tests.support.cycles import Cycles
+from paper_repro.tests.support.ops import assert_same
 from paper_repro.tests.support.reports import Recorder
 from paper_repro.training.build import build
+from paper_repro.training.counting import peak_bytes
 from paper_repro.training.fit import Fit
 
 WORDS, BATCH, WINDOW = 7, 4, 6
@@ -120,6 +124,59 @@ def test_alpha_has_a_rate_of_its_own_that_ends_where_the_others_end() -> None:
     assert own.factor(0, 100) == pytest.approx(3 * base.factor(0, 100))
     assert own.factor(100, 100) == pytest.approx(base.factor(100, 100)) == pytest.approx(0.1)
     assert len(module_of(*S2).parameter_groups()) == 1
+
+
+@pytest.mark.parametrize("pieces", [False, True], ids=["whole", "in pieces"])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        EBT,
+        [*S2, "module.thinking.noise=0.5"],
+        [*EBT, "+module.thinking.detach=false"],
+        [*EBT, "module.thinking.rule=listing"],
+        [*EBT, "model.variant=adaln", "model.num_landscapes=2"],
+    ],
+    ids=["s1", "s2", "full backpropagation", "listing", "adaln"],
+)
+def test_recomputation_changes_neither_loss_nor_gradients(
+    overrides: list[str], pieces: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if pieces:
+        monkeypatch.setattr(words_in_pieces, "LEAST_WORDS", 2)
+    found = []
+    for again in (False, True):
+        torch.manual_seed(0)
+        module = module_of(*overrides).double()
+        batch = Cycles(WORDS, BATCH, WINDOW).train_batch(0)
+        drawn = module.draws_of(batch, 0, 0, torch.device("cpu"))
+        draws = {name: value.double() if torch.is_floating_point(value) else value for name, value in drawn.items()}
+        torch.manual_seed(1)
+        with prefer(recompute=again):
+            loss, _ = module.loss_and_carry(batch, draws, module.initial_carry(batch))
+            loss.backward()
+        found.append([loss.detach(), *(one.grad for one in module.parameters() if one.grad is not None)])
+    assert_same(found[1], found[0], 1e-12)
+
+
+@pytest.mark.parametrize(("words", "layers", "most"), [(8192, 1, 0.5), (7, 6, 0.65)], ids=["words", "layers"])
+def test_recomputation_takes_less_memory_for_many_words_and_for_many_layers(
+    words: int, layers: int, most: float
+) -> None:
+    data = DATA.replace(f"words:{WORDS}", f"words:{words}").replace(f"window:{WINDOW}", "window:256")
+    sizes = [data, f"model.vocabulary_size={words}", f"model.num_layers={layers}", "model.block_length=256"]
+    module = module_of(*EBT, *sizes)
+    batch = Cycles(words, BATCH, 256).train_batch(0)
+    draws, peaks = module.draws_of(batch, 0, 0, torch.device("cpu")), []
+
+    def step() -> None:
+        loss, _ = module.loss_and_carry(batch, draws, {})
+        loss.backward()
+        module.zero_grad()
+
+    for again in (False, True):
+        with prefer(recompute=again):
+            peaks.append(peak_bytes(step))
+    assert peaks[1] < most * peaks[0]
 
 
 def test_a_prediction_that_is_no_number_is_reported_with_its_inner_step(

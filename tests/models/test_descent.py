@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.models.descent import Trajectory, descend, normal_draws
+from paper_repro.models.descent import Trajectory, computed_again, descend, normal_draws
 from paper_repro.tests.training.energy import gradient_step
 
 RATE = 0.05
@@ -125,3 +125,18 @@ def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> N
     given = {"step": gradient_step(energy, RATE), "start": X, "num_steps": 2, **options}
     with pytest.raises(ValueError, match=message):
         descend(**given)
+
+
+def test_what_is_computed_again_is_computed_in_the_same_precision() -> None:
+    weight, seen = torch.eye(3, requires_grad=True), []
+
+    def function(x: Tensor) -> Tensor:
+        seen.append((x @ weight).dtype)
+        return x @ weight
+
+    x = torch.ones(2, 3, requires_grad=True)
+    for half in (torch.float16, torch.bfloat16):
+        with torch.autocast("cpu", half):
+            found = computed_again(function, x, [weight])
+        found.sum().backward()
+        assert seen[-2:] == [half, half]

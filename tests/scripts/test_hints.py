@@ -104,9 +104,9 @@ def test_data_that_need_no_network_are_prepared_first(
 ) -> None:
     monkeypatch.setattr(files, "DATA", tmp_path)
     monkeypatch.setenv("PAPER_REPRO_DATA", str(tmp_path))
-    of_the_paper = plans.make(spec.load("ngpt/table6"), "paper", [0]).cells
+    of_the_paper = plans.make(spec.load("ngpt/table4"), "paper", [0]).cells
     assert all(cell.missing for cell in of_the_paper) and start.commands(of_the_paper) == []  # nothing is downloaded
-    words = ["ngpt/table6", "scale=smoke", f"runs={tmp_path / 'runs'}"]
+    words = ["ngpt/table4", "scale=smoke", f"runs={tmp_path / 'runs'}"]
     assert run_main(reproduce.main, words) == 1
     assert "--prepare prepares first what needs no network: python scripts/prepare_data.py" in capsys.readouterr().err
     done = list[list[str]]()

@@ -1,6 +1,7 @@
 """Claims on made-up records: estimates with known answers, words, and what is refused."""
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -100,6 +101,23 @@ def test_a_ratio_is_the_geometric_mean_over_places_paired_by_seed(tmp_path: Path
     assert shown(found.estimate) == pytest.approx(math.exp(mean))
     assert interval.high - interval.mean == pytest.approx(4.30265 * spread / math.sqrt(3), rel=1e-5)
     assert [label for label, _ in found.estimate.parts] == ["Easy", "Hard"] and found.verdict == SEEN
+
+
+def test_a_ratio_of_losses_carries_the_error_of_the_test_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "TEXT", TEXT.replace("error", "val_loss"))
+    items = {"old": [1.0, 3.0], "new": [1.5, 1.5]}
+    monkeypatch.setattr(
+        claims, "item_losses", lambda _view, file, place: dict.fromkeys(range(3), items[place["model"]])
+    )
+
+    def outcome(cell: PlannedCell) -> Outcome:
+        own = items[dict(cell.key)["model"]]
+        return synthetic.finished(val_loss=sum(own) / len(own), score=1.0)
+
+    found = judged(tmp_path, RATIO.replace("error", "val_loss") + ", above: 1", outcome=outcome).estimate
+    assert found.interval is not None and found.items == claims.SEEDS_AND_ITEMS
+    assert shown(found) == pytest.approx(2.0 / 1.5)
+    assert found.interval.error == pytest.approx(0.5)  # of log(A / B) + a / A - b / B, over two items
 
 
 def test_a_difference_is_the_mean_over_places_and_its_sides_are_not_alike(tmp_path: Path) -> None:
