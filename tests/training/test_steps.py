@@ -7,7 +7,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.cells import planned
 from paper_repro.cells.tasks import Cell
 from paper_repro.tests.support import ebt_language
-from paper_repro.tests.training.doubles import Small, assert_close_runs
+from paper_repro.tests.training.doubles import NOISY, Small, assert_close_runs
 from paper_repro.tests.training.test_energy_training import EXACT
 from paper_repro.tests.training.test_weighing import SMALL
 from paper_repro.training.build import build
@@ -139,9 +139,10 @@ def test_replayed_steps_are_those_of_the_loss(kind, accumulate, language, run, t
     assert all(not one.off and str(one).startswith("yes") for one in made)
 
 
-def test_a_stack_is_replayed_too(cell):
+@pytest.mark.parametrize("kind", [EXACT, {"training__precision": "64-true", **NOISY}], ids=["energy", "dropout"])
+def test_a_stack_is_replayed_too(kind, cell):
     def steps(graphs):
-        built = [build(cell(seed=seed, **EXACT)) for seed in range(2)]
+        built = [build(cell(seed=seed, **kind)) for seed in range(2)]
         both = [one.module for one in built], [one.data for one in built]
         stack = Ensemble(*both, steps=6, clip_norm=0.1, precision="64-true", graphs=graphs)
         return torch.stack([stack.advance() for _ in range(6)]), stack.values
