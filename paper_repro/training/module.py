@@ -175,8 +175,11 @@ class PaperModule(L.LightningModule):
         return place(draw(declared, device, self.seed, step, slot), device, self._floating_dtype())
 
     def example_draws(self, batch: Batch) -> Draws:
-        """Return random tensors for one call of ``loss_and_carry``, on the device of ``batch``, which may be meta."""
-        return self.draws_of(batch, 0, 0, tensors_of(batch)[0].device)
+        """Return random tensors for one call of ``loss_and_carry`` without ``constants``, on the device of ``batch``,
+        which may be meta.
+        """
+        draws = self.draws_of(batch, 0, 0, tensors_of(batch)[0].device)
+        return {name: draw for name, draw in draws.items() if name not in self.constants}
 
     def split(self, batch: Batch, draws: Draws, carry: Tree, parts: Sequence[slice]) -> list[tuple[Batch, Draws]]:
         """Return rows of a batch, each with their draws, so that the losses of all parts are those of the batch.
