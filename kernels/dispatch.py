@@ -155,7 +155,7 @@ def choose(
         if (
             not way.auto_order <= order <= way.order
             or (way.auto_large and not large)
-            or (way.auto_on is not None and tensors[0].device.type not in way.auto_on)
+            or (way.auto_on is not None and device_type(tensors[0]) not in way.auto_on)
         ):
             continue
         obstacle = _obstacle(way, tensors, width, False)
@@ -195,6 +195,11 @@ def _fits(pattern: list[str], shape: torch.Size, sizes: dict[str, Any]) -> bool:
         (name.endswith("|1") and size == 1) or sizes.setdefault(name.removesuffix("|1"), size) == size
         for name, size in zip(pattern, shape, strict=True)
     )
+
+
+def device_type(tensor: Tensor) -> str:
+    """Return the type of the tensor's device, or that of the device for which a computation is counted."""
+    return speed().device or tensor.device.type
 
 
 def check_out(op: str, out: object, *given: Tensor) -> None:
@@ -238,7 +243,7 @@ def _obstacle(way: Way[Call], tensors: Sequence[Tensor], width: int, insisted: b
         return f"it takes rows of at most {way.widest}, got {width}"
     if way.name != "reference" and any(tensor.device != device for tensor in tensors):
         return f"tensors on different devices ({', '.join(sorted({str(tensor.device) for tensor in tensors}))})"
-    if way.devices is not None and device.type not in way.devices:
+    if way.devices is not None and device_type(tensors[0]) not in way.devices:
         if not (way.triton and insisted and os.environ.get("TRITON_INTERPRET") == "1"):
             return f"it runs on {' or '.join(way.devices)}, the tensors are on {device}"
         taken = None if taken is None else (*taken, torch.float64)
