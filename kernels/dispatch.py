@@ -309,3 +309,12 @@ def _has_triton() -> bool:
 @functools.cache
 def _say_once(op: str, obstacle: str) -> None:
     _log.warning("%s: not computed by its kernel: %s", op, obstacle)
+
+
+def launching_nothing() -> contextlib.AbstractContextManager[None]:
+    """Launch no Triton kernel within this scope, so that tensors without storage have the sizes of its results."""
+    if not _has_triton():
+        return contextlib.nullcontext()
+    from paper_repro.kernels.triton import no_launches
+
+    return no_launches()

@@ -1,10 +1,8 @@
 """Counts a model's parameters, the FLOPs of a computation, and the memory of its tensors, without computing them."""
 
 import contextlib
-import importlib.util
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +18,7 @@ from paper_repro.base.configs import without_seeds
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import fingerprint
 from paper_repro.cells.tasks import Cell, Cost
+from paper_repro.kernels.dispatch import launching_nothing
 from paper_repro.kernels.preferences import prefer
 from paper_repro.training.build import BuiltCell, build
 from paper_repro.training.machine import Machine, check_precision
@@ -157,7 +156,7 @@ def _peak_on_gpu(built: BuiltCell) -> int:
     The tensors are a CPU's without storage, because meta tensors know no autocast and hold the scores of attention.
     """
     module, precision = built.module, built.training.precision
-    with FakeTensorMode(allow_non_fake_inputs=True), _without_kernels(), _Undropped():
+    with FakeTensorMode(allow_non_fake_inputs=True), launching_nothing(), _Undropped():
         _without_storage(module)
         batch = map_tensors(lambda tensor: torch.empty_like(tensor, device="cpu"), built.data.example_batch())
         with prefer(device="cuda"), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed"):
@@ -172,22 +171,8 @@ def _without_storage(module: nn.Module) -> None:
             if own not in made:
                 made[own] = nn.Parameter(torch.empty_like(own, device="cpu"), own.requires_grad)
             setattr(child, name, made[own])
-        for name, own in child.named_buffers(recurse=False, remove_duplicate=False):
-            setattr(child, name, torch.empty_like(own, device="cpu"))
-
-
-@contextlib.contextmanager
-def _without_kernels() -> Iterator[None]:
-    """Launch no Triton kernel: what they write into has its size without them."""
-    if importlib.util.find_spec("triton") is None:
-        yield
-        return
-    from triton.runtime import interpreter, jit
-
-    with contextlib.ExitStack() as stack:
-        for kind in (jit.JITFunction, interpreter.InterpretedFunction):
-            stack.enter_context(mock.patch.object(kind, "run", lambda *_, **__: None))
-        yield
+        for name, buffer in child.named_buffers(recurse=False, remove_duplicate=False):
+            setattr(child, name, torch.empty_like(buffer, device="cpu"))
 
 
 class _Undropped(TorchFunctionMode):
