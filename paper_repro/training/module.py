@@ -331,13 +331,13 @@ class PaperModule(L.LightningModule):
         training = self.training
         self.eval()
         metrics = {split: self._fresh_metrics() for split in data.splits}
-        graphs, own = None, self._fresh_metrics()
-        if self.replays and not any(metric.full_state_update for metric in own.values()):
+        graphs, own = None, self._fresh_metrics() if self.replays else {}
+        if own and not any(metric.full_state_update for metric in own.values()):
             graphs = Graphs(partial(self._measured, own), alone=False)
         with torch.no_grad():
             for split in data.splits:
                 for index, batch in enumerate(islice(data.evaluation_batches(split), batches)):
-                    self._evaluate_batch(metrics[split], batch, split, index, graphs if index else None)
+                    self._evaluate_batch(metrics[split], batch, split, index, graphs)
         self.train(training)
         return {
             f"{split}_{name}": float(metric.compute())
