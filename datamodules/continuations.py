@@ -1,4 +1,4 @@
-"""Docstring continuations: questions of four answers for lm-eval, made from the validation documents of docstrings.
+"""Continuations: questions of four answers for lm-eval, made from the validation documents of the documentation text.
 
 A document is cut inside a word.  The question is which of four texts goes on there: the true one, or what follows at
 three places of other documents.  At all four places the cut comes after the same token and after as many letters of
@@ -64,7 +64,7 @@ def task_name(letters: int) -> str:
 
 
 def prepare(corpus: Path, folder: Path) -> dict[str, Any]:
-    """Write task files and questions from a folder of docstrings, and return the manifest.
+    """Write task files and questions from a folder of token shards, and return the manifest.
 
     The same documents give the same bytes: for each task ``<task>.yaml`` as lm-eval reads it, ``<task>_test.jsonl``
     and ``<task>_dev.jsonl``; and ``manifest.json``.  UsageError: the corpus is damaged or too small.
@@ -129,7 +129,7 @@ def questions(
             if len(own) < wanted:
                 raise UsageError(
                     f"{corpus}: {len(own)} questions of the task {task_name(letters)} ({part}), expected {wanted}: its "
-                    f"{len(documents):,} validation documents are too few; prepare more docstrings (--packages)"
+                    f"{len(documents):,} validation documents are too few"
                 )
             found[letters][part] = own
     return found

@@ -4,7 +4,7 @@ prepare_data.py celeba --download          CelebA; --from DIR: img_align_celeba/
 prepare_data.py coco --download            COCO 2014; --from DIR: train2014/ and val2014/, or parquet files
 prepare_data.py imagenet --download        ImageNet-1k with labels; --from DIR: train/ and val/ with a folder for each
                                            class, or parquet files
-prepare_data.py continuations              questions made from docstrings-512; --vocabulary 2048: from docstrings-2048
+prepare_data.py continuations              questions made from documentation-512 (--vocabulary 2048: from that)
 prepare_data.py docstrings                 the docstrings of Python, torch, numpy and scipy
 prepare_data.py documentation --download   the documentation of 145 Python projects, 42 MB of English prose;
                                            --from DIR: a folder of their source distributions
@@ -437,17 +437,17 @@ def sudoku(request: Request) -> None:
 
 
 def continuations(request: Request, *, vocabulary: int = QUESTIONS_VOCABULARY) -> None:
-    """Write the questions of docstring continuations and the files by which lm-eval finds them."""
+    """Write the questions of continuations and the files by which lm-eval finds them."""
     from paper_repro.datamodules import continuations
 
     folder = request.root / continuations.FOLDER.format(vocabulary=vocabulary)
     if request.verify:
         manifest = continuations.check(folder)
     else:
-        name = f"docstrings-{vocabulary}/{MANIFEST}"
+        name = f"documentation-{vocabulary}/{MANIFEST}"
         corpus = find_data(name, request.root)
         if corpus is None:
-            command = f"python scripts/prepare_data.py docstrings --vocabulary {vocabulary}"
+            command = f"python scripts/prepare_data.py documentation --download --vocabulary {vocabulary}"
             raise UsageError(absent(name, request.root, command))
         manifest = continuations.prepare(corpus.parent, folder)
     count = len(continuations.LETTERS)

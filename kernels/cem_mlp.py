@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import Way, choose, closed_form_way
+from paper_repro.kernels.dispatch import Way, choose, closed_form_way, device_type
 from paper_repro.kernels.first_order import Stackable, WithGradient
 from paper_repro.models.common import ACTIVATIONS, descend_mlp
 
@@ -118,7 +118,7 @@ def _layout(
     gamma: Tensor,
 ) -> tuple[Callable[..., Tensor], Callable[..., Tensor], Callable[[Tensor], tuple[Tensor, ...]]]:
     """Return matmul, add_matmul and how a stack is cut: into models, or not at all (see SMALL)."""
-    if gamma.device.type == "cpu" and torch.get_num_threads() == 1 and gamma[0].numel() >= SMALL:
+    if device_type(gamma) == "cpu" and torch.get_num_threads() == 1 and gamma[0].numel() >= SMALL:
         return torch.mm, torch.addmm, torch.unbind
     return torch.bmm, torch.baddbmm, lambda stack: (stack,)
 

@@ -155,7 +155,7 @@ def choose(
         if (
             not way.auto_order <= order <= way.order
             or (way.auto_large and not large)
-            or (way.auto_on is not None and tensors[0].device.type not in way.auto_on)
+            or (way.auto_on is not None and device_type(tensors[0]) not in way.auto_on)
         ):
             continue
         obstacle = _obstacle(way, tensors, width, False)
@@ -195,6 +195,11 @@ def _fits(pattern: list[str], shape: torch.Size, sizes: dict[str, Any]) -> bool:
         (name.endswith("|1") and size == 1) or sizes.setdefault(name.removesuffix("|1"), size) == size
         for name, size in zip(pattern, shape, strict=True)
     )
+
+
+def device_type(tensor: Tensor) -> str:
+    """Return the type of the tensor's device, or that of the device for which a computation is counted."""
+    return speed().device or tensor.device.type
 
 
 def check_out(op: str, out: object, *given: Tensor) -> None:
@@ -238,7 +243,7 @@ def _obstacle(way: Way[Call], tensors: Sequence[Tensor], width: int, insisted: b
         return f"it takes rows of at most {way.widest}, got {width}"
     if way.name != "reference" and any(tensor.device != device for tensor in tensors):
         return f"tensors on different devices ({', '.join(sorted({str(tensor.device) for tensor in tensors}))})"
-    if way.devices is not None and device.type not in way.devices:
+    if way.devices is not None and device_type(tensors[0]) not in way.devices:
         if not (way.triton and insisted and os.environ.get("TRITON_INTERPRET") == "1"):
             return f"it runs on {' or '.join(way.devices)}, the tensors are on {device}"
         taken = None if taken is None else (*taken, torch.float64)
@@ -304,3 +309,12 @@ def _has_triton() -> bool:
 @functools.cache
 def _say_once(op: str, obstacle: str) -> None:
     _log.warning("%s: not computed by its kernel: %s", op, obstacle)
+
+
+def launching_nothing() -> contextlib.AbstractContextManager[None]:
+    """Launch no Triton kernel within this scope, so that tensors without storage have the sizes of its results."""
+    if not _has_triton():
+        return contextlib.nullcontext()
+    from paper_repro.kernels.triton import no_launches
+
+    return no_launches()

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way
+from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, device_type
 from paper_repro.kernels.first_order import Stackable, WithGradient
 from paper_repro.models import common
 
@@ -136,7 +136,7 @@ def _models(
 ) -> Iterator[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]:
     """Yield one model after the other on a CPU where z, the third of ``by_token``, is large; else the stack at once."""
     hidden = by_token[2]
-    if hidden.device.type != "cpu" or hidden[0].numel() < SMALL:
+    if device_type(hidden) != "cpu" or hidden[0].numel() < SMALL:
         yield by_token, by_model
     else:
         yield from zip(zip(*by_token, strict=True), zip(*by_model, strict=True), strict=True)

@@ -23,6 +23,7 @@ class Speed:
     implementation: str = "auto"  # of ops that are called with "auto", wherever they have it and can
     recompute: bool = False  # where models can keep the states of their inner steps alone, and compute the rest again
     cuda_graph: bool = False  # where models can replay their inner steps as one CUDA graph
+    device: str | None = None  # the type of device that the tensors stand for when memory is counted; None: their own
 
     def __post_init__(self) -> None:
         if self.implementation not in IMPLEMENTATIONS:
@@ -39,7 +40,10 @@ def speed() -> Speed:
 
 @contextlib.contextmanager
 def prefer(
-    implementation: str | None = None, recompute: bool | None = None, cuda_graph: bool | None = None
+    implementation: str | None = None,
+    recompute: bool | None = None,
+    cuda_graph: bool | None = None,
+    device: str | None = None,
 ) -> Iterator[Speed]:
     """Set the preferences of this process within a ``with`` block; None leaves a preference as it is.
 
@@ -47,7 +51,12 @@ def prefer(
         ValueError: an unknown implementation.
     """
     outer = speed()
-    given: dict[str, Any] = {"implementation": implementation, "recompute": recompute, "cuda_graph": cuda_graph}
+    given: dict[str, Any] = {
+        "implementation": implementation,
+        "recompute": recompute,
+        "cuda_graph": cuda_graph,
+        "device": device,
+    }
     inner = replace(outer, **{name: value for name, value in given.items() if value is not None})
     _ENTERED.append(inner)
     try:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import choose, under_autocast
+from paper_repro.kernels.dispatch import choose, device_type, under_autocast
 from paper_repro.kernels.first_order import FirstOrder, WithGradient
 from paper_repro.kernels.linear_ce import op as linear_ce
 from paper_repro.kernels.linear_ce.op import Softmax
@@ -110,5 +110,5 @@ class _Moved(WithGradient):
 def _pieces(logits: Tensor) -> Iterator[slice]:
     """Yield the tokens of each piece of logits (N, V)."""
     tokens, words = logits.shape
-    size = linear_ce.chunk_size(tokens, words, logits.device.type == "cpu")
+    size = linear_ce.chunk_size(tokens, words, device_type(logits) == "cpu")
     return (slice(start, start + size) for start in range(0, tokens, size))

@@ -223,7 +223,7 @@ class PredictionDescent(PaperModule):
         context, targets = self.read(batch)
         start = self.start(batch, draws)  # (B, T, V)
         settings, steps = self.thinking, draws.get("num_steps")
-        if steps is not None and not (isinstance(steps, Tensor) and steps.is_meta):  # counted with the most steps
+        if steps is not None:
             settings = replace(settings, num_steps=int(steps), most_steps=None)
         if self.replay is None:
             return _Step(context, targets, start, settings)

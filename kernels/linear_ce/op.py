@@ -14,7 +14,16 @@ import torch
 from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack
 
-from paper_repro.kernels.dispatch import ANY_FLOATS, Shapes, Way, choose, closed_form_way, triton_way, under_autocast
+from paper_repro.kernels.dispatch import (
+    ANY_FLOATS,
+    Shapes,
+    Way,
+    choose,
+    closed_form_way,
+    device_type,
+    triton_way,
+    under_autocast,
+)
 from paper_repro.kernels.first_order import FirstOrder, WithGradient
 from paper_repro.models import common
 
@@ -139,7 +148,7 @@ def _compute(
     wants_h, wants_weight, wants_scale = wanted
     dh = torch.zeros_like(h, dtype=exact) if wants_h else None  # (N, D)
     dfolded = torch.zeros_like(weight, dtype=exact) if wants_weight or wants_scale else None  # (V, D)
-    tokens, words = chunk_size(len(h), len(weight), h.device.type == "cpu"), len(weight)
+    tokens, words = chunk_size(len(h), len(weight), device_type(h) == "cpu"), len(weight)
     buffer = inputs.new_empty(min(tokens, len(h)), -(-words // ALIGNMENT) * ALIGNMENT)
     losses = h.new_empty(len(h), dtype=exact)  # (N,)
     for start in range(0, len(h), tokens):
@@ -168,7 +177,7 @@ def softmax(z: Tensor, targets: Tensor, gradient: bool) -> Tensor:
     exact = torch.promote_types(z.dtype, torch.float32)
     at_target = torch.where(here, z.gather(1, column).to(exact), torch.nan)  # (n, 1)
     largest, total = torch.empty_like(at_target), torch.empty_like(at_target)
-    on_cpu = z.device.type == "cpu"
+    on_cpu = device_type(z) == "cpu"
     size = max(LEAST_ROWS, PIECE * torch.get_num_threads() // z.shape[1]) if on_cpu else len(z)
     for block, counts, top, norm in zip(*(rows.split(size) for rows in (z, counted, largest, total)), strict=True):
         values = block.to(exact)
@@ -231,7 +240,7 @@ def _softmax(implementation: str, h: Tensor, weight: Tensor, targets: Tensor, sc
         raise ValueError(f"h and weight must have one dtype outside autocast, got {h.dtype} and {weight.dtype}")
     if targets.dtype != torch.int64:
         raise ValueError(f"targets must be int64, got {targets.dtype}")
-    if targets.device.type == "cpu" and peek_interpreter_stack() is None and not torch.compiler.is_compiling():
+    if device_type(targets) == "cpu" and peek_interpreter_stack() is None and not torch.compiler.is_compiling():
         wrong = targets[(targets != IGNORED) & ((targets < 0) | (targets >= weight.shape[0]))]
         if wrong.numel():
             raise ValueError(
@@ -239,7 +248,7 @@ def _softmax(implementation: str, h: Tensor, weight: Tensor, targets: Tensor, sc
                 f"{IGNORED}, one of them {int(wrong[0])}"
             )
     given = [h, weight] if scale is None else [h, weight, scale]
-    words, device = weight.shape[0], h.device.type
+    words, device = weight.shape[0], device_type(h)
     few = words < LEAST_WORDS or targets.numel() * words < SMALL
     large = device != "meta" and not (few and device == "cpu")
     return choose("linear_cross_entropy", WAYS, implementation, given, large=large)()

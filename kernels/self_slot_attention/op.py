@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, derivative_order, triton_way
+from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, derivative_order, device_type, triton_way
 from paper_repro.kernels.first_order import SecondOrder, WithGradient
 from paper_repro.models import common
 from paper_repro.models.common import rows_to_samples, samples_to_rows, wide
@@ -369,7 +369,7 @@ class _Pieces:
         self.samples = given.query.shape[2] // self.tokens
         self.query = self.by_row(given.query)  # (B H, N, T, Y)
         self.rows = min(self.tokens, ROWS)
-        threads = torch.get_num_threads() if given.query.device.type == "cpu" else 1
+        threads = torch.get_num_threads() if device_type(given.query) == "cpu" else 1
         longest = self.samples * self.rows * columns
         self.group = min(self.heads, max(1, PIECE * threads // longest))
         self._longest, self._buffers = self.group * longest, list[Tensor]()

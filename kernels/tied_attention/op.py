@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, triton_way, under_autocast
+from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, device_type, triton_way, under_autocast
 from paper_repro.kernels.first_order import FirstOrder, WithGradient
 from paper_repro.models import common
 from paper_repro.models.common import Positions, wide
@@ -61,7 +61,7 @@ class ClosedForm:
         self.keys = keys.transpose(1, 2).contiguous()  # (B, H, T, Y)
         self.context = None if context is None else context / tau  # (B, T, D)
         self.table = self._bias(positions)
-        threads = torch.get_num_threads() if keys.device.type == "cpu" else 1
+        threads = torch.get_num_threads() if device_type(keys) == "cpu" else 1
         longest = min(self.shape[1], ROWS) * self.shape[1] * self.shape[2]
         self.sequences = min(self.shape[0], max(1, PIECE * threads // longest))
         self.buffer = keys.new_empty(2 * self.sequences * longest)

@@ -18,9 +18,9 @@ def num_counted(targets: Tensor) -> Tensor:
     return (targets != IGNORED).sum()
 
 
-def counted_sum(losses: Tensor, targets: Tensor) -> tuple[Tensor, int]:
+def counted_sum(losses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Return the sum, float64, of losses (...) of targets (...) that are not ``IGNORED``, and how many these are."""
-    return losses.where(targets != IGNORED, 0).sum(dtype=torch.float64), int(num_counted(targets))
+    return losses.where(targets != IGNORED, 0).sum(dtype=torch.float64), num_counted(targets)
 
 
 def or_zero(mean: Tensor, targets: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ def mean_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return or_zero(cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED), targets)
 
 
-def summed_negative_log_likelihood(logits: Tensor, target: Tensor) -> tuple[Tensor, int]:
+def summed_negative_log_likelihood(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Return ``-sum_t log softmax(logits_t)[target_t]`` in nats, and the number of targets that are not ``IGNORED``.
 
     The log-softmax is taken in float32 (float64 for float64 logits), the sum in float64.
@@ -45,7 +45,7 @@ def summed_negative_log_likelihood(logits: Tensor, target: Tensor) -> tuple[Tens
     """
     precise = logits if logits.dtype is torch.float64 else logits.float()
     losses = cross_entropy(precise.flatten(0, -2), target.flatten().long(), ignore_index=IGNORED, reduction="none")
-    return losses.sum(dtype=torch.float64), int(num_counted(target))
+    return losses.sum(dtype=torch.float64), num_counted(target)
 
 
 class CrossEntropy(PooledMean):

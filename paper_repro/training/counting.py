@@ -1,4 +1,4 @@
-"""Counts a model's parameters, the FLOPs of a computation, and the memory of its tensors, on the meta device."""
+"""Counts a model's parameters, the FLOPs of a computation, and the memory of its tensors, without computing them."""
 
 import contextlib
 from collections.abc import Callable, Collection, Mapping
@@ -6,7 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
@@ -15,6 +18,7 @@ from paper_repro.base.configs import without_seeds
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import fingerprint
 from paper_repro.cells.tasks import Cell, Cost
+from paper_repro.kernels.dispatch import launching_nothing
 from paper_repro.kernels.preferences import prefer
 from paper_repro.training.build import BuiltCell, build
 from paper_repro.training.machine import Machine, check_precision
@@ -112,7 +116,8 @@ def measure(config: Mapping[str, Any]) -> Cost:
     """Count one forward pass and one training step of a cell, each shape once a process."""
     built = check(config)
     shape = {key: without_seeds(config[key]) for key in ("model", "module", "data")}
-    known = fingerprint([shape, built.machine.implementation, built.machine.recompute])
+    machine, precision = built.machine, built.training.precision
+    known = fingerprint([shape, machine.implementation, machine.recompute, machine.on_cpu or precision])
     if known not in _COUNTED:
         _COUNTED[known] = _count(built)
     forward, step, peak = _COUNTED[known]
@@ -133,14 +138,50 @@ def _count(built: BuiltCell) -> tuple[int, int, int]:
     """Return FLOPs of a forward pass, FLOPs of the step of one batch, and the most bytes that live in it."""
     module = built.module
     batch = map_tensors(lambda tensor: tensor.to("meta"), built.data.example_batch())
+    on_gpu = not built.machine.on_cpu and module.automatic_optimization  # CET's relaxation has thousands of operations
     with prefer(built.machine.implementation, built.machine.recompute):
         with torch.no_grad():
             forward = count_flops(lambda: module.counted(batch), layer_norm=2 * LAYER_NORM_PER_ELEMENT)
-        peaks: list[int] = []
         with torch.enable_grad():
+            if on_gpu:
+                return forward, count_flops(lambda: module.counted_step(batch)), _peak_on_gpu(built)
+            peaks: list[int] = []
             step = count_flops(lambda: peaks.append(peak_bytes(lambda: module.counted_step(batch))))
-            (peak,) = peaks
-    return forward, step, peak
+    return forward, step, peaks[0]
+
+
+def _peak_on_gpu(built: BuiltCell) -> int:
+    """Return the most bytes that live in a training step on a GPU: under autocast, by the ways that CUDA takes.
+
+    The tensors are a CPU's without storage, because meta tensors know no autocast and hold the scores of attention.
+    """
+    module, precision = built.module, built.training.precision
+    with FakeTensorMode(allow_non_fake_inputs=True), launching_nothing(), _Undropped():
+        _without_storage(module)
+        batch = map_tensors(lambda tensor: torch.empty_like(tensor, device="cpu"), built.data.example_batch())
+        with prefer(device="cuda"), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed"):
+            return peak_bytes(lambda: module.counted_step(batch))
+
+
+def _without_storage(module: nn.Module) -> None:
+    """Replace parameters and buffers by such of a CPU, within a FakeTensorMode."""
+    made: dict[Tensor, Tensor] = {}
+    for child in module.modules():
+        for name, own in child.named_parameters(recurse=False, remove_duplicate=False):
+            if own not in made:
+                made[own] = nn.Parameter(torch.empty_like(own, device="cpu"), own.requires_grad)
+            setattr(child, name, made[own])
+        for name, buffer in child.named_buffers(recurse=False, remove_duplicate=False):
+            setattr(child, name, torch.empty_like(buffer, device="cpu"))
+
+
+class _Undropped(TorchFunctionMode):
+    """Attention without dropout: on a GPU its kernel draws again what it dropped, a CPU holds the probabilities."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is functional.scaled_dot_product_attention:
+            kwargs = {**(kwargs or {}), "dropout_p": 0.0}
+        return func(*args, **(kwargs or {}))
 
 
 def check(config: Mapping[str, Any]) -> BuiltCell:

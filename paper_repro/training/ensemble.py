@@ -13,15 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional
 from torch.optim import Optimizer
+from torch.overrides import TorchFunctionMode
 
 from paper_repro.base.errors import UsageError
+from paper_repro.base.identity import mix
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
+from paper_repro.models.common import causal_attention
 from paper_repro.training.module import PaperModule
 from paper_repro.training.optim import UnitAdamW, keep_unit_rows
 from paper_repro.training.schedules import Schedule
 from paper_repro.training.steps import Compute
-from paper_repro.training.tensors import map_tensors, place, stack
+from paper_repro.training.tensors import map_tensors, place, stack, tensors_of
 
 PRECISIONS: dict[str, torch.dtype] = {
     "32-true": torch.float32,
@@ -35,6 +39,39 @@ ALIGNMENT = 16
 """Columns per parameter are rounded up to this many, so that every view starts on a 64-byte boundary (float32)."""
 ELEMENT_WISE = ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD")
 """Optimisers of torch.optim that, as UnitAdamW, update a whole row of parameters as they update them one by one."""
+MASKS = "dropout masks"
+"""Their name among the draws of a step."""
+
+
+class Dropout(TorchFunctionMode):
+    """Has dropout multiply by the given masks, one a call; without masks it drops nothing and notes what is asked for.
+
+    Under vmap dropout would draw one mask for all models, or masks that no model draws alone.
+    """
+
+    def __init__(self, masks: Sequence[Tensor] | None = None) -> None:
+        super().__init__()
+        self.asked: list[tuple[torch.Size, torch.dtype, float]] = []
+        """Shape and dtype of each input, for one model, and the share of it that is dropped."""
+        self._masks = None if masks is None else iter(masks)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is functional.dropout:
+            return self._dropped(*args, **kwargs)
+        if func is functional.scaled_dot_product_attention and kwargs.get("dropout_p") and kwargs.get("is_causal"):
+            query, key, value = args
+            with self:
+                return causal_attention(query, key, value, kwargs.get("scale"), kwargs["dropout_p"])
+        return func(*args, **kwargs)
+
+    def _dropped(self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        if not training or p == 0:
+            return input
+        if self._masks is not None:
+            return input * next(self._masks)
+        self.asked.append((input.shape, input.dtype, p))
+        return input
 
 
 class Ensemble:
@@ -91,10 +128,10 @@ class Ensemble:
         self._gradient_views = [self.layout.view(self._gradients, index) for index in range(len(views))]
         self._ones = torch.ones(len(self.modules), dtype=torch.float32, device=self.device)
         self._template = _Loss(self.modules[0].train())
-        self._losses = torch.func.vmap(
-            lambda tensors, *arguments: functional_call(self._template, tensors, arguments), randomness="error"
-        )
+        self._losses = torch.func.vmap(self._loss, randomness="error")
         self._carry: Any = None
+        self._dropped: dict[Any, list[tuple[torch.Size, torch.dtype, float]]] = {}
+        """``Dropout.asked`` for each shape of a batch."""
         self._compute: Compute = self._computed if graphs is None else graphs(self._computed)
 
     def advance(self) -> Tensor:
@@ -105,6 +142,7 @@ class Ensemble:
         draws = stack([module.draws_of(own, self.step, 0, self.device) for module, own in pairs])
         if self._carry is None:
             self._carry = stack([module.initial_carry(place(own, self.device, self.dtype)) for module, own in pairs])
+        draws[MASKS] = self._masks(batch, draws)
         losses, self._carry, gradients = self._compute(batch, draws, self._carry)
         torch._foreach_copy_(self._gradient_views, [one for one in gradients if one is not None])
         if self.clip_norm is not None:
@@ -114,10 +152,36 @@ class Ensemble:
         self.step += 1
         return losses
 
+    def _masks(self, batch: Any, draws: Any) -> list[Tensor]:
+        """Draw the masks of a step's dropout, (S, ...) each: those that every model draws when it is trained alone."""
+        key = tuple(tensor.shape for tensor in tensors_of(batch))
+        if key not in self._dropped:
+            with torch.no_grad(), self.forward_context(), _refusals_explained(), Dropout() as noted:
+                self._losses(self._tensors(), batch, {**draws, MASKS: []}, map_tensors(Tensor.clone, self._carry))
+            self._dropped[key] = noted.asked
+        each = []
+        for module in self.modules if self._dropped[key] else ():
+            torch.manual_seed(mix(module.seed, "step", self.step))
+            each.append(
+                [
+                    functional.dropout(torch.ones(shape, dtype=dtype, device=self.device), share)
+                    for shape, dtype, share in self._dropped[key]
+                ]
+            )
+        return stack(each) if each else []
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {f"module.{name}": tensor for name, tensor in (self._parameters | self._constants).items()}
+
+    def _loss(self, tensors: dict[str, Tensor], batch: Any, draws: Any, carry: Any) -> tuple[Tensor, Any]:
+        own, masks = {name: draw for name, draw in draws.items() if name != MASKS}, draws[MASKS]
+        with Dropout(masks) if masks else contextlib.nullcontext():
+            found: tuple[Tensor, Any] = functional_call(self._template, tensors, (batch, own, carry))
+        return found
+
     def _computed(self, batch: Any, draws: Any, carry: Any) -> tuple[Tensor, Any, Any]:
         with self.forward_context(), _refusals_explained():
-            tensors = {f"module.{name}": tensor for name, tensor in (self._parameters | self._constants).items()}
-            losses, carry = self._losses(tensors, batch, draws, carry)
+            losses, carry = self._losses(self._tensors(), batch, draws, carry)
         gradients = torch.autograd.grad(losses, self._leaves, self._ones.to(losses.dtype), allow_unused=True)
         for name, gradient in zip(self.layout.names, gradients, strict=True):
             if gradient is None:
@@ -176,7 +240,7 @@ def _refusals_explained() -> Iterator[None]:
     except RuntimeError as error:
         text = str(error)
         if "randomness" in text or "random operation" in text:
-            reason = "the loss draws random numbers (dropout, noise), which models trained together would share"
+            reason = "the loss draws random numbers (noise), which models trained together would share"
         elif "vmap" in text:
             reason = f"the loss cannot be computed for many models at once ({text.splitlines()[0]})"
         else:

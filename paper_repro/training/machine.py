@@ -85,6 +85,10 @@ class Machine:
         return accumulate % self.count > 0
 
     @property
+    def on_cpu(self) -> bool:
+        return self.accelerator == "cpu" or (self.accelerator == "auto" and not torch.cuda.is_available())
+
+    @property
     def graphs(self) -> bool:
         return bool(self.cuda_graph) and self.device.type == "cuda"
 
@@ -95,7 +99,7 @@ class Machine:
 
     def device_of(self, local: int) -> torch.device:
         """Return the device of a process from its number on its node; UsageError: there is none."""
-        if self.accelerator == "cpu" or (self.accelerator == "auto" and not torch.cuda.is_available()):
+        if self.on_cpu:
             return torch.device("cpu")
         if not torch.cuda.is_available():
             raise UsageError(

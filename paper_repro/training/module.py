@@ -131,6 +131,8 @@ class PaperModule(L.LightningModule):
         """Whether each device computes some rows of every batch, and not some batches whole."""
         self.micro_batch: int | None = None
         self.graphs: Graphs | None = None
+        self.replays = False
+        """Whether evaluation batches are computed as CUDA graphs."""
         self._metrics: dict[str, Metric] = {}
         self._compiled: LossAndCarry | None = None
         self._step: LossAndCarry | None = None
@@ -173,8 +175,11 @@ class PaperModule(L.LightningModule):
         return place(draw(declared, device, self.seed, step, slot), device, self._floating_dtype())
 
     def example_draws(self, batch: Batch) -> Draws:
-        """Return random tensors for one call of ``loss_and_carry``, on the device of ``batch``, which may be meta."""
-        return self.draws_of(batch, 0, 0, tensors_of(batch)[0].device)
+        """Return random tensors for one call of ``loss_and_carry`` without ``constants``, on the device of ``batch``,
+        which may be meta.
+        """
+        draws = self.draws_of(batch, 0, 0, tensors_of(batch)[0].device)
+        return {name: draw for name, draw in draws.items() if name not in self.constants}
 
     def split(self, batch: Batch, draws: Draws, carry: Tree, parts: Sequence[slice]) -> list[tuple[Batch, Draws]]:
         """Return rows of a batch, each with their draws, so that the losses of all parts are those of the batch.
@@ -264,7 +269,7 @@ class PaperModule(L.LightningModule):
 
     def step_by(self, micro_batch: int | None, graphs: Callable[[Compute], Graphs] | None = None) -> None:
         """Compute training steps in micro-batches of at most so many rows, or as CUDA graphs."""
-        self.micro_batch = micro_batch
+        self.micro_batch, self.replays = micro_batch, graphs is not None
         if micro_batch is None and graphs is None:
             return
         parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
@@ -326,10 +331,13 @@ class PaperModule(L.LightningModule):
         training = self.training
         self.eval()
         metrics = {split: self._fresh_metrics() for split in data.splits}
+        graphs, own = None, self._fresh_metrics() if self.replays else {}
+        if own and not any(metric.full_state_update for metric in own.values()):
+            graphs = Graphs(partial(self._measured, own), alone=False)
         with torch.no_grad():
             for split in data.splits:
                 for index, batch in enumerate(islice(data.evaluation_batches(split), batches)):
-                    self._evaluate_batch(metrics[split], batch, split, index)
+                    self._evaluate_batch(metrics[split], batch, split, index, graphs)
         self.train(training)
         return {
             f"{split}_{name}": float(metric.compute())
@@ -367,11 +375,29 @@ class PaperModule(L.LightningModule):
     def on_test_epoch_end(self) -> None:
         self.on_validation_epoch_end("test")
 
-    def _evaluate_batch(self, metrics: dict[str, Metric], batch: Batch, split: str, index: int) -> None:
+    def _evaluate_batch(
+        self, metrics: dict[str, Metric], batch: Batch, split: str, index: int, graphs: Graphs | None = None
+    ) -> None:
         targets = self.num_targets(batch)
-        if targets is None or int(targets):
-            torch.manual_seed(mix(self.seed, "evaluate", split, index))
-            self.update_metrics(metrics, place(batch, self.device, self._floating_dtype()))
+        if targets is not None and not int(targets):
+            return
+        torch.manual_seed(mix(self.seed, "evaluate", split, index))
+        placed = place(batch, self.device, self._floating_dtype())
+        if graphs is None or not all(metric.update_called for metric in metrics.values()):
+            self.update_metrics(metrics, placed)
+            return
+        states: Any = graphs(placed, {}, ())[2]
+        for metric, state in zip(metrics.values(), states, strict=True):
+            metric.merge_state(state)
+
+    def _measured(
+        self, metrics: dict[str, Metric], batch: Batch, draws: Draws, carry: Tree
+    ) -> tuple[Tensor, Tree, Any]:
+        """Return what ``metrics`` say of one batch, in the form of a ``Compute``."""
+        for metric in metrics.values():
+            metric.reset()
+        self.update_metrics(metrics, batch)
+        return torch.zeros(()), carry, [metric.metric_state for metric in metrics.values()]
 
     def _fresh_metrics(self) -> dict[str, Metric]:
         metrics = {name: metric.to(self.device) for name, metric in self.new_metrics().items()}

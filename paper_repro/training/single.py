@@ -159,7 +159,9 @@ def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, jou
         log.end = trainer.global_step
         watch.stop_if_requested(log.end)
     built.module.to(device)  # Lightning has moved it to the CPU
-    return Trained(watch, evaluations, evaluations.finish(0, log.end), compiled)
+    metrics = evaluations.finish(0, log.end)
+    built.module.replays = False
+    return Trained(watch, evaluations, metrics, compiled)
 
 
 def _step_by(built: BuiltCell) -> None:

@@ -27,7 +27,7 @@ TOKENIZER = BytePairTokenizer.train(TRAIN + VAL, 290)
 
 def corpus(root: Path, val: list[str]) -> None:
     splits = {"train": TRAIN, "val": val}
-    write_shards(root / "docstrings-512", splits, {"name": "test"}, TOKENIZER)
+    write_shards(root / "documentation-512", splits, {"name": "test"}, TOKENIZER)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_true_texts_go_on_in_validation_documents_and_all_answers_have_six_token
 
 def test_what_cannot_be_prepared_is_refused_by_name(root: Path) -> None:
     to = ("continuations", "--to", str(root))
-    assert "needs docstrings-2048/manifest.json" in refusal(*to, "--vocabulary", "2048")
+    assert "needs documentation-2048/manifest.json" in refusal(*to, "--vocabulary", "2048")
     folder = prepare(root)
     altered = folder / "continuations_2_test.jsonl"
     altered.write_bytes(altered.read_bytes()[:-1])

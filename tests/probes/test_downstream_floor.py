@@ -17,7 +17,7 @@ from paper_repro.tests.datamodules import test_continuations as made
 from paper_repro.tests.probes.doubles import small_gpt
 
 TASKS = {f"continuations_{letters}": "continuations-512" for letters in continuations.LETTERS}
-MANIFEST = {"manifest": "docstrings-512/manifest.json"}
+MANIFEST = {"manifest": "documentation-512/manifest.json"}
 COMMAND = "python scripts/prepare_data.py continuations"
 COMMON: dict[str, Any] = {"tasks": TASKS, "name": "continuations", "prepare": COMMAND}
 

@@ -122,3 +122,27 @@ def test_parameters_and_flops_of_table_3_are_the_printed_ones(model: str) -> Non
         column, printed = artifact.columns[name], artifact.printed(key, name)
         assert printed is not None
         assert column.text(found) == f"{printed.mean:.{column.digits}f}{column.unit}"
+
+
+MEASURED = [
+    ("nrgpt/table4", {"model": "gpt"}, 0.3),
+    ("nrgpt/table4", {"model": "ff2w"}, 1.0),
+    ("nrgpt/fig2", {"model": "ff2w"}, 0.9),
+    ("nrgpt/table1", {"model": "gpt"}, 10.9),
+    ("nrgpt/table1", {"model": "ff2w"}, 19.0),
+    ("ngpt/fig2", {"size": "small", "context": "c4k", "model": "ngpt", "budget": "f20", "lr": "5e-4"}, 15.8),
+    ("cem/fig5", {"size": "m256", "lr": "5e-4", "model": "full"}, 22.0),
+    ("ebt/fig5", {"model": "transformer", "size": "one", "width": "one", "budget": "one"}, 12.0),
+    ("ebt/fig5", {"model": "s1", "size": "one", "width": "one", "budget": "one"}, 33.0),
+]
+"""The largest memory of a training step at scale paper on an H200, in GiB, uncompiled."""
+
+
+@pytest.mark.parametrize(("name", "at", "measured"), MEASURED)
+def test_the_memory_of_a_gpu_is_counted_within_a_fifth_of_what_was_measured(
+    name: str, at: dict[str, str], measured: float
+) -> None:
+    artifact = spec.load(name)
+    key = tuple((axis, at[axis]) for axis in artifact.axes)
+    config = compose(artifact.experiment, artifact.overrides(key, artifact.scales["paper"]))
+    assert measure(config).memory_bytes / 2**30 == pytest.approx(measured, rel=0.2)

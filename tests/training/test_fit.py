@@ -9,12 +9,21 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from paper_repro.base.configs import compose
 from paper_repro.base.errors import UsageError
 from paper_repro.cells import planned
 from paper_repro.cells.tasks import Cell, Outcome, StopRequestedError
 from paper_repro.tests.support.reports import Recorder
 from paper_repro.tests.training.doubles import DOUBLES_NAME as DOUBLES
-from paper_repro.tests.training.doubles import NOISY, Small, Waves, assert_same_runs, by_hand, weights
+from paper_repro.tests.training.doubles import (
+    NOISY,
+    Small,
+    Waves,
+    assert_close_runs,
+    assert_same_runs,
+    by_hand,
+    weights,
+)
 from paper_repro.training import checkpoints
 from paper_repro.training.build import build
 from paper_repro.training.fit import Fit
@@ -216,6 +225,24 @@ def test_weights_that_blow_up_in_the_last_step_are_divergence_too(cell, run, tmp
     optimizer = {"_target_": "torch.optim.SGD", "_partial_": True, "lr": 1e38}
     (outcome,) = run([cell(steps=1, optimizer=optimizer, training__clip_norm=None)], tmp_path)
     assert outcome.status == "diverged" and "not finite after the last step" in outcome.note
+
+
+@pytest.mark.parametrize("model", ["gpt", "rgpt_parallel", "ff1", "ff2w"])
+def test_stacked_models_drop_what_each_drops_alone(model, run, tmp_path):
+    def cell(seed, rate):
+        sizes = ["model.width=8", "model.num_heads=2", "model.block_length=12", f"model.dropout={rate}"]
+        overrides = [f"model=nrgpt/{model}", *sizes, "training.steps=4", "training.precision=64-true"]
+        data = "data={_target_:paper_repro.tests.support.cycles.Cycles,words:65,batch_size:3,window:12,seed:${seed}}"
+        return Cell(f"cell-{seed}-{rate}", compose("nrgpt/shakespeare", [*overrides, data], seed))
+
+    cells = [cell(seed, 0.5) for seed in (0, 1)]
+    together = run(cells, tmp_path / "together", stops=(2,))
+    for one, outcome in zip(cells, together, strict=True):
+        alone = run([one], tmp_path / one.id)[0]
+        # float64: only the order of sums differs, over 4 steps.
+        assert_close_runs(outcome, alone, one, (tmp_path / "together", tmp_path / one.id), 1e-9)
+    without = run([cell(0, 0)], tmp_path / "without")[0]
+    assert without.metrics["val_loss"] != pytest.approx(together[0].metrics["val_loss"], rel=1e-6)
 
 
 def test_cells_of_different_models_are_not_stacked(cell, recorder, tmp_path):

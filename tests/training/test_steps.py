@@ -7,7 +7,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.cells import planned
 from paper_repro.cells.tasks import Cell
 from paper_repro.tests.support import ebt_language
-from paper_repro.tests.training.doubles import Small, assert_close_runs
+from paper_repro.tests.training.doubles import NOISY, Small, assert_close_runs
 from paper_repro.tests.training.test_energy_training import EXACT
 from paper_repro.tests.training.test_weighing import SMALL
 from paper_repro.training.build import build
@@ -122,9 +122,9 @@ def as_on_a_gpu(work):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_replayed_steps_are_those_of_the_loss(kind, accumulate, language, run, tmp_path, monkeypatch):
-    cell = language(kind, f"training.accumulate={accumulate}", "training.steps=6")
+    cell = language(kind, f"training.accumulate={accumulate}", "training.steps=6", "data.num_evaluation_batches=3")
     (expected,) = run([cell], tmp_path / "eager")
-    made = []
+    made, evaluations = [], []
 
     def step_by(built):
         def graphs(compute):
@@ -133,15 +133,22 @@ def test_replayed_steps_are_those_of_the_loss(kind, accumulate, language, run, t
 
         built.module.step_by(None, graphs)
 
+    def evaluation(*args, **keywords):
+        evaluations.append(Graphs(*args, record=as_on_a_gpu, **keywords))
+        return evaluations[-1]
+
     monkeypatch.setattr("paper_repro.training.single._step_by", step_by)
+    monkeypatch.setattr("paper_repro.training.module.Graphs", evaluation)
     (found,) = run([cell], tmp_path / "graphs", stops=(2,))
     assert_close_runs(found, expected, cell, (tmp_path / "graphs", tmp_path / "eager"), RELATIVE)
-    assert all(not one.off and str(one).startswith("yes") for one in made)
+    assert all(not one.off for one in (*made, *evaluations))
+    assert evaluations and all(str(one) == "yes, 2 of them" for one in evaluations), "the last batch is shorter"
 
 
-def test_a_stack_is_replayed_too(cell):
+@pytest.mark.parametrize("kind", [EXACT, {"training__precision": "64-true", **NOISY}], ids=["energy", "dropout"])
+def test_a_stack_is_replayed_too(kind, cell):
     def steps(graphs):
-        built = [build(cell(seed=seed, **EXACT)) for seed in range(2)]
+        built = [build(cell(seed=seed, **kind)) for seed in range(2)]
         both = [one.module for one in built], [one.data for one in built]
         stack = Ensemble(*both, steps=6, clip_norm=0.1, precision="64-true", graphs=graphs)
         return torch.stack([stack.advance() for _ in range(6)]), stack.values

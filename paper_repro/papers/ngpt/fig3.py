@@ -1,6 +1,6 @@
 """nGPT, figures 3, 8 and 9: accuracy on five tasks, and their mean, against the token budget.
 
-At scales smoke and cpu the tasks are docstring continuations of ours (``datamodules.continuations``).
+At scales smoke and cpu the tasks are continuations of our own (``datamodules.continuations``).
 """
 
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ class Figure3(figure.Figure):
                 axes.text(0.5, 0.5, "n/a", ha="center", transform=axes.transAxes)
         for axes in panels[-COLUMNS:]:
             axes.set_xlabel("training tokens")
-        ours = ", our docstring continuations" if OUR_MEAN in self.tasks else ""
+        ours = ", our continuations" if OUR_MEAN in self.tasks else ""
         canvas.supylabel(f"zero-shot accuracy (%){ours}", fontsize=9)
 
     def baselines(self) -> list[figure.BaselineLine]:
