@@ -64,7 +64,7 @@ _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 _hints = functools.cache(typing.get_type_hints)
 _REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
 _PATH = re.compile(r"(?P<key>\+{0,2}[A-Za-z_][\w./]*)=(?P<value>(?:/|~/|\.{1,2}/)[^\\]*)", re.DOTALL)
-_OF_SEVERAL_KINDS = tuple(f"machine.{key}" for key in ("compile", "cuda_graph", "devices", "micro_batch"))
+_OF_SEVERAL_KINDS = tuple(f"machine.{key}" for key in ("compile", "cuda_graph", "devices", "micro_batch", "workers"))
 """Keys whose values are of several kinds; ``cells.planned`` checks them."""
 
 

@@ -227,7 +227,7 @@ _TRUTH: Check = _kind(bool), "false or true"
 _OR_AUTO: Check = (lambda value: type(value) is bool or value == "auto"), "false, true or auto"
 _A_FOLDER: Check = _or_null(_kind(str)), "a folder, or null"
 _EXPECTED: dict[str, Check] = {
-    "workers": _AT_LEAST_ONE,
+    "workers": (lambda value: value == "auto" or _whole(value), "a whole number of 1 or more, or auto"),
     "threads": (_or_null(_whole), "a whole number of 1 or more, or null (as many as torch takes)"),
     "devices": (_devices, "1 or more, or different GPUs such as [0, 2]"),
     "nodes": _AT_LEAST_ONE,

@@ -99,13 +99,17 @@ class Display:
         now = time.monotonic()
         if now - self._shown < (REDRAW_SECONDS if self._bars else PLAIN_EVERY_SECONDS):
             return
-        done = self.work_done + sum(job.work * job.fraction for job in self.running)
-        self._progress.update(self._all, completed=done, state=f"{self.done + self.failed}/{self.total}")
+        self._progress.update(self._all, completed=self.work_so_far, state=f"{self.done + self.failed}/{self.total}")
         if self._bars:
             self._draw()
         elif not self.running or not self._print_line():
             return
         self._shown = now
+
+    @property
+    def work_so_far(self) -> float:
+        """The work that is done, that of running jobs included."""
+        return self.work_done + sum(job.work * job.fraction for job in self.running)
 
     def counts(self) -> str:
         """Say how many cells are in which state."""

@@ -26,6 +26,7 @@ from paper_repro.cells.planned import Job, PlannedCell, cards, check_loggers, jo
 from paper_repro.cells.progress import Display, RunningJob
 from paper_repro.cells.records import disk_message, open_runs_folder, record_path, work_folder
 from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, NODE_LOST, Outcome
+from paper_repro.cells.workers import Memory, Workers
 
 POLL_SECONDS = 0.25
 ELSEWHERE_POLL_SECONDS = 2.0
@@ -191,6 +192,7 @@ class _Running:
     """The GPUs that the worker sees; empty: all, or none."""
     over: bool = False
     """Whether the worker has told what became of the job."""
+    memory: Memory | None = None
 
 
 class Dispatcher:
@@ -222,25 +224,25 @@ class Dispatcher:
         Jobs that measure time run alone, after all others.
         """
         self._names = {cell.id: cell.name for job in todo for cell in job.cells}
-        count = int(_machine(todo[0].cells[0]).get("workers", 1))
+        workers = Workers.of(_machine(todo[0].cells[0]))
 
         def kind(job: Job) -> tuple[bool, int]:
             return identity.is_timed(job.cells[0].config), _machine(job.cells[0]).get("threads", 1) or 0
 
         for (timed, _), part in itertools.groupby(sorted(todo, key=kind), kind):
-            interrupted = self._drain([*part], 1 if timed else count)
+            interrupted = self._drain([*part], Workers(1) if timed else workers)
             if interrupted or self._fatal:
                 return interrupted, self._fatal
         return False, ""
 
-    def _drain(self, todo: list[Job], count: int) -> bool:
+    def _drain(self, todo: list[Job], workers: Workers) -> bool:
         configs = [job.cells[0].config for job in todo]
         self._todo, interrupted = todo, False
         while True:
             try:
                 self._server.prepare(configs)
                 while self._running or (not (self._stopping or self._fatal) and (self._todo or self._elsewhere)):
-                    self._turn(count)
+                    self._turn(workers)
                 return interrupted
             except OSError as error:
                 if not disk_refuses(error):
@@ -260,8 +262,13 @@ class Dispatcher:
         for running in self._running:
             running.worker.kill()
 
-    def _turn(self, count: int) -> None:
-        while self._todo and not self._stopping and len(self._running) < count:
+    def _turn(self, workers: Workers) -> None:
+        if self._todo:
+            steps = len(self._running) >= workers.count and all(running.shown.step for running in self._running)
+            memory = [running.memory for running in self._running]
+            if workers.look(time.monotonic(), self._display.work_so_far, steps, memory):
+                self._display.say(f"machine.workers=auto: {workers.count} at once from now on")
+        while self._todo and not self._stopping and len(self._running) < workers.count:
             self._begin(self._todo.pop(0))
         self._look_elsewhere()
         waits = [each for running in self._running for each in running.worker.waits]
@@ -319,6 +326,7 @@ class Dispatcher:
             kind = event["event"]
             if kind == "progress":
                 shown.step, shown.steps, shown.loss = event["step"], event["steps"], event["loss"]
+                running.memory = event["memory"]
             elif kind == "done":
                 shown.cells = max(0, shown.cells - 1)
                 self._note_done(event["cell"], event["status"], event["note"])

@@ -22,6 +22,7 @@ from paper_repro.cells.measurements import is_done, is_to_fill
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import begun, open_runs_folder
 from paper_repro.cells.runner import Result, count_by_status
+from paper_repro.cells.workers import first_count
 from paper_repro.launchers.drain import Drain, Order
 from paper_repro.launchers.start import Slurm
 from paper_repro.tables.plan import Plan
@@ -164,7 +165,7 @@ def _submit(sweep: Sweep, slurm: Slurm) -> str:
     executor.update_parameters(
         job_name=f"{sweep.order.artifact}-{sweep.order.scale}",
         time=slurm.minutes,
-        cpus_per_task=slurm.cpus or int(machine.get("workers") or 1) * int(machine.get("threads") or 1),
+        cpus_per_task=slurm.cpus or first_count(machine, slurm.gpus or 0) * int(machine.get("threads") or 1),
         signal_delay_s=slurm.grace,
         additional_parameters={"requeue": True},
         **{key: value for key, value in wanted.items() if value is not None},

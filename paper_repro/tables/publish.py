@@ -31,6 +31,7 @@ from paper_repro.cells.planned import PlannedCell, count_devices, on_gpu
 from paper_repro.cells.records import Record, open_runs_folder, record_path, saved_steps
 from paper_repro.cells.tasks import FINISHED
 from paper_repro.cells.verify import Published, Verification
+from paper_repro.cells.workers import first_count
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec, view
 from paper_repro.tables.axes import EXACT, SCALES, unknown
@@ -305,7 +306,7 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
     headers = [axis.title for axis in plan.artifact.axes.values()]
     headers += ["cells", "parameters", "FLOPs of a training step", "memory a cell", "time left"]
     config = plan.cells[0].config
-    workers = int(config.get("machine", {}).get("workers", 1))
+    workers = first_count(config.get("machine") or {})
     lines = [
         f"{plan.artifact.id} at scale {plan.scale_name}: {plan.scale.about}",
         _tabulated(rows, headers),

@@ -199,17 +199,18 @@ def test_a_runner_without_patience_leaves_what_others_run(tmp_path: Path, log: P
     ("devices", "workers", "expected"),
     [
         (1, 8, [[card] for card in "abcdefgh"]),
+        (1, "auto", [[card] for card in "abcdefgh"]),
         (2, 4, [["a", "b"], ["c", "d"], ["e", "f"], ["g", "h"]]),
         (8, 1, [[*"abcdefgh"]]),
         ([1, 3], 1, [[*"abcdefgh"]]),  # the user chooses
     ],
 )
 def test_each_worker_of_a_gpu_sees_cards_of_its_own(
-    devices: int | list[int], workers: int, expected: list[list[str]], tmp_path: Path, log: Path, monkeypatch: Any
+    devices: int | list[int], workers: int | str, expected: list[list[str]], tmp_path: Path, log: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join("abcdefgh"))
     gpus = {"accelerator": "gpu", "devices": devices}
-    cells = sweeps.cells(workers, workers=workers, on=gpus, _target_=sweeps.ON_CARDS, steps=40, delay=0.1)
+    cells = sweeps.cells(len(expected), workers=workers, on=gpus, _target_=sweeps.ON_CARDS, steps=40, delay=0.1)
     assert runner.run(cells, tmp_path / "runs", io.StringIO()).exit_code == 0
     told = [line.split()[0].split(",") for line in log.read_text().splitlines()]
     assert sorted(one for one in told if one[0] in "abcdefgh") == expected

@@ -40,7 +40,7 @@ scales:
 
 
 def cells(
-    count: int, batch: int = 1, workers: int = 2, on: Mapping[str, Any] | None = None, **task: Any
+    count: int, batch: int = 1, workers: int | str = 2, on: Mapping[str, Any] | None = None, **task: Any
 ) -> list[PlannedCell]:
     """``count`` cells that differ in their seed, ``batch`` of them run together; ``on`` is more of their machine."""
     result = []
