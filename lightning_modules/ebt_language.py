@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from torch import Tensor
 from torchmetrics import Metric
 
 from paper_repro.lightning_modules.next_token import NextTokenModule
@@ -34,11 +35,22 @@ class EBTLanguage(PredictionDescent):
 
     def update_metrics(self, metrics: dict[str, Metric], batch: Pair) -> None:
         ids, targets = batch
+        sums = self.evaluated(self.sums_of_losses, ids, targets, self.noise(ids, 1))
+        for name, found in zip(("first_loss", "loss"), sums, strict=True):
+            metrics[name].update(*found)
+
+    def sums_of_losses(self, ids: Tensor, targets: Tensor, start: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return the sum of the losses, and the number of targets, after the first and after the last step.
+
+        Args:
+            start: logits (1, B, T, V).
+        """
         settings = replace(self.thinking, num_steps=self.thinking.longest, most_steps=None)
-        start = self.noise(ids, 1)
         noise = normal_draws(start.flatten(0, 1)) if settings.noise else None
-        for index, considered in enumerate(think(self.model, ids, start, settings.num_steps, settings, noise=noise)):
-            for name, at in (("first_loss", 1), ("loss", settings.num_steps)):
-                if index == at:
-                    logits = considered.predictions[0]  # (B, T, V)
-                    metrics[name].update(*summed_negative_log_likelihood(logits, targets))
+        found = think(self.model, ids, start, settings.num_steps, settings, noise=noise)
+        sums = {
+            step: summed_negative_log_likelihood(considered.predictions[0], targets)
+            for step, considered in enumerate(found)
+            if step in (1, settings.num_steps)
+        }
+        return [sums[1], sums[settings.num_steps]]

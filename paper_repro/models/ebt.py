@@ -261,7 +261,8 @@ class Trunk(nn.Module):
 
     def observe(self, x: Tensor, condition: Tensor | None = None) -> list[Observed]:
         """Return what each layer's predictions read of the observed stream x, (B, T, D): of the last one that alone."""
-        tables, found = self.tables(0, x.shape[1]), list[Observed]()
+        found: list[Observed] = []
+        tables = self.tables(0, x.shape[1])
 
         def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             found.append(Observed(key, value))
@@ -789,9 +790,13 @@ def think(
 
         return Considered(state.unflatten(0, (samples, -1)), energies)
 
+    @torch.no_grad()  # torch compiles no_grad()(step) only in parts
+    def without_gradients(*given: Any) -> Thought:
+        return step(*given)
+
     state = start.flatten(0, 1)  # (N B, T, V)
     first = Thought(state, state.new_zeros(state.shape[:-1]))
-    for index, following in enumerate(walk(torch.no_grad()(step), first, num_steps, noise)):
+    for index, following in enumerate(walk(without_gradients, first, num_steps, noise)):
         yield considered(state, None if settings.noise else following.energy, index)
         state = following.prediction
     yield considered(state, None, num_steps - 1)

@@ -39,6 +39,8 @@ Tree = Any
 """Tensors, or tuples, lists and dicts of them."""
 EAGER_RANDOM: dict[str, str | int | bool | Callable[..., Any]] = {"fallback_random": True}
 """A compiled loss draws the random numbers that an uncompiled one draws."""
+UNCOMPILED_BATCHES = 256
+"""Of each split so many batches are evaluated uncompiled also after ``compile_loss``: compiling takes as long."""
 LossAndCarry = Callable[[Batch, Draws, Tree], tuple[Tensor, Tree]]
 
 
@@ -134,6 +136,10 @@ class PaperModule(L.LightningModule):
         self.replays = False
         """Whether evaluation batches are computed as CUDA graphs."""
         self._metrics: dict[str, Metric] = {}
+        self.compiles_evaluations = False
+        self._is_late, self._rows = False, 0
+        """Whether ``UNCOMPILED_BATCHES`` of a split have been evaluated, and the rows of those that follow."""
+        self._evaluated: Callable[..., Any] | None = None
         self._compiled: LossAndCarry | None = None
         self._step: LossAndCarry | None = None
 
@@ -255,6 +261,7 @@ class PaperModule(L.LightningModule):
         """Compile what ``training_step`` computes, each shape and each value of the draws in ``constants`` once."""
         if self.uncompilable:
             raise UsageError(f"{self.uncompilable}: set machine.compile=false")
+        self.compiles_evaluations = True
         if type(self).loss_and_carry is PaperModule.loss_and_carry:
             loss = torch.compile(self.loss, options=EAGER_RANDOM, dynamic=False)
             self._compiled = lambda batch, draws, carry: (loss(batch), carry)
@@ -280,9 +287,22 @@ class PaperModule(L.LightningModule):
             compute = self.graphs = graphs(compute)
         self._step = with_gradients(compute, parameters)
 
-    def as_built(self) -> None:
-        """Forget what ``compile_loss`` and ``step_by`` have set."""
+    def train_as_built(self) -> None:
+        """Forget what ``compile_loss`` and ``step_by`` have set for training steps."""
         self._compiled = self._step = self.graphs = None
+
+    def evaluate_as_built(self) -> None:
+        """Forget what ``compile_loss`` and ``step_by`` have set for evaluations."""
+        self.replays = self.compiles_evaluations = False
+        self._evaluated = None
+
+    def evaluated(self, function: Callable[..., Any], *tensors: Tensor) -> Any:
+        """Compute a function of an evaluation batch, in long evaluations compiled after ``compile_loss``."""
+        if not self._is_late or len(tensors[0]) != self._rows:
+            return function(*tensors)
+        if self._evaluated is None:
+            self._evaluated = torch.compile(function, options=EAGER_RANDOM, dynamic=False)
+        return self._evaluated(*tensors)
 
     def loss_of_step(self, batch: Batch, draws: Draws, carry: Any) -> tuple[Tensor, Any]:
         """Compute ``loss_and_carry``, compiled after ``compile_loss``."""
@@ -337,7 +357,10 @@ class PaperModule(L.LightningModule):
         with torch.no_grad():
             for split in data.splits:
                 for index, batch in enumerate(islice(data.evaluation_batches(split), batches)):
+                    if index == UNCOMPILED_BATCHES and self.compiles_evaluations and graphs is None:
+                        self._is_late, self._rows = True, rows_of(batch)
                     self._evaluate_batch(metrics[split], batch, split, index, graphs)
+                self._is_late = False
         self.train(training)
         return {
             f"{split}_{name}": float(metric.compute())

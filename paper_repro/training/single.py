@@ -140,10 +140,8 @@ def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, jou
         loggers = journal.loggers if journal is not None and callbacks else []
         built.module.logs_losses = bool(callbacks)
         trainer = _trainer(built, folder, [Watching(built.module, watch, evaluations, rank), *callbacks], loggers, rank)
-        falling_back: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
-        if machine.compile == AUTO and compiled.startswith("yes"):  # run what torch cannot compile as it is
-            falling_back = torch._dynamo.config.patch(suppress_errors=True)
-        with falling_back, _errors_in_one_line():
+        falls_back = machine.compile == AUTO and compiled.startswith("yes")
+        with _compiler(falls_back):
             path = checkpoints.checkpoint_path(folder, step) if step else None
             try:
                 trainer.fit(built.module, datamodule=built.data, ckpt_path=path)
@@ -151,7 +149,7 @@ def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, jou
                 built.data.end_workers()
                 if built.module.graphs is not None:
                     compiled = "; ".join(filter(None, [compiled, f"CUDA graph: {built.module.graphs}"]))
-                built.module.as_built()  # what measures the trained module may copy it
+                built.module.train_as_built()  # what measures the trained module may copy it
         if log.diverged()[0] is not None:
             return Trained(watch, evaluations, {}, compiled)
         if trainer.global_step != training.steps and not callbacks:
@@ -159,8 +157,9 @@ def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, jou
         log.end = trainer.global_step
         watch.stop_if_requested(log.end)
     built.module.to(device)  # Lightning has moved it to the CPU
-    metrics = evaluations.finish(0, log.end)
-    built.module.replays = False
+    with _compiler(falls_back):
+        metrics = evaluations.finish(0, log.end)
+    built.module.evaluate_as_built()
     return Trained(watch, evaluations, metrics, compiled)
 
 
@@ -272,10 +271,15 @@ def _align_batches(trainer: L.Trainer) -> None:
 
 
 @contextlib.contextmanager
-def _errors_in_one_line() -> Iterator[None]:
-    """Raise a data worker's UsageError without the worker's traceback, and an error of torch's compiler with advice."""
+def _compiler(falls_back: bool) -> Iterator[None]:
+    """Raise a data worker's UsageError without the worker's traceback, and an error of torch's compiler with advice.
+
+    Args:
+        falls_back: what torch cannot compile is run as it is.
+    """
     try:
-        yield
+        with torch._dynamo.config.patch(suppress_errors=True) if falls_back else contextlib.nullcontext():
+            yield
     except UsageError as error:
         _, found, message = str(error).rpartition(f"{UsageError.__name__}: ")
         if not found:
