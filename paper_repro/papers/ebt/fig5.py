@@ -125,7 +125,7 @@ def estimate_rate_over_parameters_and_flops(view: View) -> claims.Estimate:
     return learning.exponent_ratio({name: _sides(view, name) for name in (PARAMETERS, FLOPS)})
 
 
-def estimate_better_at_equal_flops(view: View) -> claims.Estimate:
+def estimate_less_flop_efficient(view: View) -> claims.Estimate:
     """EBT's loss over Transformer++'s at equal counted FLOPs."""
     factor = cost_ratios(view.unwatched()).get(EQUAL_FLOPS)
     return claims.nothing("not run") if factor is None else at_equal_cost(view, EQUAL_FLOPS, factor)

@@ -77,7 +77,7 @@ def test_figure_5_divides_ebts_exponents_by_transformers() -> None:
 def test_figure_5_compares_losses_at_equal_tokens_and_at_equal_flops(level: float) -> None:
     made = scaled(s1=0.1, transformer=0.1, level=level)
     assert estimated("fig5", "worse_at_small_size", made) == near(level / 5)
-    assert estimated("fig5", "better_at_equal_flops", made) == near(level / 5 * STEP_COST**0.1)
+    assert estimated("fig5", "less_flop_efficient", made) == near(level / 5 * STEP_COST**0.1)
 
 
 def test_beyond_the_longest_transformer_there_is_no_comparison() -> None:
