@@ -175,5 +175,6 @@ def _compiled(module: PaperModule, batches: Iterator[Any], rounds: int) -> float
     plain = statistics.median(_rounds(step, rounds))
     module.compile_loss()
     found = statistics.median(_rounds(step, rounds))
-    module.as_built()
+    module.train_as_built()
+    module.evaluate_as_built()
     return round(found / plain, 3)
