@@ -1,12 +1,12 @@
 """How many jobs run at once: ``machine.workers``, or as many as raise the rate of a sweep."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from paper_repro.base.identity import AUTO
 from paper_repro.cells.planned import cards, on_gpu
 
-AUTO = "auto"
 MOST_ON_A_CARD = 8
 LEAST_GAIN = 1.1
 """The rate with one worker more on each GPU, over that without, from which on it stays."""
@@ -57,7 +57,7 @@ class Workers:
         grows = machine.get("workers") == AUTO and on_gpu(machine) and alone
         return cls(first_count(machine), max(1, len(cards())), grows)
 
-    def look(self, now: float, work: float, steps: bool, memory: Iterable[Memory | None]) -> bool:
+    def look(self, now: float, work: float, steps: bool, memory: Sequence[Memory | None]) -> bool:
         """Take in how far the jobs are; whether more or fewer are to run at once from now on.
 
         Args:
@@ -77,10 +77,13 @@ class Workers:
         if now - self._from[0] < MEASURED_SECONDS:
             return False
         rate = (work - self._from[1]) / (now - self._from[0])
+        if rate <= 0:  # nothing moved, or a job began again
+            self._from = now, work
+            return False
         if rate < LEAST_GAIN * self._rate:
             self.count, self.grows = self.count - self.cards, False
             return True
-        if self.count >= MOST_ON_A_CARD * self.cards or not _fits([*memory]):
+        if self.count >= MOST_ON_A_CARD * self.cards or not _fits(memory):
             self.grows = False
             return False
         self.count += self.cards
@@ -88,6 +91,6 @@ class Workers:
         return True
 
 
-def _fits(memory: list[Memory | None]) -> bool:
+def _fits(memory: Sequence[Memory | None]) -> bool:
     known = [each for each in memory if each is not None]
     return bool(known) and min(free for _, free in known) > SPARE * max(reserved for reserved, _ in known)

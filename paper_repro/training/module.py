@@ -40,7 +40,7 @@ Tree = Any
 EAGER_RANDOM: dict[str, str | int | bool | Callable[..., Any]] = {"fallback_random": True}
 """A compiled loss draws the random numbers that an uncompiled one draws."""
 UNCOMPILED_BATCHES = 256
-"""Of each split so many batches are evaluated uncompiled also after ``compile_loss``: compiling takes as long."""
+"""The first batches of a split are evaluated uncompiled even after ``compile_loss``: compiling takes as long."""
 LossAndCarry = Callable[[Batch, Draws, Tree], tuple[Tensor, Tree]]
 
 
@@ -137,8 +137,8 @@ class PaperModule(L.LightningModule):
         """Whether evaluation batches are computed as CUDA graphs."""
         self._metrics: dict[str, Metric] = {}
         self.compiles_evaluations = False
-        self._is_late, self._rows = False, 0
-        """Whether ``UNCOMPILED_BATCHES`` of a split have been evaluated, and the rows of those that follow."""
+        self._compiled_rows: int | None = None
+        """The rows of evaluation batches that are computed compiled; None while all are computed as they are."""
         self._evaluated: Callable[..., Any] | None = None
         self._compiled: LossAndCarry | None = None
         self._step: LossAndCarry | None = None
@@ -298,7 +298,7 @@ class PaperModule(L.LightningModule):
 
     def evaluated(self, function: Callable[..., Any], *tensors: Tensor) -> Any:
         """Compute a function of an evaluation batch, in long evaluations compiled after ``compile_loss``."""
-        if not self._is_late or len(tensors[0]) != self._rows:
+        if len(tensors[0]) != self._compiled_rows:
             return function(*tensors)
         if self._evaluated is None:
             self._evaluated = torch.compile(function, options=EAGER_RANDOM, dynamic=False)
@@ -358,9 +358,9 @@ class PaperModule(L.LightningModule):
             for split in data.splits:
                 for index, batch in enumerate(islice(data.evaluation_batches(split), batches)):
                     if index == UNCOMPILED_BATCHES and self.compiles_evaluations and graphs is None:
-                        self._is_late, self._rows = True, rows_of(batch)
+                        self._compiled_rows = rows_of(batch)
                     self._evaluate_batch(metrics[split], batch, split, index, graphs)
-                self._is_late = False
+                self._compiled_rows = None
         self.train(training)
         return {
             f"{split}_{name}": float(metric.compute())

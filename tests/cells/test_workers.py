@@ -37,6 +37,14 @@ def test_workers_are_added_while_they_raise_the_rate_and_fit(rate, memory, expec
     assert settled(rate, memory, steps=False) == expected  # jobs so short that they are never all past their first step
 
 
+def test_a_job_that_begins_again_leaves_its_workers(monkeypatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    workers = Workers.of(AUTO)
+    for now in range(300):
+        workers.look(float(now), 1000.0 - now, True, [ROOMY])
+    assert workers.count == 2 and workers.grows
+
+
 @pytest.mark.parametrize(
     ("machine", "expected"),
     [
