@@ -88,7 +88,7 @@ class BigramFloor(FloorTask):
 
     Args:
         most_tokens: the first so many training tokens are counted; all, where there are fewer.
-        sets: names of ``datamodules.text_sets``, or "validation", the first documents of the evaluation.
+        sets: names of ``datamodules.text_sets``, or "validation".
         num_texts: of each set, at most.
     """
 

@@ -42,16 +42,19 @@ def check_sets(names: Sequence[str]) -> None:
 
 
 def scored_batches(data: CounterBasedDataModule, name: str, num_texts: int, batch_size: int) -> list[Pair]:
-    """Return the first ``num_texts`` texts of a set as batches (ids (B, T), next ids (B, T)).
+    """Return ``num_texts`` texts of a set, or all where there are fewer, as batches (ids (B, T), next ids (B, T)).
 
-    They are the same for every model and seed.  Places that no text of a batch reaches are cut off.
+    Those of validation lie at equal distances in what an evaluation reads.  They are the same for every model and seed.
+    Places that no text of a batch reaches are cut off.
 
     Raises:
         AbsentTextsError: the files of a set are not there.
         UsageError: data without a tokenizer, or damaged files.
     """
     if name == VALIDATION:
-        ids, following = (torch.cat(parts)[:num_texts] for parts in zip(*data.evaluation_batches(VAL), strict=True))
+        ids, following = (torch.cat(parts) for parts in zip(*data.evaluation_batches(VAL), strict=True))
+        places = torch.arange(min(num_texts, len(ids))) * len(ids) // min(num_texts, len(ids))
+        ids, following = ids[places], following[places]
         batches = list(zip(ids.split(batch_size), following.split(batch_size), strict=True))
     else:
         if not isinstance(data, TextData):
@@ -124,7 +127,7 @@ class Thinking:
     landscapes are left out.  Alpha is the model's own.  A set whose files are absent is not available.
 
     Args:
-        sets: names of ``datamodules.text_sets``, or "validation": the first documents of the evaluation.
+        sets: names of ``datamodules.text_sets``, or "validation".
         steps: the numbers S.
         samples: the numbers N, 1 among them.
         num_texts: of each set, at most.
