@@ -111,6 +111,15 @@ def test_texts_and_samples_follow_from_set_and_seed(data: DocumentData) -> None:
             assert any(document[: len(text)] == text for document in known)
 
 
+def test_texts_of_validation_lie_at_equal_distances(data: DocumentData) -> None:
+    everything = torch.cat([ids for ids, _ in data.evaluation_batches("val")])
+    found = [row for ids, _ in scored_batches(data, "validation", 4, 2) for row in ids]
+    for row, expected in zip(found, everything[:: len(everything) // 4], strict=True):
+        assert torch.equal(row, expected[: len(row)])
+    whole = [row for ids, _ in scored_batches(data, "validation", 10**6, 8) for row in ids]
+    assert len(whole) == len(everything)
+
+
 def test_sets_without_files_are_not_available_and_the_reason_says_how_to_get_them(
     data: DocumentData,
 ) -> None:
