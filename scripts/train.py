@@ -35,7 +35,7 @@ from paper_repro.base.configs import (
     experiment_named,
     experiment_titles,
     explained,
-    is_experiment,
+    file_of,
     quoted,
     with_own_folders,
 )
@@ -108,7 +108,7 @@ def _sorted(words: Sequence[str]) -> tuple[str, list[str], Path]:
         else:
             overrides.append(quoted(word))
     experiment = experiment_named(names)
-    if not is_experiment(experiment):
+    if file_of(f"experiment/{experiment}") is None:
         from paper_repro.tables import spec
 
         if experiment in spec.find():

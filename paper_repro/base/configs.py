@@ -214,11 +214,6 @@ def experiment_titles() -> dict[str, str]:
     return titles
 
 
-def is_experiment(name: str) -> bool:
-    """Return whether there is an experiment of that name; cheaper than to list them all."""
-    return file_of(f"experiment/{name}") is not None
-
-
 def experiment_named(words: Sequence[str]) -> str:
     """Return the experiment that words of a command name: ``cem/slimpajama``, ``CEM Slimpajama`` or its file."""
     place = "/".join(words).rpartition("conf/experiment/")[2].removesuffix(".yaml").strip("/")
@@ -577,10 +572,6 @@ class Override:
     def of(self, layer: str) -> "Override":
         """Return the same with its layer, for example ``axis model=ff1``, in its source."""
         return dataclasses.replace(self, source=f"{self.source} ({layer})")
-
-    def having(self, value: Any) -> "Override":
-        """Return the same with the number of the axis that it named."""
-        return dataclasses.replace(self, value=value, axis=False)
 
     def error(self, message: str) -> UsageError:
         return UsageError(f"{self.said}: {message}")

@@ -15,16 +15,7 @@ from paper_repro.base.configs import TARGET, explained, file_of, leaves
 from paper_repro.base.errors import UsageError, duration, nearest
 from paper_repro.base.files import CorruptFileError, find_data, write_atomically
 from paper_repro.base.identity import MACHINE
-from paper_repro.cells import measurements, records
-from paper_repro.cells.estimates import (
-    estimate,
-    expected_seconds,
-    processor_flags,
-    rehearse,
-    shape,
-    slow_products,
-    unmeasured_rate,
-)
+from paper_repro.cells import estimates, measurements, records
 from paper_repro.cells.leases import holder, lease_path
 from paper_repro.cells.measurements import is_done
 from paper_repro.cells.planned import PlannedCell, count_devices, on_gpu
@@ -279,15 +270,15 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
 
     ``roots`` are the user's records and the reference.
     """
-    estimates = estimate(plan.cells, roots, kept=roots[0])
+    expected = estimates.estimate(plan.cells, roots, kept=roots[0])
     rows, reasons, total = list[list[str]](), _Footnotes(), 0.0
     for key in plan.artifact.points(plan.scale):
         cells = [cell for cell in plan.cells if cell.key == key]
         done = {cell.id for cell in cells if is_done(roots[0], cell)}
-        left = sum(estimates[cell.id].seconds for cell in cells if cell.id not in done)
+        left = sum(expected[cell.id].seconds for cell in cells if cell.id not in done)
         total += left
         labels = [plan.artifact.axes[axis].values[value].label for axis, value in key]
-        cost = estimates[cells[0].id].cost
+        cost = expected[cells[0].id].cost
         counts = ["", "", ""]
         if cost is not None:
             counts = [f"{cost.parameters:,}", _flops(cost.step_flops), _memory(cost.memory_bytes)]
@@ -306,30 +297,30 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
     headers = [axis.title for axis in plan.artifact.axes.values()]
     headers += ["cells", "parameters", "FLOPs of a training step", "memory a cell", "time left"]
     config = plan.cells[0].config
-    workers = first_count(config.get("machine") or {})
+    workers, rate = first_count(config.get("machine") or {}), estimates.unmeasured_rate(config)
     lines = [
         f"{plan.artifact.id} at scale {plan.scale_name}: {plan.scale.about}",
         _tabulated(rows, headers),
         *reasons.lines,
         f"{len(plan.all_cells)} cells, about {duration(total / workers)} left with {workers} worker(s), each on "
-        f"{_machine_of(plan)}; estimated from records where there are any, else from {unmeasured_rate(config):.2g} "
+        f"{_machine_of(plan)}; estimated from records where there are any, else from {rate:.2g} "
         "FLOPs a second; FLOPs are those of the matrix products, forward and backward",
     ]
-    return "\n".join(filter(None, [*lines, slow_products(config, processor_flags())]))
+    return "\n".join(filter(None, [*lines, estimates.slow_products(config, estimates.processor_flags())]))
 
 
 def rehearsal_table(plan: Plan, runs: Path) -> tuple[str, bool]:
     """Rehearse the plan's cells, and return what each shape takes on this machine, and whether all can run."""
     rows, troubles, hours = list[list[str]](), _Footnotes(), 0.0
     open_runs_folder(runs)
-    counts = Counter(shape(cell) for cell in plan.cells)
-    for cell, found in rehearse(plan.cells, runs):
+    counts = Counter(estimates.shape(cell) for cell in plan.cells)
+    for cell, found in estimates.rehearse(plan.cells, runs):
         labels = [plan.artifact.axes[axis].values[value].label for axis, value in cell.key]
-        count, shown = counts[shape(cell)], ["trains nothing", *[""] * 5]
+        count, shown = counts[estimates.shape(cell)], ["trains nothing", *[""] * 5]
         if found is not None and found.trouble:
             shown = [f"cannot run {troubles.mark(found.trouble)}", *[""] * 5]
         elif found is not None:
-            seconds = expected_seconds(cell, found)
+            seconds = estimates.expected_seconds(cell, found)
             hours += count * seconds
             shown = [f"{1000 * found.step_seconds:.1f}", f"{1000 * found.evaluation_seconds:.1f}"]
             shown += [_memory(found.memory_bytes), _memory(found.checkpoint_bytes), duration(seconds)]

@@ -24,6 +24,7 @@ from paper_repro.training.schedules import Schedule
 from paper_repro.training.steps import (
     Compute,
     Graphs,
+    Step,
     gradients_of,
     in_micro_batches,
     rows_of,
@@ -41,7 +42,6 @@ EAGER_RANDOM: dict[str, str | int | bool | Callable[..., Any]] = {"fallback_rand
 """A compiled loss draws the random numbers that an uncompiled one draws."""
 UNCOMPILED_BATCHES = 256
 """The first batches of a split are evaluated uncompiled even after ``compile_loss``: compiling takes as long."""
-LossAndCarry = Callable[[Batch, Draws, Tree], tuple[Tensor, Tree]]
 
 
 class TargetWeights:
@@ -140,8 +140,8 @@ class PaperModule(L.LightningModule):
         self._compiled_rows: int | None = None
         """The rows of evaluation batches that are computed compiled; None while all are computed as they are."""
         self._evaluated: Callable[..., Any] | None = None
-        self._compiled: LossAndCarry | None = None
-        self._step: LossAndCarry | None = None
+        self._compiled: Step | None = None
+        self._step: Step | None = None
 
     def loss(self, batch: Batch) -> Tensor:
         """Return the scalar that is minimised, of one batch."""
