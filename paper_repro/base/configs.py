@@ -77,16 +77,10 @@ def compose(experiment: str, overrides: "Sequence[str | Override]" = (), seed: i
 
 
 def compose_seeds(experiment: str, overrides: "Sequence[str | Override]", seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the resolved configs of one experiment at several seeds.
+    """Return the resolved configs of one experiment, such as ``cem/gaussian_process``, at several seeds.
 
-    Args:
-        experiment: a file under ``conf/experiment``, for example ``cem/gaussian_process``.
-        overrides: the words of a command or parsed ones; a later one wins over an earlier one.
-        seeds: each goes to the top-level key ``seed``.
-
-    Raises:
-        UsageError: an unknown name, a value of another type than the default's, a reference that leads nowhere, or a
-            ``_target_`` that is refused.
+    A later override wins over an earlier one.  UsageError: an unknown name, a value of another type than the default's,
+    a reference that leads nowhere, or a ``_target_`` that is refused.
     """
     config = unresolved(experiment, parse_all(overrides))
     found = []
@@ -610,7 +604,6 @@ def parse(text: str) -> Override:
 
 
 def parse_all(overrides: Sequence[str | Override]) -> list[Override]:
-    """Return the same overrides, all parsed."""
     return [parse(item) if isinstance(item, str) else item for item in overrides]
 
 

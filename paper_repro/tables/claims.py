@@ -313,7 +313,6 @@ def number(
     """Return the mean over seeds of one quantity, averaged over parts.
 
     Args:
-        of: its name.
         parts: the values by seed, by the label of the part.
         geometric: whether it is the geometric mean, of values above 0.
         bound: whether the values are only known to be at least (>) or at most (<) so much.

@@ -37,10 +37,7 @@ from paper_repro.tables.view import NOT_RUN
 def render(plan: Plan, runs: Path, reference: Path | None) -> tuple[Table, list[Path]]:
     """Write the table, and the figure where the artifact draws one, below ``runs``.
 
-    Args:
-        plan: the artifact at a scale.
-        runs: the folder of records.
-        reference: the committed results to show beside the user's own; None where ``runs`` is itself the reference.
+    ``reference`` has the results to show beside the user's own; None where ``runs`` is itself the reference.
     """
     folder = runs / plan.folder
     try:
@@ -408,12 +405,8 @@ def _shown(path: Path) -> str:
 def explain(artifact: Artifact, scale: str, words: Sequence[str], seed: int | None = None) -> str:
     """Return one cell's config as YAML, with a comment behind each value that says where it comes from.
 
-    Args:
-        artifact: the artifact.
-        scale: the scale word.
-        words: ``axis=value`` for the cell's place, several with commas; any other word is an override.  Of the axes
-            left open, the first point that the scale runs is taken.
-        seed: the seed; None for the scale's first.
+    ``words`` are ``axis=value`` for the cell's place, several with commas; any other word is an override.  Of the axes
+    left open, the first point that the scale runs is taken; without a seed, the scale's first.
     """
     word, spec = artifact.scale(scale)
     place: dict[str, str] = {}
@@ -467,10 +460,8 @@ class Candidate(NamedTuple):
 def choose(names: Sequence[str], scale: str | None, published: Published) -> list[Candidate]:
     """Choose the published cells to verify: of each experiment and class of models the one that took the least time.
 
-    Args:
-        names: the artifacts, each of which shows all its kinds; none for every kind that was published, once.
-        scale: the scale word; None for all that are published.
-        published: the records.
+    Of named artifacts each shows all its kinds; without names every kind that was published is shown, once.  Without a
+    scale all that are published count.
     """
     best: dict[Any, tuple[float, Candidate]] = {}
     for name in names or spec.find():

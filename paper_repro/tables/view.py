@@ -53,10 +53,6 @@ class Point:
     own: dict[int, Record]
     reference: dict[int, Record]
 
-    @property
-    def records(self) -> tuple[dict[int, Record], dict[int, Record]]:
-        return self.own, self.reference
-
 
 @dataclass(frozen=True)
 class View:

@@ -274,8 +274,7 @@ def _align_batches(trainer: L.Trainer) -> None:
 def _compiler(falls_back: bool) -> Iterator[None]:
     """Raise a data worker's UsageError without the worker's traceback, and an error of torch's compiler with advice.
 
-    Args:
-        falls_back: what torch cannot compile is run as it is.
+    With ``falls_back`` what torch cannot compile is run as it is.
     """
     try:
         with torch._dynamo.config.patch(suppress_errors=True) if falls_back else contextlib.nullcontext():
