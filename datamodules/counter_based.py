@@ -120,7 +120,7 @@ def data_of(config: Mapping[str, Any]) -> CounterBasedDataModule:
     node, machine = config["data"], config.get("machine") or {}
     taken = inspect.signature(locate(node["_target_"])).parameters
     extra = {name: machine[name] for name in FROM_MACHINE if name in taken and machine.get(name) is not None}
-    data: CounterBasedDataModule = instantiate(node, **extra)
+    data: CounterBasedDataModule = instantiate({**node, **extra})
     return data
 
 

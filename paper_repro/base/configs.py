@@ -851,8 +851,8 @@ def modules(config: Any) -> set[str]:
     return {target.rpartition(".")[0] for target in targets if _may_be_named(target)}
 
 
-def instantiate(node: Mapping[str, Any], **extra: Any) -> Any:
-    """Build the object that ``node['_target_']`` names from the other keys of ``node`` and ``extra``, as Hydra does.
+def instantiate(node: Mapping[str, Any]) -> Any:
+    """Build the object that ``node['_target_']`` names from the other keys of ``node``, as Hydra does.
 
     Raises:
         UsageError: an unknown key, a refused or missing target, or a value that the target's constructor refuses.
@@ -865,9 +865,9 @@ def instantiate(node: Mapping[str, Any], **extra: Any) -> Any:
         if isinstance(value, str) and "${" in value:  # hydra would resolve it, and build the result unchecked
             raise UsageError(f"{path}: {value!r} is not resolved; give a plain value")
     for path, keys in _calls(node, ""):
-        _check_arguments(path, keys, extra if path == "" else {})
+        _check_arguments(path, keys)
     try:
-        return build(dict(node), **extra, _convert_="all")
+        return build(dict(node), _convert_="all")
     except InstantiationException as error:
         raise UsageError(f"{node.get(TARGET)}: {error.__cause__ or error}") from error
 
@@ -963,7 +963,7 @@ def _refusal(target: Any) -> str:
     )
 
 
-def _check_arguments(path: str, node: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
+def _check_arguments(path: str, node: Mapping[str, Any]) -> None:
     parameters = inspect.signature(locate(node[TARGET])).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
@@ -971,9 +971,6 @@ def _check_arguments(path: str, node: Mapping[str, Any], extra: Mapping[str, Any
         if key not in parameters and key not in DIRECTIVES:
             where = f"{path}.{key}".removeprefix(".")
             raise UsageError(f"unknown key {where!r} for {node[TARGET]}{nearest(str(key), parameters)}")
-    for key in extra:
-        if key not in parameters:
-            raise UsageError(f"{node[TARGET]} takes no argument {key!r}")
 
 
 def _calls(node: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

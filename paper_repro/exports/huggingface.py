@@ -54,8 +54,7 @@ def converted(model: nn.Module, settings: Mapping[str, Any]) -> Converted:
     """Return a model, built with these settings, in Hugging Face's format; UsageError: it cannot be exported."""
     if type(model) is NGPT:
         return _ngpt(model, settings)
-    if type(model) in (Llama, BaselineGPT):
-        assert isinstance(model, Llama)
+    if isinstance(model, Llama) and type(model) in (Llama, BaselineGPT):
         return _llama(model)
     if type(model) is GPT:
         return _gpt2(model)

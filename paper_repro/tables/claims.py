@@ -284,9 +284,8 @@ class Estimate:
         found = f"{self.named} = {self.numbers(self.interval)}"
         if self.kind == COUNT:
             return found
-        return f"{found}, {self.interval.count} seed{'s' if self.interval.count != 1 else ''}" + (
-            "" if self.interval.paired else ", unpaired"
-        )
+        seeds, pairing = self.interval.count, "" if self.interval.paired else ", unpaired"
+        return f"{found}, {seeds} seed{'s' if seeds != 1 else ''}{pairing}"
 
 
 def _number(value: float, kind: str) -> str:
@@ -336,9 +335,8 @@ def _contrast(
         if any(value <= 0 for part in parts.values() for side in part for value in side.values()):
             return nothing(f"a {'ratio' if to else 'geometric mean'} needs values above 0")
         parts = {label: (_logs(left), _logs(right)) for label, (left, right) in parts.items()}
-    each = (
-        tuple((label, stats.compare(left, right)) for label, (left, right) in parts.items()) if len(parts) > 1 else ()
-    )
+    several = parts.items() if len(parts) > 1 else ()
+    each = tuple((label, stats.compare(*sides)) for label, sides in several)
     base = stats.mean([stats.mean(list(right.values())) for _, right in parts.values()])
     return Estimate(kind, of, to, stats.pooled(list(parts.values())).opened(bound), logs, unit, each, base=base)
 

@@ -460,8 +460,10 @@ class Candidate(NamedTuple):
 def choose(names: Sequence[str], scale: str | None, published: Published) -> list[Candidate]:
     """Choose the published cells to verify: of each experiment and class of models the one that took the least time.
 
-    Of named artifacts each shows all its kinds; without names every kind that was published is shown, once.  Without a
-    scale all that are published count.
+    Args:
+        names: the artifacts, each of which shows all its kinds; none for every kind that was published, once.
+        scale: the scale word; None for all that are published.
+        published: the records.
     """
     best: dict[Any, tuple[float, Candidate]] = {}
     for name in names or spec.find():

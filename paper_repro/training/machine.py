@@ -81,7 +81,6 @@ class Machine:
         return share_batches(accumulate, self.devices, self.nodes)
 
     def shares_rows(self, accumulate: int) -> bool:
-        """Return whether each device computes some rows of every batch, and not some batches whole."""
         return accumulate % self.count > 0
 
     @property

@@ -194,11 +194,10 @@ class PaperModule(L.LightningModule):
             UsageError: the module keeps something from step to step, or draws for rows that are not the batch's.
         """
         if tensors_of(carry):
-            what = (
-                f"{type(self).__name__} keeps tensors from step to step, so parts of a batch cannot be computed apart"
+            raise UsageError(
+                f"{type(self).__name__} keeps tensors from step to step, so parts of a batch cannot be computed apart: "
+                "set machine.micro_batch=null, and machine.devices to 1 or a divisor of training.accumulate"
             )
-            advice = "set machine.micro_batch=null, and machine.devices to 1 or a divisor of training.accumulate"
-            raise UsageError(f"{what}: {advice}")
         whole, found = self.random_tensors(batch), []
         for part in parts:
             own = map_tensors(lambda tensor: tensor[part], batch)  # noqa: B023
