@@ -854,8 +854,7 @@ def modules(config: Any) -> set[str]:
 def instantiate(node: Mapping[str, Any]) -> Any:
     """Build the object that ``node['_target_']`` names from the other keys of ``node``, as Hydra does.
 
-    Raises:
-        UsageError: an unknown key, a refused or missing target, or a value that the target's constructor refuses.
+    UsageError: an unknown key, a refused or missing target, or a value that the target's constructor refuses.
     """
     from hydra.errors import InstantiationException
     from hydra.utils import instantiate as build
@@ -873,13 +872,9 @@ def instantiate(node: Mapping[str, Any]) -> Any:
 
 
 def require(node: Any, section: str, expected: type, described: str, nested: bool = False) -> None:
-    """Check the class of a section's ``_target_``, before anything is built.
+    """Check before anything is built that a section's ``_target_`` builds an ``expected``, ``described`` in words.
 
-    Args:
-        section: the key of ``node``, for the message.
-        expected: a base class, or a protocol of methods alone that is checkable at runtime.
-        described: ``expected`` in words, for example "a class that has run()".
-        nested: every ``_target_`` below must build an ``expected`` too, as the parts of a model do.
+    With ``nested`` every ``_target_`` below must build one too, as the parts of a model do.
     """
     if not isinstance(node, Mapping) or TARGET not in node:
         raise UsageError(f"{section}: found no {TARGET}, expected the name of {described}")

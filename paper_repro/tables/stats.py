@@ -168,10 +168,7 @@ def over_items(values: Mapping[int, Sequence[float]]) -> Interval:
     """Return the interval of a mean over seeds and test items, by a two-way analysis of variance.
 
     With mean squares A of S seeds, B of N items and R of the rest, the variance of the mean is (A + B - R) / (S N), and
-    the degrees of freedom are Satterthwaite's (1946).
-
-    Args:
-        values: by seed, a value for each item; the items and their order are the same for all seeds.
+    the degrees of freedom are Satterthwaite's (1946).  The items and their order are the same for all seeds.
     """
     import numpy as np
 

@@ -16,7 +16,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import AUTO
 from paper_repro.cells import tasks
 from paper_repro.cells.planned import TrainingSettings
-from paper_repro.cells.tasks import Cell, Cost, Findings, Outcome, Rehearsal, Report, Task
+from paper_repro.cells.tasks import Cell, Findings, Outcome, Rehearsal, Report, Task
 from paper_repro.training import checkpoints, counting, single
 from paper_repro.training.build import BuiltCell, build, check_window, rebuild
 from paper_repro.training.ensemble import Ensemble
@@ -38,6 +38,8 @@ class Fit(Task):
 
     micro_batch: int | None = None
     """The rows that a step took at once in the last run, where a whole batch was out of memory."""
+    cost = staticmethod(counting.measure)
+    check_devices = staticmethod(counting.check_devices)
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
         _check_alike(cells)
@@ -72,9 +74,6 @@ class Fit(Task):
             note = f"out of memory on {device} with {len(cells)} cell(s) at once: {advice}"
             return [Outcome(tasks.OUT_OF_MEMORY, peak_memory_mib=peak, note=note) for _ in cells]
 
-    def cost(self, config: Mapping[str, Any]) -> Cost:
-        return counting.measure(config)
-
     def rehearse(self, config: Mapping[str, Any]) -> Rehearsal:
         from paper_repro.training.rehearsal import rehearse
 
@@ -82,9 +81,6 @@ class Fit(Task):
 
     def check(self, config: Mapping[str, Any]) -> None:
         counting.check(config)
-
-    def check_devices(self, config: Mapping[str, Any]) -> None:
-        counting.check_devices(config)
 
     def has_weights(self, folder: Path) -> bool:
         return (folder / checkpoints.WEIGHTS).is_file()

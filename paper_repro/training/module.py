@@ -190,8 +190,7 @@ class PaperModule(L.LightningModule):
     def split(self, batch: Batch, draws: Draws, carry: Tree, parts: Sequence[slice]) -> list[tuple[Batch, Draws]]:
         """Return rows of a batch, each with their draws, so that the losses of all parts are those of the batch.
 
-        Raises:
-            UsageError: the module keeps something from step to step, or draws for rows that are not the batch's.
+        UsageError: the module keeps something from step to step, or draws for rows that are not the batch's.
         """
         if tensors_of(carry):
             raise UsageError(

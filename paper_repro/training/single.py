@@ -109,9 +109,8 @@ def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, jou
     Every rank calls this.  Each computes its share of a step's batches and evaluates all of every split; rank 0 alone
     has checkpoints, a report and a journal.
 
-    Raises:
-        StopRequestedError: after a checkpoint was saved.
-        UsageError: a checkpoint of another cell, or a loss that cannot be compiled.
+    StopRequestedError: after a checkpoint was saved; UsageError: a checkpoint of another cell, or a loss that cannot be
+    compiled.
     """
     machine, training, device = built.machine, built.training, built.machine.device_of(rank.local)
     identity = [built.cell.id]

@@ -70,6 +70,8 @@ class StepTime(Task):
     ratio to the baseline within a round, and ``spread_<model>``, the range of that ratio over rounds relative to it.
     """
 
+    check_devices = staticmethod(counting.check_devices)
+
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
         machine = Machine.of(cells[0].config.get("machine") or {})
         with settings(machine):
@@ -103,9 +105,6 @@ class StepTime(Task):
 
     def check(self, config: Mapping[str, Any]) -> None:
         _settings(config)
-
-    def check_devices(self, config: Mapping[str, Any]) -> None:
-        counting.check_devices(config)
 
 
 def each_model(config: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]:
