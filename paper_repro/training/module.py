@@ -272,7 +272,7 @@ class PaperModule(L.LightningModule):
 
         self._compiled = compiled
 
-    def step_by(self, micro_batch: int | None, graphs: Callable[[Compute], Graphs] | None = None) -> None:
+    def step_by(self, micro_batch: int | None, graphs: Callable[[Compute], Graphs] | None) -> None:
         """Compute training steps in micro-batches of at most so many rows, or as CUDA graphs."""
         self.micro_batch, self.replays = micro_batch, graphs is not None
         if micro_batch is None and graphs is None:

@@ -31,9 +31,9 @@ class MadeUp(CounterBasedDataModule):
 
     splits = (SPLIT,)
 
-    def __init__(self, data: CounterBasedDataModule | Mapping[str, Any]) -> None:
+    def __init__(self, data: Mapping[str, Any]) -> None:
         super().__init__()
-        self.data: Any = data if isinstance(data, CounterBasedDataModule) else instantiate(data)
+        self.data: Any = instantiate(data)
         self.window = getattr(self.data, "window", 0)
         generator = torch.Generator().manual_seed(0)
 
