@@ -10,7 +10,6 @@ A model's answers are judged by the number before the end of sequence alone, not
 Letters: B windows or items at a time, T tokens, N items, V vocabulary.
 """
 
-import hashlib
 import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from torch import Tensor
 
 from paper_repro.base.errors import at_least, one_of
 from paper_repro.base.identity import mix
-from paper_repro.datamodules.array_shards import kept
+from paper_repro.datamodules.array_shards import hashes_of, kept
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, generator_of, permutation, window_starts
 
 EOS, OPEN, CLOSE, EQUALS = range(4)
@@ -276,7 +275,6 @@ class ListOpsData(CounterBasedDataModule):
         return self._windows("train", mix(self.seed, "listops", "batch", step))
 
     def example_batch(self) -> tuple[Tensor, Tensor]:
-        """Return zeros of a training batch's shapes; nothing is generated."""
         ids = torch.zeros(self.batch_size, self.window, dtype=torch.int64)
         return ids, ids
 
@@ -289,7 +287,7 @@ class ListOpsData(CounterBasedDataModule):
         """Return SHA-256 of the tokens of each split and of the tests, as int64."""
         tests = chain(self.corpus.test, *self.corpus.single.values())
         parts = {**self.streams, "test": torch.tensor(list(chain.from_iterable(item.tokens for item in tests)))}
-        return {name: hashlib.sha256(tokens.numpy().tobytes()).hexdigest() for name, tokens in parts.items()}
+        return hashes_of({name: [tokens.numpy()] for name, tokens in parts.items()})
 
     def _windows(self, split: str, seed: int) -> tuple[Tensor, Tensor]:
         stream = self.streams[split]
