@@ -126,11 +126,6 @@ class ListOps:
         functions = (f"{name}_{self.modulus}" for name in NAMES)
         return (*MARKS, *functions, *(str(number) for number in range(self.modulus)))
 
-    def encode(self, words: Iterable[str]) -> list[int]:
-        """Return token ids of words; ValueError for a word that is not in the vocabulary."""
-        ids = {word: index for index, word in enumerate(self.vocabulary)}
-        return [ids[one_of("word", word, ids)] for word in words]
-
     def decode(self, tokens: Iterable[int]) -> str:
         """Return the words of token ids, joined by blanks."""
         return " ".join(self.vocabulary[token] for token in tokens)
@@ -284,7 +279,6 @@ class ListOpsData(CounterBasedDataModule):
             yield self._windows(split, mix(self.seed, "listops", "evaluation", split, index))
 
     def data_hashes(self) -> dict[str, str]:
-        """Return SHA-256 of the tokens of each split and of the tests, as int64."""
         tests = chain(self.corpus.test, *self.corpus.single.values())
         parts = {**self.streams, "test": torch.tensor(list(chain.from_iterable(item.tokens for item in tests)))}
         return hashes_of({name: [tokens.numpy()] for name, tokens in parts.items()})

@@ -93,7 +93,6 @@ class SudokuData(CounterBasedDataModule):
             yield _batch(boards[first : first + size])
 
     def data_hashes(self) -> dict[str, str]:
-        """Return SHA-256 of the boards of each split."""
         return hashes_of({split: [self.boards(split)] for split in (TRAIN, VAL, TEST)})
 
 
@@ -173,7 +172,6 @@ class SATNetAndRRN(SudokuData):
         return self._satnet[:SATNET_TRAIN] if split == TRAIN else self._satnet[SATNET_TRAIN:]
 
     def data_hashes(self) -> dict[str, str]:
-        """Return SHA-256 of each file."""
         return self.found.hashes(self.data_root)
 
     @cached_property

@@ -204,7 +204,6 @@ class CharacterData(StreamData):
         return {TRAIN: _Characters(ids[:border]), VAL: _Characters(ids[border:])}
 
     def data_hashes(self) -> dict[str, str]:
-        """Return SHA-256 of the text and of the vocabulary."""
         return {"text": sha256_of_bytes(self.text.encode()), "tokenizer": self.tokenizer.fingerprint}
 
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from paper_repro.base.errors import UsageError, at_least, one_of
-from paper_repro.base.files import absent, find_data, sha256_of_bytes
+from paper_repro.base.files import absent, find_data
 from paper_repro.base.identity import mix
 from paper_repro.datamodules.array_shards import kept, stamp_of
 from paper_repro.datamodules.counter_based import permutation
@@ -95,10 +95,6 @@ class TextSet:
         pad = tokenizer.end_of_text or 0
         for first in range(0, len(rows), at_least("batch_size", batch_size)):
             yield padded(rows[first : first + batch_size], window, pad)
-
-    def digest(self, root: Root = None) -> str:
-        """Return SHA-256 of the chosen texts; those of ``python`` depend on the installed version."""
-        return sha256_of_bytes("\0".join(self.texts(root)).encode())
 
     def _encoded(self, text: str, tokenizer: Tokenizer) -> list[int]:
         try:
