@@ -25,8 +25,8 @@ from paper_repro.datamodules.downloads import put
 from paper_repro.datamodules.sudoku_boards import CELLS, SIDE, UNITS, check_givens, parse_board, puzzle
 
 TRAIN, VAL, TEST = "train", "val", "test"
-SATNET_GIVENS, RRN_GIVENS = (31, 42), (17, 34)
-"""The fewest and the most givens of both data sets (SATNet: 36.2 in the mean; RRN: as many boards of each number)."""
+SATNET_GIVENS = (31, 42)
+"""The fewest and the most givens (36.2 in the mean); RRN's boards have 17 to 34, as many boards of each number."""
 SATNET_BOARDS, SATNET_TRAIN = 10_000, 9_000
 FEATURES, LABELS, TEST_BOARDS = "features.pt", "labels.pt", "test.csv"
 """SATNet's boards and their solutions, RRN's test boards (sudoku-hard)."""
