@@ -145,7 +145,6 @@ def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, jou
             try:
                 trainer.fit(built.module, datamodule=built.data, ckpt_path=path)
             finally:
-                built.data.end_workers()
                 if built.module.graphs is not None:
                     compiled = "; ".join(filter(None, [compiled, f"CUDA graph: {built.module.graphs}"]))
                 built.module.train_as_built()  # what measures the trained module may copy it
