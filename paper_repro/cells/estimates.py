@@ -253,13 +253,13 @@ def _records(cells: Sequence[PlannedCell], roots: Sequence[Path]) -> dict[str, R
 
 def shape(cell: PlannedCell) -> str:
     """Return a hash of all that decides the cost: not the machine, the seeds, and what may vary within a stack."""
-    stack: Mapping[str, Any] = (cell.config.get(MACHINE) or {}).get("stack") or {}
+    stack: Mapping[str, Any] = cell.machine.get("stack") or {}
     return identity.fingerprint(without_seeds(configs.without(cell.config, [MACHINE, *stack.get("over", ())])))
 
 
 def _key(cell: PlannedCell) -> str:
     """Return what the cost of a cell's config is kept under, whatever the seed."""
-    read = {key: value for key, value in (cell.config.get(MACHINE) or {}).items() if key not in PLACES}
+    read = {key: value for key, value in cell.machine.items() if key not in PLACES}
     config = without_seeds(configs.without(cell.config, [MACHINE]))
     return identity.fingerprint({"config": config, "machine": read, "files": file_hashes(cell.config)})
 

@@ -17,7 +17,6 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.files import CorruptFileError, write_atomically
 from paper_repro.cells import leases, records
 from paper_repro.cells.leases import LeasedError
-from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import Record, record_path
 from paper_repro.cells.tasks import FINISHED, NOT_FINITE, Cell
 
@@ -33,7 +32,6 @@ ASIDE = "replaced"
 """The folder, below that of all runs, of results that were run again."""
 _SHOWN = 4
 """How many files that have changed a line names."""
-Planned = PlannedCell | Cell
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ def write(root: Path, measurement: Measurement, files: Mapping[str, bytes]) -> N
     write_atomically(path, encoded)
 
 
-def find(root: Path, cell: Planned) -> Result | None:
+def find(root: Path, cell: Cell) -> Result | None:
     """Return the result of a cell below ``root``; None where it has no record.
 
     A metric of a probe that the plan wants with other settings is left out: it was measured in another way.
@@ -123,13 +121,13 @@ def _written(path: Path) -> tuple[int, str]:
     return path.stat().st_mtime_ns, path.name
 
 
-def is_done(root: Path, cell: Planned) -> bool:
+def is_done(root: Path, cell: Cell) -> bool:
     """Return whether the cell has a result below ``root``, everything measured."""
     found = find(root, cell)
     return found is not None and found.done
 
 
-def to_fill(root: Path, cell: Planned) -> list[str]:
+def to_fill(root: Path, cell: Cell) -> list[str]:
     """Return the probes that have to measure again because a metric was not available when they did.
 
     One that was not finite would be so again.
@@ -141,13 +139,13 @@ def to_fill(root: Path, cell: Planned) -> list[str]:
     return [name for name, probe in cell.probes.items() if probe in owners or not found.record.measured]
 
 
-def lacks_without_probes(root: Path, cell: Planned) -> bool:
+def lacks_without_probes(root: Path, cell: Cell) -> bool:
     """Return whether the task of a cell without probes could not give a metric: its files were absent then."""
     record = records.find(root, cell.id)
     return not cell.probes and record is not None and record.status == FINISHED and bool(_lacking(record))
 
 
-def is_to_fill(root: Path, cell: Planned) -> bool:
+def is_to_fill(root: Path, cell: Cell) -> bool:
     """Return whether a cell, or one of its probes, has to measure again because a metric was not available."""
     return bool(to_fill(root, cell)) or lacks_without_probes(root, cell)
 
@@ -265,7 +263,7 @@ def changed_files(root: Path, record: Record) -> list[str] | None:
     return None if None in code and not found else sorted(found)
 
 
-def changed(root: Path, cells: Iterable[Planned]) -> dict[str, list[str]]:
+def changed(root: Path, cells: Iterable[Cell]) -> dict[str, list[str]]:
     """Return the cells whose results below ``root`` come from other files than there are now, each with these."""
     found, there = dict[str, list[str]](), records.begun(root)
     for cell in cells:

@@ -16,7 +16,6 @@ from typing import Any
 from paper_repro.base import identity
 from paper_repro.base.errors import INTERRUPTED, check_started
 from paper_repro.base.files import disk_refuses, read_code_state
-from paper_repro.base.identity import MACHINE
 from paper_repro.cells import leases, measurements, records
 from paper_repro.cells.estimates import Estimate, estimate, processor_flags, slow_products
 from paper_repro.cells.fork_server import ForkServer, WorkerProcess, uninterrupted
@@ -103,7 +102,7 @@ def run_cells(
     todo = [cell for cell in able if cell.id not in done]
     check_loggers(cell.config for cell in todo)
     for cell in todo:
-        check_started(_machine(cell).get("nodes", 1))
+        check_started(cell.machine.get("nodes", 1))
     if todo and (slow := slow_products(todo[0].config, processor_flags())):
         print(slow, file=sys.stderr)
     with ForkServer(runs) as server:
@@ -168,10 +167,6 @@ def _done(runs: Path, cells: Sequence[PlannedCell]) -> set[str]:
     return {cell.id for cell in cells if cell.id in there and is_done(runs, cell)}
 
 
-def _machine(cell: PlannedCell) -> Mapping[str, Any]:
-    return cell.config.get(MACHINE) or {}
-
-
 def count_by_status(cells: Sequence[PlannedCell], runs: Path) -> dict[str, int]:
     """Return how many cells have results of each status, are not run, or not measured."""
     found = Counter[str]()
@@ -224,10 +219,10 @@ class Dispatcher:
         Jobs that measure time run alone, after all others.
         """
         self._names = {cell.id: cell.name for job in todo for cell in job.cells}
-        workers = Workers.of(_machine(todo[0].cells[0]))
+        workers = Workers.of(todo[0].cells[0].machine)
 
         def kind(job: Job) -> tuple[bool, int]:
-            return identity.is_timed(job.cells[0].config), _machine(job.cells[0]).get("threads", 1) or 0
+            return identity.is_timed(job.cells[0].config), job.cells[0].machine.get("threads", 1) or 0
 
         for (timed, _), part in itertools.groupby(sorted(todo, key=kind), kind):
             interrupted = self._drain([*part], Workers(1) if timed else workers)
@@ -300,7 +295,7 @@ class Dispatcher:
         cells = [{"id": cell.id, "config": cell.config} for cell in job.cells]
         costs = (self._estimates[cell.id].cost for cell in job.cells)
         cost = next(filter(None, costs), None)  # that of one is that of all
-        chosen = self._free_cards(_machine(job.cells[0]))
+        chosen = self._free_cards(job.cells[0].machine)
         with uninterrupted():
             try:
                 worker = self._server.start(cells=cells, fill=self._fill, cost=cost, cards=chosen)
@@ -358,7 +353,7 @@ class Dispatcher:
 
     def _bury(self, job: Job, code: int, cause: str) -> None:
         """Give a job again whose worker died, or record that its cells have failed."""
-        if int(_machine(job.cells[0]).get("nodes") or 1) > 1:  # the other nodes end with it
+        if int(job.cells[0].machine.get("nodes") or 1) > 1:  # the other nodes end with it
             end = "a node was lost, see above" if code == NODE_LOST else "its process ended"
             self._give_up(f"{job.label}: {end}; start all nodes again, it goes on")
         else:

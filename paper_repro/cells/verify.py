@@ -120,7 +120,7 @@ def _run(cell: PlannedCell, steps: int | None) -> tuple[Outcome | None, list[flo
     report, outcome = _FirstSteps(steps), None
     with tempfile.TemporaryDirectory() as folder:
         machine = {
-            **(cell.config.get(identity.MACHINE) or {}),
+            **cell.machine,
             "cache": str(Path(folder) / "cache"),
             "progress_every_seconds": 0,  # every step is reported
             "compile": False,  # the full schedule is begun, and a few steps of it are made

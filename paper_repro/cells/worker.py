@@ -221,7 +221,7 @@ class Worker:
         try:
             task = task_of(local[0].config)
             # Other nodes hear of a request to stop at a step.
-            self.channel.saves = int(local[0].config[MACHINE].get("nodes") or 1) > 1
+            self.channel.saves = int(local[0].machine.get("nodes") or 1) > 1
             outcomes = task.run(local, folder, self.channel)
         except StopRequestedError:
             raise
@@ -317,9 +317,8 @@ def _count(message: Mapping[str, Any]) -> list[Cost | None] | UsageError | str:
 
 def _localised(cell: Cell, runs: Path) -> Cell:
     """Return a cell with this machine's cache folder and the cell's own; none of it changes a result."""
-    machine = dict(cell.config.get(MACHINE, {}))
-    machine["cache"] = machine.get("cache") or str(runs.resolve() / "cache")
-    machine["log_folder"] = str(record_path(runs.resolve(), cell.id).parent)
+    cache = cell.machine.get("cache") or str(runs.resolve() / "cache")
+    machine = {**cell.machine, "cache": cache, "log_folder": str(record_path(runs.resolve(), cell.id).parent)}
     return Cell(cell.id, {**cell.config, MACHINE: machine})
 
 

@@ -16,7 +16,6 @@ from typing import TextIO
 
 from paper_repro.base.errors import UsageError, Words
 from paper_repro.base.files import locked, sha256_of_bytes, write_atomically
-from paper_repro.base.identity import MACHINE
 from paper_repro.cells.leases import holder, lease_path
 from paper_repro.cells.measurements import is_done, is_to_fill
 from paper_repro.cells.planned import PlannedCell
@@ -91,7 +90,7 @@ def run(sweep: Sweep, slurm: Slurm, stream: TextIO = sys.stderr) -> Result:
 
     Ctrl-C ends the watching alone; the same command goes on with it.  UsageError: SLURM is missing or refuses the jobs.
     """
-    nodes = max(int((cell.config.get(MACHINE) or {}).get("nodes", 1)) for cell in sweep.cells)
+    nodes = max(int(cell.machine.get("nodes", 1)) for cell in sweep.cells)
     if nodes > 1:
         raise UsageError(
             f"machine.nodes={nodes} does not go with launcher=slurm, whose jobs are one task on one node each: give "
@@ -152,7 +151,7 @@ def _check_commands() -> None:
 def _submit(sweep: Sweep, slurm: Slurm) -> str:
     import submitit
 
-    machine = sweep.cells[0].config.get(MACHINE) or {}
+    machine = sweep.cells[0].machine
     wanted = {
         "partition": slurm.partition,
         "gpus_per_node": slurm.gpus,
