@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import json
 import multiprocessing
+import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -99,7 +100,7 @@ def estimate(
             seconds.setdefault(shapes[cell.id], []).append(record.seconds)
             if record.seconds > 0:
                 rates.append(_work(costs[shapes[cell.id]]) / record.seconds)
-    rate = sorted(rates)[len(rates) // 2] if rates else None
+    rate = statistics.median_high(rates) if rates else None
     result = {}
     for cell in cells:
         cost, known = costs[shapes[cell.id]], seconds.get(shapes[cell.id])
@@ -191,12 +192,7 @@ def slow_products(config: Mapping[str, Any], flags: frozenset[str]) -> str | Non
 
 def processor_flags(information: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     """Read the flags of the first processor; none where the system has no such file or words."""
-    try:
-        lines = information.read_text().splitlines()
-    except OSError:
-        return frozenset()
-    found = next((line for line in lines if line.startswith("flags")), "")
-    return frozenset(found.partition(":")[2].split())
+    return frozenset(records.processor("flags", information).split())
 
 
 def _work(cost: Cost | None) -> float:

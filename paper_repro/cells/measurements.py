@@ -109,16 +109,13 @@ def whole(root: Path, record: Record) -> Record:
 
     Of two with one name, the one of the config counts, else the one that measured last.
     """
-    paths = sorted((record_path(root, record.cell).parent / "probes").glob("*.json"), key=_written)
+    files = (record_path(root, record.cell).parent / "probes").glob("*.json")
+    paths = sorted(files, key=lambda path: (path.stat().st_mtime_ns, path.name))
     own = identity.probes(record.config) if paths else {}
     found = {one.name: one for one in map(_read, paths) if one and own.get(one.name, one.probe) == one.probe}
     for one in found.values() if record.status == FINISHED else ():
         record = _with(record, one)
     return record
-
-
-def _written(path: Path) -> tuple[int, str]:
-    return path.stat().st_mtime_ns, path.name
 
 
 def is_done(root: Path, cell: Cell) -> bool:

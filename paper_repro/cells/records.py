@@ -210,6 +210,11 @@ def find(root: Path, cell: str) -> Record | None:
     return record
 
 
+def every(root: Path) -> list[Record]:
+    """Return all records below ``root`` that ``find`` returns, in the order of their cells."""
+    return [record for cell in sorted(begun(root)) if (record := find(root, cell)) is not None]
+
+
 def check_has_weights(folder: Path, record: Record) -> None:
     """Raise UsageError where the weights of a finished cell are not there, or its task keeps none."""
     target = str((record.config.get("task") or {}).get("_target_", TRAINING))
@@ -316,13 +321,17 @@ def versions() -> dict[str, str]:
     return found
 
 
+def processor(field: str, information: Path = Path("/proc/cpuinfo")) -> str:
+    """Return what Linux says of the first processor in a field; "" where the system has no such file or field."""
+    with contextlib.suppress(OSError):
+        if found := re.search(rf"^{field}\s*:(.*)", information.read_text(), re.MULTILINE):
+            return found[1].strip()
+    return ""
+
+
 def processor_name() -> str:
     """Return the processor's name for itself, else its architecture."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()
+    return processor("model name") or platform.machine()
 
 
 def device(config: Mapping[str, Any]) -> str:

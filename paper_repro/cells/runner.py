@@ -292,13 +292,12 @@ class Dispatcher:
     def _give(self, job: Job) -> None:
         open_cells = [cell for cell in job.cells if not is_done(self._runs, cell)]
         work = sum(self._estimates[cell.id].seconds for cell in open_cells)
-        cells = [{"id": cell.id, "config": cell.config} for cell in job.cells]
         costs = (self._estimates[cell.id].cost for cell in job.cells)
         cost = next(filter(None, costs), None)  # that of one is that of all
         chosen = self._free_cards(job.cells[0].machine)
         with uninterrupted():
             try:
-                worker = self._server.start(cells=cells, fill=self._fill, cost=cost, cards=chosen)
+                worker = self._server.start(cells=job.cells, fill=self._fill, cost=cost, cards=chosen)
             except (OSError, EOFError) as error:  # no memory, or too many processes
                 self._try_again(job, f"it did not start: {type(error).__name__}: {error}")
                 return

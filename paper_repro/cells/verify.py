@@ -11,7 +11,7 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 
 from paper_repro.base import identity
@@ -53,25 +53,6 @@ class Verification:
     """Why the cell differs where no number says it, or why it was not verified."""
 
 
-class Published:
-    """The published records below a folder."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def find(self, cell: PlannedCell) -> Record | None:
-        return records.find(self.root, cell.id)
-
-    def has_settings_of(self, cell: PlannedCell) -> bool:
-        """Return whether a cell with the same settings was published, whatever data files it has read."""
-        return cell.settings in self._settings
-
-    @cached_property
-    def _settings(self) -> set[str]:
-        found = (records.find(self.root, path.parent.name) for path in self.root.glob("cells/*/record.json"))
-        return {identity.settings(record.config) for record in found if record is not None}
-
-
 class _FirstSteps:
     """A task's ``Report`` that keeps each step's loss and asks for a stop after ``steps`` of them (None: never)."""
 
@@ -88,12 +69,12 @@ class _FirstSteps:
         return self.steps is not None and len(self.losses) >= self.steps
 
 
-def verify(cell: PlannedCell, published: Published) -> Verification:
-    """Run the beginning of a cell, or all of one that trains nothing, and compare it with its published record."""
+def verify(cell: PlannedCell, published: Path) -> Verification:
+    """Run the beginning of a cell, or all of one that trains nothing, and compare it with its record below a folder."""
     if cell.missing:
         return Verification(NOT_VERIFIED, why=cell.missing)
-    record = published.find(cell)
-    if record is None and published.has_settings_of(cell):
+    record = records.find(published, cell.id)
+    if record is None and cell.settings in _settings(published):
         files = ", ".join(sorted(identity.files_of(cell.config).values()))
         return Verification(NOT_VERIFIED, why=f"other data: the published cell has read another {files}")
     if record is None:
@@ -110,6 +91,12 @@ def verify(cell: PlannedCell, published: Published) -> Verification:
     except Exception as error:
         traceback.print_exc()
         return Verification(DIFFERS, why=f"it fails: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
+
+
+@cache
+def _settings(published: Path) -> set[str]:
+    """Return the settings of all published cells, whatever data files they have read."""
+    return {identity.settings(record.config) for record in records.every(published)}
 
 
 def _run(cell: PlannedCell, steps: int | None) -> tuple[Outcome | None, list[float]]:

@@ -100,9 +100,9 @@ class Worker:
         """Run a job: hold the leases of its cells, run those that have no result, record what became of them.
 
         Args:
-            job: ``cells``, each with ``id`` and ``config``; ``fill``; and ``cost``, of each of them, or None.
+            job: ``cells``; ``fill``; and ``cost``, of each of them, or None.
         """
-        cells = [Cell(item["id"], item["config"]) for item in job["cells"]]
+        cells: Sequence[Cell] = job["cells"]
         try:
             with leases.hold(self.runs, [cell.id for cell in cells]):
                 open_cells = [cell for cell in cells if not self._measured(cell, job["fill"])]

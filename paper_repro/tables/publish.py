@@ -30,7 +30,7 @@ from paper_repro.cells.measurements import is_done
 from paper_repro.cells.planned import PlannedCell, count_devices, on_gpu
 from paper_repro.cells.records import Record, open_runs_folder, record_path, saved_steps
 from paper_repro.cells.tasks import FINISHED
-from paper_repro.cells.verify import Published, Verification
+from paper_repro.cells.verify import Verification
 from paper_repro.cells.workers import first_count
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec, view
@@ -473,25 +473,25 @@ class Candidate(NamedTuple):
         return ",".join(f"{axis}={value}" for axis, value in self.cell.key)
 
 
-def choose(names: Sequence[str], scale: str | None, published: Published) -> list[Candidate]:
+def choose(names: Sequence[str], scale: str | None, published: Path) -> list[Candidate]:
     """Choose the published cells to verify: of each experiment and class of models the one that took the least time.
 
     Args:
         names: the artifacts, each of which shows all its kinds; none for every kind that was published, once.
         scale: the scale word; None for all that are published.
-        published: the records.
+        published: the folder of the published results.
     """
     best: dict[Any, tuple[float, Candidate]] = {}
     for name in names or spec.find():
         artifact = spec.load(name)
         words = artifact.scales if scale is None else [artifact.scale(scale)[0]]
-        done = [word for word in words if (published.root / name / word / "table.json").is_file()]
+        done = [word for word in words if (published / name / word / "table.json").is_file()]
         found = [cell for word in done for cell in plans.make(artifact, word).cells]
         if names and not found:
             at = f" at scale {scale}" if scale else ""
-            raise UsageError(f"{name}: {published.root} has no results{at}; --list shows which scales are published")
+            raise UsageError(f"{name}: {published} has no results{at}; --list shows which scales are published")
         for cell in found:
-            record = published.find(cell)
+            record = records.find(published, cell.id)
             classes = [str(value) for key, value in leaves(cell.config.get("model")) if key.endswith(TARGET)]
             kind = (name if names else "", artifact.experiment, *sorted({*classes}))
             seconds = math.inf if record is None else record.seconds
