@@ -91,11 +91,7 @@ def _words(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _sorted(words: Sequence[str]) -> tuple[str, list[str], Path]:
-    """Return the experiment, the overrides as Hydra's grammar takes them, and the folder of runs.
-
-    Raises:
-        UsageError: no experiment, or the name of a table or figure.
-    """
+    """Return the experiment, the overrides as Hydra's grammar takes them, and the folder of runs."""
     names, overrides, runs = [], [], default_runs()
     for word in words:
         key, equals, value = word.partition("=")
@@ -117,11 +113,7 @@ def _sorted(words: Sequence[str]) -> tuple[str, list[str], Path]:
 
 
 def _planned(options: Sequence[str], experiment: str, overrides: Sequence[str], runs: Path) -> "list[PlannedCell]":
-    """Return the cells that Hydra composes; none where it only prints something.
-
-    Raises:
-        UsageError: a config that cannot be composed, with the nearest key or choice.
-    """
+    """Return the cells that Hydra composes; none where it only prints something."""
     import hydra
     from hydra.core.hydra_config import HydraConfig
     from hydra.errors import HydraException

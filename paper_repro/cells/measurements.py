@@ -70,11 +70,7 @@ def measurement_path(root: Path, cell: str, probe: str) -> Path:
 
 
 def write(root: Path, measurement: Measurement, files: Mapping[str, bytes]) -> None:
-    """Write a measurement, last, and its attachments.
-
-    Raises:
-        ValueError: a field is not what a measurement can say, or it is too large.
-    """
+    """Write a measurement, last, and its attachments; ValueError: it is too large, or a field is of another kind."""
     content = asdict(measurement)
     records.check_fields(content, of_measurement=True)
     encoded = records.sealed(content)

@@ -33,8 +33,8 @@ class Order:
     runs: str
     results: str
     fill: bool
-    index: int
-    count: int
+    index: int = 0
+    count: int = 1
     since: int | None = None
     """When it was given, ns on the file system of ``runs``: a cell that failed later is not run again."""
 

@@ -79,8 +79,6 @@ def sweep_of(plan: Plan, words: Words, results: Path, fill: bool) -> Sweep:
         runs=str(words.runs.resolve()),
         results=str(results),
         fill=fill,
-        index=0,
-        count=1,
     )
     return Sweep(plan.all_cells, order)
 
