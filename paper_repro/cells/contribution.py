@@ -5,7 +5,7 @@ its published records; ``reproduce.py --verify`` then trains the first steps of 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -37,7 +37,7 @@ class Finding:
 
     @property
     def accepted(self) -> bool:
-        return all(getattr(self, one.name) == OK for one in fields(self) if one.name not in ("cell", "artifact"))
+        return {self.seal, self.config, self.code, self.numbers} == {OK}
 
 
 def check(folder: Path, published: Sequence[Record], planned: Mapping[str, str], code: Path) -> list[Finding]:

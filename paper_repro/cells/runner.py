@@ -6,7 +6,7 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import wait
@@ -98,7 +98,7 @@ def run_cells(
     open_runs_folder(runs)
     able = [cell for cell in cells if not cell.missing]
     changed = measurements.changed(runs, able) if again else {}
-    done = _done(runs, able) - changed.keys()
+    done = ids_of_done(runs, able) - changed.keys()
     todo = [cell for cell in able if cell.id not in done]
     check_loggers(cell.config for cell in todo)
     for cell in todo:
@@ -136,9 +136,8 @@ def run(
     now = open_runs_folder(runs)
     missing = sorted({cell.missing for cell in cells if cell.missing})
     able = [cell for cell in cells if not cell.missing]
-    done = {*known} | _done(runs, [cell for cell in able if cell.id not in known])
-    if fill:
-        done -= {cell.id for cell in able if cell.id in done and is_to_fill(runs, cell)}
+    done = {cell.id for cell in able if cell.id in known and not (fill and is_to_fill(runs, cell))}
+    done |= ids_of_done(runs, [cell for cell in able if cell.id not in known], fill)
     for cell in share.of(able):
         if cell.id in done:
             is_free(lease_path(runs, cell.id))  # a worker may be killed right after its last record
@@ -162,9 +161,11 @@ def run(
     return Result(count_by_status(share.of(able), runs), missing, interrupted, fatal)
 
 
-def _done(runs: Path, cells: Sequence[PlannedCell]) -> set[str]:
+def ids_of_done(runs: Path, cells: Iterable[PlannedCell], fill: bool = False) -> set[str]:
+    """Return the cells that have results below ``runs``; with ``fill`` those alone that have nothing to fill."""
     there = records.begun(runs)
-    return {cell.id for cell in cells if cell.id in there and is_done(runs, cell)}
+    done = (cell for cell in cells if cell.id in there and is_done(runs, cell))
+    return {cell.id for cell in done if not (fill and is_to_fill(runs, cell))}
 
 
 def count_by_status(cells: Sequence[PlannedCell], runs: Path) -> dict[str, int]:

@@ -17,10 +17,9 @@ from typing import TextIO
 from paper_repro.base.errors import UsageError, Words
 from paper_repro.base.files import locked, sha256_of_bytes, write_atomically
 from paper_repro.cells.leases import holder, lease_path
-from paper_repro.cells.measurements import is_done, is_to_fill
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import begun, open_runs_folder
-from paper_repro.cells.runner import Result, count_by_status
+from paper_repro.cells.runner import Result, count_by_status, ids_of_done
 from paper_repro.cells.workers import first_count
 from paper_repro.launchers.drain import Drain, Order
 from paper_repro.launchers.start import Slurm
@@ -61,13 +60,9 @@ class Sweep:
 
     def left(self, cells: Sequence[PlannedCell] | None = None) -> list[PlannedCell]:
         """Return those of some cells, or of all that can be run, that have no result, or are to be filled."""
-        there, fill = begun(self.runs), self.order.fill
-
-        def done(cell: PlannedCell) -> bool:
-            return is_done(self.runs, cell) and not (fill and is_to_fill(self.runs, cell))
-
         asked = self.able if cells is None else cells
-        return [cell for cell in asked if cell.id not in there or not done(cell)]
+        done = ids_of_done(self.runs, asked, self.order.fill)
+        return [cell for cell in asked if cell.id not in done]
 
 
 def sweep_of(plan: Plan, words: Words, results: Path, fill: bool) -> Sweep:
