@@ -56,6 +56,7 @@ PACKAGES = ("torch", "lightning", "torchmetrics", "numpy", "scipy", "hydra-core"
 STATUSES = (FINISHED, DIVERGED, OUT_OF_MEMORY, FAILED)
 MOST_NESTING, MOST_KEYS = 24, 1_500
 MOST_ATTACHMENTS = 50
+CPUINFO = Path("/proc/cpuinfo")
 _LARGEST = 2**63
 
 
@@ -321,10 +322,10 @@ def versions() -> dict[str, str]:
     return found
 
 
-def processor(field: str, information: Path = Path("/proc/cpuinfo")) -> str:
+def processor(field: str) -> str:
     """Return what Linux says of the first processor in a field; "" where the system has no such file or field."""
     with contextlib.suppress(OSError):
-        if found := re.search(rf"^{field}\s*:(.*)", information.read_text(), re.MULTILINE):
+        if found := re.search(rf"^{field}\s*:(.*)", CPUINFO.read_text(), re.MULTILINE):
             return found[1].strip()
     return ""
 

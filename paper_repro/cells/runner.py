@@ -17,7 +17,7 @@ from paper_repro.base import identity
 from paper_repro.base.errors import INTERRUPTED, check_started
 from paper_repro.base.files import disk_refuses, read_code_state
 from paper_repro.cells import leases, measurements, records
-from paper_repro.cells.estimates import Estimate, estimate, processor_flags, slow_products
+from paper_repro.cells.estimates import Estimate, estimate, slow_products
 from paper_repro.cells.fork_server import ForkServer, WorkerProcess, uninterrupted
 from paper_repro.cells.leases import LeasedError, is_free, lease_path
 from paper_repro.cells.measurements import is_done, is_to_fill
@@ -103,10 +103,10 @@ def run_cells(
     check_loggers(cell.config for cell in todo)
     for cell in todo:
         check_started(cell.machine.get("nodes", 1))
-    if todo and (slow := slow_products(todo[0].config, processor_flags())):
+    if todo and (slow := slow_products(todo[0].config)):
         print(slow, file=sys.stderr)
     with ForkServer(runs) as server:
-        estimates = estimate(todo, roots, partial(server.count, devices=todo[0].config), runs) if todo else {}
+        estimates = estimate(todo, roots, runs, partial(server.count, devices=todo[0].config)) if todo else {}
         measurements.set_aside(runs, changed)
         return run(cells, runs, estimates=estimates, server=server, fill=fill, share=share, known=done)
 

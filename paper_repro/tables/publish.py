@@ -19,7 +19,6 @@ from paper_repro.cells import measurements, records
 from paper_repro.cells.estimates import (
     estimate,
     expected_seconds,
-    processor_flags,
     rehearse,
     shape,
     slow_products,
@@ -279,7 +278,7 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
 
     ``roots`` are the user's records and the reference.
     """
-    estimates = estimate(plan.cells, roots, kept=roots[0])
+    estimates = estimate(plan.cells, roots, roots[0])
     rows, reasons, total = list[list[str]](), _Footnotes(), 0.0
     for key in plan.artifact.points(plan.scale):
         cells = [cell for cell in plan.cells if cell.key == key]
@@ -315,7 +314,7 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
         f"{_machine_of(plan)}; estimated from records where there are any, else from {unmeasured_rate(config):.2g} "
         "FLOPs a second; FLOPs are those of the matrix products, forward and backward",
     ]
-    return "\n".join(filter(None, [*lines, slow_products(config, processor_flags())]))
+    return "\n".join(filter(None, [*lines, slow_products(config)]))
 
 
 def rehearsal_table(plan: Plan, runs: Path) -> tuple[str, bool]:
