@@ -48,8 +48,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.base import errors
-from paper_repro.base.errors import INTERRUPTED, MISUSE, RESULTS, ROOT, UsageError, Words, parse, run_main
+from paper_repro.base.errors import INTERRUPTED, MISUSE, RESULTS, ROOT, UsageError, Words, kept, parse, run_main
 from paper_repro.launchers import start
 from paper_repro.tables import spec
 
@@ -99,7 +98,7 @@ def main(arguments: Sequence[str]) -> int:
     codes = []
     with start.leading():
         for artifact in artifacts:
-            with errors.kept("paper_repro.cells", "paper_repro.tables") as warnings:  # of damaged records
+            with kept("paper_repro.cells", "paper_repro.tables") as warnings:  # of damaged records
                 codes.append(_one(artifact, words, action, warnings, slurm))
             if codes[-1] == INTERRUPTED:
                 break

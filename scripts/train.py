@@ -157,7 +157,6 @@ def _first(word: str) -> str:
 
 def _run(cells: "Sequence[PlannedCell]", runs: Path, again: bool) -> int:
     from paper_repro.cells import measurements, records, runner
-    from paper_repro.cells.records import saved_steps
     from paper_repro.launchers import start
 
     if (code := start.followed()) is not None:
@@ -175,7 +174,7 @@ def _run(cells: "Sequence[PlannedCell]", runs: Path, again: bool) -> int:
     if changed := measurements.told(measurements.changed(runs, cells)):
         print(changed, file=sys.stderr)
     if result.interrupted:
-        step = max(saved_steps(runs, [cell.id for cell in cells]).values(), default=0)
+        step = max(records.saved_steps(runs, [cell.id for cell in cells]).values(), default=0)
         how = f"step {step:,} is saved; the same command goes on from it" if step else "the same command begins anew"
         print(f"interrupted: {how}", file=sys.stderr)
     return result.exit_code

@@ -48,7 +48,7 @@ class Channel:
 
     def __init__(self, tell: Callable[[dict[str, Any]], None], signals: Sequence[signal.Signals] = ()) -> None:
         self._tell, self._signals = tell, signals
-        self._saves = self._stop = False
+        self._saves = self.stop_requested = False
 
     def emit(self, event: str, **content: Any) -> None:
         with contextlib.suppress(BrokenPipeError):
@@ -71,12 +71,8 @@ class Channel:
             for name in self._signals:
                 signal.signal(name, self._request_stop if value else signal.SIG_DFL)
 
-    @property
-    def stop_requested(self) -> bool:
-        return self._stop
-
     def _request_stop(self, *_: object) -> None:
-        self._stop = True
+        self.stop_requested = True
 
 
 def _memory_of_card() -> tuple[int, int] | None:

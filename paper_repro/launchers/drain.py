@@ -106,7 +106,7 @@ def main() -> int:
         return 2
     if result.fatal:
         print(f"error: {result.fatal}", file=sys.stderr)
-    return INTERRUPTED if result.interrupted else result.exit_code
+    return result.exit_code
 
 
 def _stop_once(*_: object) -> None:

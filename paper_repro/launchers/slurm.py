@@ -119,7 +119,8 @@ def cancel(sweep: Sweep, stream: TextIO = sys.stderr) -> int:
         named = f"{sweep.order.artifact} {sweep.order.scale}"
         print(f"nothing to cancel: no job of {named} is there for these words", file=stream)
         return 0
-    _ask("scancel", number)
+    if (found := _call("scancel", number)).returncode:
+        raise UsageError(f"launcher=slurm: scancel failed: {_first_line(found.stderr)}")
     until = time.monotonic() + UNHEARD_SECONDS
     while _states(number):
         if time.monotonic() > until:
@@ -246,12 +247,6 @@ def _states(number: str) -> Counter[str]:
         if time.monotonic() > until:
             raise UsageError(f"squeue: {_first_line(found.stderr)}")
         time.sleep(LOOK_SECONDS)
-
-
-def _ask(*command: str) -> None:
-    found = _call(*command)
-    if found.returncode:
-        raise UsageError(f"launcher=slurm: {command[0]} failed: {_first_line(found.stderr)}")
 
 
 def _call(*command: str) -> "subprocess.CompletedProcess[str]":
