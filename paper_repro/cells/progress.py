@@ -115,9 +115,8 @@ class Display:
         """Say how many cells are in which state."""
         running = sum(job.cells for job in self.running)
         left = self.total - self.done - self.failed - running
-        return ", ".join(
-            [f"{self.done}/{self.total} cells done", f"{running} running", f"{left} left", *self._troubles()]
-        )
+        own = [f"{self.done}/{self.total} cells done", f"{running} running", f"{left} left"]
+        return ", ".join([*own, *self._troubles()])
 
     def _troubles(self) -> list[str]:
         """Say which cells have no result and are not to be run by this process."""
@@ -131,11 +130,7 @@ class Display:
             return False
         self._last_line = line
         left = self._progress.tasks[0].time_remaining
-        print(
-            self.counts() + ("" if left is None else f", ETA {duration(left)}") + f": {jobs}",
-            file=self._out,
-            flush=True,
-        )
+        self.say(self.counts() + ("" if left is None else f", ETA {duration(left)}") + f": {jobs}")
         return True
 
     def _draw(self) -> None:

@@ -176,8 +176,7 @@ def _compare_metrics(cell: PlannedCell, record: Record) -> Verification:
         return Verification(NOT_VERIFIED, why="; ".join(sorted(set(outcome.unavailable.values()))))
     pairs = [(float(outcome.metrics[name]), float(record.metrics[name])) for name in common]
     differences = [_relative(*pair) for pair in pairs]
-    counted = [found.is_integer() and expected.is_integer() for found, expected in pairs]
-    tolerances = [COUNT_TOLERANCE if whole else METRIC_TOLERANCE for whole in counted]
+    tolerances = [COUNT_TOLERANCE if all(map(float.is_integer, pair)) else METRIC_TOLERANCE for pair in pairs]
     agree = all(difference <= most for difference, most in zip(differences, tolerances, strict=True))
     compared = f"{len(common)} of {len(record.metrics)} metrics"
     return Verification(REPRODUCES if agree else DIFFERS, compared, max(differences))
