@@ -180,15 +180,6 @@ def count_devices(devices: int | Sequence[int]) -> int:
     return devices if isinstance(devices, int) else len(devices)
 
 
-def share_batches(accumulate: int, devices: int | Sequence[int], nodes: int) -> int:
-    """Return how many of an optimiser step's ``accumulate`` batches each device computes.
-
-    Where their number is no multiple of the devices', each computes some rows of every batch.
-    """
-    count = nodes * count_devices(devices)
-    return accumulate if accumulate % count else accumulate // count
-
-
 def _whole(value: Any, least: int = 1) -> bool:
     return type(value) is int and value >= least
 
