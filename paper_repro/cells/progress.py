@@ -2,7 +2,8 @@
 
 import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
 from paper_repro.base.errors import duration
@@ -53,7 +54,7 @@ class Display:
     work: float = 0.0
     """Expected work of the cells to run, in any unit that is proportional to time."""
     work_done: float = 0.0
-    running: list[RunningJob] = field(default_factory=list)
+    running: Sequence[RunningJob] = ()
     stream: TextIO | None = None
 
     def __enter__(self) -> "Display":

@@ -177,13 +177,12 @@ def count_by_status(cells: Sequence[PlannedCell], runs: Path) -> dict[str, int]:
     return dict(found)
 
 
-@dataclass
-class _Running:
+@dataclass(eq=False, kw_only=True)
+class _Running(RunningJob):
     """A job that a worker has."""
 
     job: Job
     worker: WorkerProcess
-    shown: RunningJob
     cards: list[str]
     """The GPUs that the worker sees; empty: all, or none."""
     over: bool = False
@@ -207,7 +206,7 @@ class Dispatcher:
         self._runs, self._server, self._display, self._estimates = runs, server, display, estimates
         self._fill, self._patience, self._since = fill, patience, since
         self._todo: list[Job] = []
-        self._running: list[_Running] = []
+        self._running = display.running = list[_Running]()
         self._elsewhere: list[Job] = []
         self._attempts = Counter[Job]()
         self._names: dict[str, str] = {}
@@ -260,7 +259,7 @@ class Dispatcher:
 
     def _turn(self, workers: Workers) -> None:
         if self._todo:
-            steps = len(self._running) >= workers.count and all(running.shown.step for running in self._running)
+            steps = len(self._running) >= workers.count and all(running.step for running in self._running)
             memory = [running.memory for running in self._running]
             if workers.look(time.monotonic(), self._display.work_so_far, steps, memory):
                 self._display.say(f"machine.workers=auto: {workers.count} at once from now on")
@@ -302,8 +301,8 @@ class Dispatcher:
             except (OSError, EOFError) as error:  # no memory, or too many processes
                 self._try_again(job, f"it did not start: {type(error).__name__}: {error}")
                 return
-            self._running.append(_Running(job, worker, RunningJob(job.label, len(open_cells), work), chosen))
-            self._display.running.append(self._running[-1].shown)
+            running = _Running(job.label, len(open_cells), work, job=job, worker=worker, cards=chosen)
+            self._running.append(running)
 
     def _free_cards(self, machine: Mapping[str, Any]) -> list[str]:
         """Return the GPUs for a job that asks for a number of them: those with the fewest workers."""
@@ -316,21 +315,20 @@ class Dispatcher:
 
     def _hear(self, running: _Running) -> None:
         events, code = running.worker.hear()
-        shown = running.shown
         for event in events:
             kind = event["event"]
             if kind == "progress":
-                shown.step, shown.steps, shown.loss = event["step"], event["steps"], event["loss"]
+                running.step, running.steps, running.loss = event["step"], event["steps"], event["loss"]
                 running.memory = event["memory"]
             elif kind == "done":
-                shown.cells = max(0, shown.cells - 1)
+                running.cells = max(0, running.cells - 1)
                 self._note_done(event["cell"], event["status"], event["note"])
             elif kind == "busy":
                 running.over = True
                 self._elsewhere.append(running.job)
             elif kind == "end":
                 running.over = True
-                self._display.work_done += shown.work
+                self._display.work_done += running.work
             elif kind == "fatal":
                 self._give_up(event["message"])
             elif kind == "code changed" and not self._said_change:
@@ -338,7 +336,6 @@ class Dispatcher:
                 self._display.say(_CODE_CHANGED)
         if code is not None:
             self._running.remove(running)
-            self._display.running.remove(shown)
             for cell in running.job.cells:
                 is_free(lease_path(self._runs, cell.id))  # a process that was killed leaves the file
             if not running.over and not self._stopping:
