@@ -128,8 +128,7 @@ def with_gradients(forward: Callable[[], Tensor | Sequence[Tensor]], leaves: Seq
 class Pair:
     """A model and another one of its sizes, with their optimisers: rows of the time, memory and products of a step.
 
-    Args:
-        build: makes both on a device; on the meta device without numbers.
+    ``build`` makes both on a device; on the meta device without numbers.
     """
 
     def __init__(
@@ -164,10 +163,8 @@ class Pair:
 
 
 def added_memory(work: Work, device: torch.device, warm_up: Work | None = None) -> float:
-    """Return the MiB by which ``work`` raises the peak of this process; on a GPU what the allocator has given out.
-
-    Args:
-        warm_up: is done first on a GPU, where libraries are loaded that keep memory.
+    """Return the MiB by which ``work`` raises the peak of this process; on a GPU what the allocator has given out,
+    after ``warm_up`` or ``work`` has loaded libraries that keep memory.
     """
     if device.type == "cuda":
         (warm_up or work)()

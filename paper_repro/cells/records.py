@@ -135,10 +135,8 @@ def thin(points: Sequence[tuple[int, float]], count: int) -> dict[str, list[floa
 
 
 def write(path: Path, record: Record) -> None:
-    """Write a record atomically, thinning its curves further if it is over the limit.
-
-    Raises:
-        ValueError: it is over the limit even without curves, or a field is not what ``read`` would accept.
+    """Write a record atomically, thinning its curves further if it is over the limit; ValueError: it is over the limit
+    even without curves, or a field is not what ``read`` would accept.
     """
     content = asdict(record)
     check_fields(content)
@@ -229,10 +227,8 @@ def check_has_weights(folder: Path, record: Record) -> None:
 
 
 def attachment(root: Path, record: Record, name: str) -> bytes | None:
-    """Return the file of that name beside a record; None where the record names none.
-
-    Raises:
-        CorruptFileError: the file is absent or not the one that the record names.
+    """Return the file of that name beside a record; None where the record names none; CorruptFileError: the file is
+    absent, or not the one that the record names.
     """
     if name not in record.attachments:
         return None

@@ -93,10 +93,8 @@ class Worker:
     """The code of this process, read before it was imported."""
 
     def run(self, job: Mapping[str, Any]) -> None:
-        """Run a job: hold the leases of its cells, run those that have no result, record what became of them.
-
-        Args:
-            job: ``cells``; ``fill``; and ``cost``, of each of them, or None.
+        """Hold the leases of a job's ``cells``, run those that have no result or are to be filled (``fill``), and
+        record what became of them; ``cost`` is that of each, or None.
         """
         cells: Sequence[Cell] = job["cells"]
         try:
@@ -264,10 +262,8 @@ class Worker:
 
 
 def be_worker(message: Mapping[str, Any], runs: Path, events: Connection) -> None:
-    """Do in this process, which ends with it, what a message asks for, and tell the runner.
-
-    Args:
-        message: a job (``Worker.run``), with the GPUs that the process may see as ``cards``; or what to ``_count``.
+    """Do in this process, which ends with it, what a message asks for, and tell the runner: a job (``Worker.run``),
+    with the GPUs that the process may see as ``cards``; or what to ``_count``.
     """
     os.setpgid(0, 0)  # the runner kills the group to end also what this process has called
     for name in STOPPING:
