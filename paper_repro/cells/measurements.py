@@ -235,10 +235,8 @@ def _read(path: Path) -> Measurement | None:
         where = "" if str(path) in str(error) else f"{path}: "
         _log.warning("%s%s; the probe measures again", where, error)
         return None
-    place = (path.parent.parent.name, path.stem)
-    if (found.cell, found.probe) != place or identity.probes({"probes": {found.name: found.config}}) != {
-        found.name: found.probe
-    }:
+    own = identity.probes({identity.PROBES: {found.name: found.config}})
+    if (found.cell, found.probe) != (path.parent.parent.name, path.stem) or own != {found.name: found.probe}:
         _log.warning("%s: it is the measurement of another probe or cell; the probe measures again", path)
         return None
     return found
