@@ -21,7 +21,7 @@ from paper_repro.cells.measurements import is_done
 from paper_repro.cells.planned import PlannedCell, count_devices, on_gpu
 from paper_repro.cells.records import Record, open_runs_folder, record_path, saved_steps
 from paper_repro.cells.tasks import FINISHED
-from paper_repro.cells.verify import Published, Verification
+from paper_repro.cells.verify import Verification
 from paper_repro.cells.workers import first_count
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec, view
@@ -267,7 +267,7 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
 
     ``roots`` are the user's records and the reference.
     """
-    expected = estimates.estimate(plan.cells, roots, kept=roots[0])
+    expected = estimates.estimate(plan.cells, roots, roots[0])
     rows, reasons, total = list[list[str]](), _Footnotes(), 0.0
     for key in plan.artifact.points(plan.scale):
         cells = [cell for cell in plan.cells if cell.key == key]
@@ -303,7 +303,7 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
         f"{_machine_of(plan)}; estimated from records where there are any, else from {rate:.2g} "
         "FLOPs a second; FLOPs are those of the matrix products, forward and backward",
     ]
-    return "\n".join(filter(None, [*lines, estimates.slow_products(config, estimates.processor_flags())]))
+    return "\n".join(filter(None, [*lines, estimates.slow_products(config)]))
 
 
 def rehearsal_table(plan: Plan, runs: Path) -> tuple[str, bool]:
@@ -457,25 +457,25 @@ class Candidate(NamedTuple):
         return ",".join(f"{axis}={value}" for axis, value in self.cell.key)
 
 
-def choose(names: Sequence[str], scale: str | None, published: Published) -> list[Candidate]:
+def choose(names: Sequence[str], scale: str | None, published: Path) -> list[Candidate]:
     """Choose the published cells to verify: of each experiment and class of models the one that took the least time.
 
     Args:
         names: the artifacts, each of which shows all its kinds; none for every kind that was published, once.
         scale: the scale word; None for all that are published.
-        published: the records.
+        published: the folder of the published results.
     """
     best: dict[Any, tuple[float, Candidate]] = {}
     for name in names or spec.find():
         artifact = spec.load(name)
         words = artifact.scales if scale is None else [artifact.scale(scale)[0]]
-        done = [word for word in words if (published.root / name / word / "table.json").is_file()]
+        done = [word for word in words if (published / name / word / "table.json").is_file()]
         found = [cell for word in done for cell in plans.make(artifact, word).cells]
         if names and not found:
             at = f" at scale {scale}" if scale else ""
-            raise UsageError(f"{name}: {published.root} has no results{at}; --list shows which scales are published")
+            raise UsageError(f"{name}: {published} has no results{at}; --list shows which scales are published")
         for cell in found:
-            record = published.find(cell)
+            record = records.find(published, cell.id)
             classes = [str(value) for key, value in leaves(cell.config.get("model")) if key.endswith(TARGET)]
             kind = (name if names else "", artifact.experiment, *sorted({*classes}))
             seconds = math.inf if record is None else record.seconds
