@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from paper_repro.base.configs import leaves
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import PART_SUFFIX, absent, cached, find_data, locked, sha256_of_file, write_atomically
 from paper_repro.base.identity import data_hash, stamp
@@ -352,7 +353,7 @@ def hashes_of(splits: Mapping[str, Iterable[Values]]) -> dict[str, str]:
 def kept(
     cache: str | Path | None, name: str, code: str, key: object, build: Callable[[], Mapping[str, Values]]
 ) -> Mapping[str, Values]:
-    """Return the arrays that ``build`` makes, kept in a file of the folder ``cache`` that begins with ``name``.
+    """Return the arrays that ``build`` makes, kept in a file below the folder ``cache`` that begins with ``name``.
 
     They are built again if the file is damaged, the module ``code`` has changed, or ``key``, all else that they depend
     on, is another.
@@ -414,7 +415,8 @@ class ShardFolder(Generic[M]):
 
     def compare(self, earlier: Mapping[str, Any]) -> None:
         """Raise UsageError if the settings of an earlier call are others."""
-        found, wanted = _flat(earlier), _flat(self.settings)
+        both = (earlier, self.settings)
+        found, wanted = ({key: json.dumps(value) for key, value in leaves(settings)} for settings in both)
         for key in [*wanted, *found]:
             if found.get(key) != wanted.get(key):
                 raise UsageError(
@@ -494,10 +496,3 @@ class ShardFolder(Generic[M]):
         for part in self.folder.glob(f".{name}.*{PART_SUFFIX}"):
             part.unlink()
         write_atomically(self.folder / name, content)
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    found: dict[str, str] = {}
-    for key, value in settings.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": json.dumps(value)}
-    return found

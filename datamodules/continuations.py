@@ -7,6 +7,7 @@ answers no better than chance.
 """
 
 import json
+import re
 import string
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -146,21 +147,14 @@ def _places(
             if letters and texts[ids[place]][:1] in ALPHABET:
                 group = min(letters, LETTERS[-1]), ids[place - 1]
                 found[group[0]].append(Place(document, place, group, tuple(ids[place : place + CONTINUATION])))
-            own = _letters_at_end(texts[ids[place]])
-            letters = letters + own if own == len(texts[ids[place]]) else own
+            text = texts[ids[place]]
+            own = len(text) - len(text.rstrip(string.ascii_letters))  # letters at its end
+            letters = letters + own if own == len(text) else own
     return found
 
 
-def _letters_at_end(text: str) -> int:
-    return next((count for count, character in enumerate(reversed(text)) if character not in ALPHABET), len(text))
-
-
 def _asked(
-    places: Sequence[Place],
-    documents: Sequence[Sequence[int]],
-    tokenizer: BytePairTokenizer,
-    context: int,
-    wanted: int,
+    places: Sequence[Place], documents: Sequence[Sequence[int]], tokenizer: BytePairTokenizer, context: int, wanted: int
 ) -> Iterator[Question]:
     if not places:
         return
@@ -201,9 +195,7 @@ def _others(place: Place, group: Sequence[Place], position: int) -> list[tuple[i
 
 def _context(ids: Sequence[int], tokenizer: BytePairTokenizer) -> str:
     """Return the text of the ids from its first whole word on; empty if the word that is cut is the first."""
-    text = tokenizer.decode(ids)
-    start = next((index for index, character in enumerate(text) if character.isspace()), len(text))
-    return text[start:].lstrip()
+    return re.sub(r"^\S*\s*", "", tokenizer.decode(ids))
 
 
 def _keeps_its_tokens(

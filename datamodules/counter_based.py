@@ -4,7 +4,6 @@ import inspect
 import itertools
 import multiprocessing
 import signal
-import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -37,7 +36,6 @@ class CounterBasedDataModule(L.LightningDataModule):
     workers = 0
     whole_batches = False
     """Whether every rank gets every batch, to compute some of its rows."""
-    _loader: "_Loader | None" = None
 
     @abstractmethod
     def train_batch(self, step: int) -> Batch:
@@ -71,20 +69,14 @@ class CounterBasedDataModule(L.LightningDataModule):
             return DataLoader(batches, batch_size=None)
         if "fork" not in multiprocessing.get_all_start_methods():
             raise UsageError("machine.data_workers: this system cannot fork processes, which it needs; set it to 0")
-        self._loader = _Loader(
+        return DataLoader(
             batches,
             batch_size=None,
             num_workers=self.workers,
             multiprocessing_context="fork",
             worker_init_fn=leave_signals_to_the_parent,
+            persistent_workers=True,  # Lightning then ends them with the training, also after an error
         )
-        return self._loader
-
-    def end_workers(self) -> None:
-        """End the processes that load batches; they do so themselves only when nothing refers to them any more."""
-        for iterator in [*self._loader.iterators] if self._loader is not None else []:
-            iterator._shutdown_workers()
-        self._loader = None
 
     def check_numbers(self, *names: str) -> None:
         """Begin the initialisation of a subclass that is a dataclass; ValueError: one of these arguments is below 1, or
@@ -120,21 +112,8 @@ def data_of(config: Mapping[str, Any]) -> CounterBasedDataModule:
     node, machine = config["data"], config.get("machine") or {}
     taken = inspect.signature(locate(node["_target_"])).parameters
     extra = {name: machine[name] for name in FROM_MACHINE if name in taken and machine.get(name) is not None}
-    data: CounterBasedDataModule = instantiate(node, **extra)
+    data: CounterBasedDataModule = instantiate({**node, **extra})
     return data
-
-
-class _Loader(DataLoader[Batch]):
-    """A loader that knows the iterators, and so the processes, that it has started."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.iterators: weakref.WeakSet[Any] = weakref.WeakSet()
-
-    def __iter__(self) -> Any:
-        iterator = super().__iter__()
-        self.iterators.add(iterator)
-        return iterator
 
 
 class _Batches(IterableDataset[Batch]):

@@ -5,7 +5,6 @@ Letters: B documents of a batch, T tokens of a window.
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -135,13 +134,12 @@ class DocumentData(ShardData):
 
     def _lengths(self, stream: TokenStream) -> npt.NDArray[np.int64]:
         """Return the lengths of a split's documents, kept under the stamps of its shards where there is a cache."""
-        folder = None if self.cache is None else Path(self.cache, "documents")
         key = (self.end_of_text, [stamp_of(path) for path in stream.paths])
 
         def found() -> dict[str, npt.NDArray[np.uint32]]:
             return {"lengths": document_lengths(stream, self.end_of_text).astype(LENGTHS_DTYPE)}
 
-        return kept(folder, "lengths", __name__, key, found)["lengths"].astype(np.int64)
+        return kept(self.cache, "documents/lengths", __name__, key, found)["lengths"].astype(np.int64)
 
     def _batch(self, documents: DocumentStream, chosen: Sequence[int]) -> Pair:
         ids = [documents.ids(index, self.window + 1) for index in chosen]

@@ -4,7 +4,6 @@ The paper gives neither the inputs nor the parameters of the kernels; the defaul
 Letters: N points, K input dimensions, F random features; d is the Euclidean distance of two points.
 """
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from paper_repro.base.errors import one_of, positive
 from paper_repro.base.identity import mix
-from paper_repro.datamodules.array_shards import kept
+from paper_repro.datamodules.array_shards import hashes_of, kept
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, permutation
 
 Array = NDArray[np.float64]
@@ -132,52 +131,30 @@ def uniforms(shape: tuple[int, ...], *stream: int | str) -> Array:
     return ((raw >> np.uint64(12)).astype(np.float64) + 0.5).reshape(shape) * 2.0**-52
 
 
-@dataclass(frozen=True)
-class RandomFeatures:
-    """f(x) = sqrt(2/F) sum_j w_j cos(omega_j . z + b_j) + slope . x, with z = ``kernel.embed(x)``.
+def draw_features(kernel: Kernel, points: Array, num_features: int, seed: int) -> Array:
+    """Return the values, (N,), of one draw at ``points``, (N, K):
+    f(x) = sqrt(2/F) sum_j w_j cos(omega_j . z + b_j) + slope . x, with z = ``kernel.embed(x)``.
 
-    Over w ~ N(0, 1), b ~ U(0, 2 pi), slope ~ N(0, 1) and omega from the kernel's spectrum its covariance is exactly the
-    kernel's.
+    Over w ~ N(0, 1), b ~ U(0, 2 pi), slope ~ N(0, 1), for a kernel with x . x', and omega from the kernel's spectrum
+    its covariance is exactly the kernel's.
     """
 
-    kernel: Kernel
-    frequencies: Array
-    """omega, (F, K), on circles (F, 2K)."""
-    phases: Array
-    """b, (F,)."""
-    weights: Array
-    """w, (F,)."""
-    slope: Array | None
-    """(K,), for a kernel with x . x'."""
+    def stream(name: str, *shape: int) -> Array:
+        return uniforms(shape, seed, "gaussian_process", kernel.name, name)
 
-    @classmethod
-    def draw(cls, kernel: Kernel, num_inputs: int, num_features: int, seed: int) -> "RandomFeatures":
-        def stream(name: str, *shape: int) -> Array:
-            return uniforms(shape, seed, "gaussian_process", kernel.name, name)
-
-        frequencies = ndtri(stream("frequencies", num_features, num_inputs * (2 if kernel.on_circles else 1)))
-        frequencies /= kernel.lengthscale
-        if kernel.mixing is not None:
-            frequencies *= kernel.mixing(stream("mixing", num_features), kernel.shape)[:, None]
-        return cls(
-            kernel,
-            frequencies,
-            2 * math.pi * stream("phases", num_features),
-            ndtri(stream("weights", num_features)),
-            ndtri(stream("slope", num_inputs)) if kernel.linear else None,
-        )
-
-    def __call__(self, points: Array) -> Array:
-        """Return the function's values, (N,), at ``points``, (N, K)."""
-        z = torch.from_numpy(np.ascontiguousarray(self.kernel.embed(points)))
-        phases, weights = torch.from_numpy(self.phases), torch.from_numpy(self.weights)
-        transposed = torch.from_numpy(self.frequencies).T.contiguous()
-        rows = max(1, (1 << 17) // len(weights))
-        out = torch.empty(len(z), dtype=torch.float64)
-        for some, into in zip(z.split(rows), out.split(rows), strict=True):
-            torch.mv(torch.addmm(phases, some, transposed).cos_(), weights, out=into)
-        values = out.numpy() * math.sqrt(2 / len(weights))
-        return values if self.slope is None else values + points @ self.slope
+    z = torch.from_numpy(np.ascontiguousarray(kernel.embed(points)))  # (N, K), on circles (N, 2K)
+    frequencies = ndtri(stream("frequencies", num_features, z.shape[1])) / kernel.lengthscale  # omega, (F, K)
+    if kernel.mixing is not None:
+        frequencies *= kernel.mixing(stream("mixing", num_features), kernel.shape)[:, None]
+    phases = torch.from_numpy(2 * math.pi * stream("phases", num_features))  # b, (F,)
+    weights = torch.from_numpy(ndtri(stream("weights", num_features)))  # w, (F,)
+    transposed = torch.from_numpy(frequencies).T.contiguous()
+    rows = max(1, (1 << 17) // num_features)
+    out = torch.empty(len(z), dtype=torch.float64)
+    for some, into in zip(z.split(rows), out.split(rows), strict=True):
+        torch.mv(torch.addmm(phases, some, transposed).cos_(), weights, out=into)
+    values = out.numpy() * math.sqrt(2 / num_features)
+    return values + points @ ndtri(stream("slope", points.shape[1])) if kernel.linear else values
 
 
 def draw_exactly(kernel: Kernel, points: Array, seed: int) -> Array:
@@ -252,10 +229,6 @@ class GaussianProcessData(CounterBasedDataModule):
         self.type = DTYPES[one_of("dtype", self.dtype, DTYPES)]
         self._epoch: tuple[int, tuple[Tensor, Tensor]] | None = None
 
-    @property
-    def steps_per_epoch(self) -> int:
-        return self.sizes["train"] // self.batch_size
-
     def prepare_data(self) -> None:
         """Draw the function, or read it from the cache."""
         _ = self._splits
@@ -275,9 +248,9 @@ class GaussianProcessData(CounterBasedDataModule):
         return dict(zip(self.sizes, zip(*tensors, strict=True), strict=True))
 
     def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
-        epoch, index = divmod(step, self.steps_per_epoch)
+        epoch, index = divmod(step, self.num_train // self.batch_size)
         if self._epoch is None or self._epoch[0] != epoch:
-            order = permutation(self.sizes["train"], mix(self.seed, "order", epoch))
+            order = permutation(self.num_train, mix(self.seed, "order", epoch))
             inputs, targets = self._split("train")
             self._epoch = (epoch, (inputs[order], targets[order]))
         inputs, targets = self._epoch[1]
@@ -285,7 +258,6 @@ class GaussianProcessData(CounterBasedDataModule):
         return inputs[rows], targets[rows]
 
     def example_batch(self) -> tuple[Tensor, Tensor]:
-        """Return zeros of a training batch's shapes; nothing is drawn."""
         inputs = torch.zeros(self.batch_size, self.num_inputs, dtype=self.type)
         return inputs, inputs[:, 0]
 
@@ -295,9 +267,8 @@ class GaussianProcessData(CounterBasedDataModule):
 
     def data_hashes(self) -> dict[str, str]:
         """Return SHA-256 of the inputs and of the targets as they are served: training rows, then test rows."""
-        joined = (torch.cat(parts) for parts in zip(*map(self._split, self.splits), strict=True))
-        hashes = (hashlib.sha256(part.numpy().tobytes()).hexdigest() for part in joined)
-        return dict(zip(("inputs", "targets"), hashes, strict=True))
+        inputs, targets = zip(*map(self._split, self.splits), strict=True)
+        return hashes_of({"inputs": map(torch.Tensor.numpy, inputs), "targets": map(torch.Tensor.numpy, targets)})
 
     def _split(self, split: str) -> tuple[Tensor, Tensor]:
         return self._splits[one_of("split", split, self.splits)]
@@ -313,7 +284,7 @@ class GaussianProcessData(CounterBasedDataModule):
         if self.num_features is None:
             values = draw_exactly(self.covariance, inputs, self.seed)
         else:
-            values = RandomFeatures.draw(self.covariance, self.num_inputs, self.num_features, self.seed)(inputs)
+            values = draw_features(self.covariance, inputs, self.num_features, self.seed)
         if self.noise:
             noise = ndtri(uniforms(values.shape, self.seed, "gaussian_process", self.kernel, "noise"))
             values = values + self.noise * noise

@@ -106,7 +106,6 @@ class Photographs(ImageSource):
         raise IndexError(f"split {split!r} has {self.counts[split]} images, got index {index}")
 
     def data_hashes(self) -> dict[str, str]:
-        """Return SHA-256 of the pixels of each split, as they were decoded here."""
         return hashes_of(self.photographs)
 
     def _places(self, part: Pixels) -> int:
@@ -133,7 +132,6 @@ class _SmallSet(ImageSource):
         return images[index][first : first + self.size, first : first + self.size]
 
     def data_hashes(self) -> dict[str, str]:
-        """Return SHA-256 of each split's pixels."""
         return hashes_of(self.whole)
 
 

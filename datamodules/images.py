@@ -15,13 +15,7 @@ from torch.nn import functional
 
 from paper_repro.base.errors import one_of
 from paper_repro.base.identity import mix
-from paper_repro.datamodules.counter_based import (
-    Batch,
-    SourceDataModule,
-    cached_permutation,
-    generator_of,
-    in_epochs,
-)
+from paper_repro.datamodules.counter_based import Batch, SourceDataModule, cached_permutation, generator_of, in_epochs
 from paper_repro.datamodules.image_sources import TRAIN, ImageSource
 from paper_repro.datamodules.pixels import Pixels
 from paper_repro.datamodules.prepared_images import PREPARE_CELEBA, CelebAImages
@@ -75,7 +69,6 @@ class ImageData(SourceDataModule):
         return self._batch(self._scaled(images), treatment, TRAIN, chosen)
 
     def example_batch(self) -> Batch:
-        """Return zeros of a training batch's shapes; nothing is read."""
         images = torch.zeros(self.batch_size, self.source.channels, self.source.size, self.source.size)
         return (images, torch.zeros(self.batch_size, dtype=torch.int64)) if self.labelled else images
 

@@ -10,7 +10,6 @@ A model's answers are judged by the number before the end of sequence alone, not
 Letters: B windows or items at a time, T tokens, N items, V vocabulary.
 """
 
-import hashlib
 import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from torch import Tensor
 
 from paper_repro.base.errors import at_least, one_of
 from paper_repro.base.identity import mix
-from paper_repro.datamodules.array_shards import kept
+from paper_repro.datamodules.array_shards import hashes_of, kept
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, generator_of, permutation, window_starts
 
 EOS, OPEN, CLOSE, EQUALS = range(4)
@@ -126,11 +125,6 @@ class ListOps:
         """The words by token id: 20 of them for modulus 10, 30 for modulus 20."""
         functions = (f"{name}_{self.modulus}" for name in NAMES)
         return (*MARKS, *functions, *(str(number) for number in range(self.modulus)))
-
-    def encode(self, words: Iterable[str]) -> list[int]:
-        """Return token ids of words; ValueError for a word that is not in the vocabulary."""
-        ids = {word: index for index, word in enumerate(self.vocabulary)}
-        return [ids[one_of("word", word, ids)] for word in words]
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Return the words of token ids, joined by blanks."""
@@ -276,7 +270,6 @@ class ListOpsData(CounterBasedDataModule):
         return self._windows("train", mix(self.seed, "listops", "batch", step))
 
     def example_batch(self) -> tuple[Tensor, Tensor]:
-        """Return zeros of a training batch's shapes; nothing is generated."""
         ids = torch.zeros(self.batch_size, self.window, dtype=torch.int64)
         return ids, ids
 
@@ -286,10 +279,9 @@ class ListOpsData(CounterBasedDataModule):
             yield self._windows(split, mix(self.seed, "listops", "evaluation", split, index))
 
     def data_hashes(self) -> dict[str, str]:
-        """Return SHA-256 of the tokens of each split and of the tests, as int64."""
         tests = chain(self.corpus.test, *self.corpus.single.values())
         parts = {**self.streams, "test": torch.tensor(list(chain.from_iterable(item.tokens for item in tests)))}
-        return {name: hashlib.sha256(tokens.numpy().tobytes()).hexdigest() for name, tokens in parts.items()}
+        return hashes_of({name: [tokens.numpy()] for name, tokens in parts.items()})
 
     def _windows(self, split: str, seed: int) -> tuple[Tensor, Tensor]:
         stream = self.streams[split]

@@ -152,15 +152,11 @@ def write_decoded(
         if unfit and not skip:
             refused.update(unfit)
             return None
-        total = Counter(dict.fromkeys(counted, 0))
-        for _, own in stored:
-            total.update(own)
-        arrays = len(stored[0][0]) if stored else 0
-        whole = b"".join(parts[array] for array in range(arrays) for parts, _ in stored)
+        whole = b"".join(part for array in zip(*(parts for parts, _ in stored), strict=True) for part in array)
         folder.put(name, whole)
         print(f"{name}: {kind} {places.stop:,} of {counts[split]:,}, {len(unfit)} left out")
-        found = {name: count for name, count in total.items() if count or name in counted}
-        return Shard(name, split, found, sha256_of_bytes(whole), unfit)
+        total = sum((Counter(own) for _, own in stored), Counter[str]())  # without those that are 0
+        return Shard(name, split, {**dict.fromkeys(counted, 0), **total}, sha256_of_bytes(whole), unfit)
 
     with held(folder.folder):
         try:
@@ -177,11 +173,10 @@ def write_decoded(
                 f"{len(refused):,} of {sum(counts.values()):,} {kind} are unfit: {named(refused)}; mend them and give "
                 "the same command again, or leave them out with --on-corrupt skip"
             )
-        manifest = folder.kind(folder.settings, tuple(shards))
         for split in counts:
-            if not any(manifest.items(shard) for shard in manifest.of(split)):
-                unfit = folder.kind(folder.settings, tuple(manifest.of(split))).skipped
-                raise UsageError(f"no {kind} of split {split!r} are fit: {named(unfit)}; get the data again")
+            own = folder.kind(folder.settings, tuple(shard for shard in shards if shard.split == split))
+            if not any(map(own.items, own.shards)):
+                raise UsageError(f"no {kind} of split {split!r} are fit: {named(own.skipped)}; get the data again")
         return folder.finish(shards)
 
 
@@ -533,13 +528,7 @@ def _numbers(path: Path) -> list[str]:
         ) from error
 
 
-def write_clips(
-    folder: Path,
-    source: Source,
-    vae: FrozenVAE,
-    skip: bool = False,
-    workers: int = 1,
-) -> LatentManifest:
+def write_clips(folder: Path, source: Source, vae: FrozenVAE, skip: bool = False, workers: int = 1) -> LatentManifest:
     """Write the latent of every frame of every clip, half precision, into shards of 256 clips.
 
     ``write_decoded`` explains the other arguments and the errors.

@@ -5,7 +5,6 @@ Letters: B boards, N boards of a split.  Stored boards are (N, 2, 81), uint8: gi
 """
 
 import csv
-import hashlib
 import random
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,14 +19,14 @@ from torch import Tensor
 
 from paper_repro.base.errors import UsageError, one_of
 from paper_repro.base.identity import mix
-from paper_repro.datamodules.array_shards import DataFiles, kept
+from paper_repro.datamodules.array_shards import DataFiles, hashes_of, kept
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, in_epochs
 from paper_repro.datamodules.downloads import put
 from paper_repro.datamodules.sudoku_boards import CELLS, SIDE, UNITS, check_givens, parse_board, puzzle
 
 TRAIN, VAL, TEST = "train", "val", "test"
-SATNET_GIVENS, RRN_GIVENS = (31, 42), (17, 34)
-"""The fewest and the most givens of both data sets (SATNet: 36.2 in the mean; RRN: as many boards of each number)."""
+SATNET_GIVENS = (31, 42)
+"""The fewest and the most givens (36.2 in the mean); RRN's boards have 17 to 34, as many boards of each number."""
 SATNET_BOARDS, SATNET_TRAIN = 10_000, 9_000
 FEATURES, LABELS, TEST_BOARDS = "features.pt", "labels.pt", "test.csv"
 """SATNet's boards and their solutions, RRN's test boards (sudoku-hard)."""
@@ -85,7 +84,6 @@ class SudokuData(CounterBasedDataModule):
         return _batch(chosen)
 
     def example_batch(self) -> tuple[Tensor, Tensor]:
-        """Return boards of a training batch's shapes, without givens; nothing is read."""
         givens = torch.zeros(self.batch_size, CELLS, dtype=torch.int64)
         return givens, givens + 1
 
@@ -95,8 +93,7 @@ class SudokuData(CounterBasedDataModule):
             yield _batch(boards[first : first + size])
 
     def data_hashes(self) -> dict[str, str]:
-        """Return SHA-256 of the boards of each split."""
-        return {split: hashlib.sha256(self.boards(split).tobytes()).hexdigest() for split in (TRAIN, VAL, TEST)}
+        return hashes_of({split: [self.boards(split)] for split in (TRAIN, VAL, TEST)})
 
 
 @dataclass(eq=False, repr=False)
@@ -175,7 +172,6 @@ class SATNetAndRRN(SudokuData):
         return self._satnet[:SATNET_TRAIN] if split == TRAIN else self._satnet[SATNET_TRAIN:]
 
     def data_hashes(self) -> dict[str, str]:
-        """Return SHA-256 of each file."""
         return self.found.hashes(self.data_root)
 
     @cached_property

@@ -185,14 +185,9 @@ def _blanked(solution: Board, givens: int, draws: random.Random) -> Board | None
 
 def _other_solution(state: _State, cell: int, digit: int) -> bool:
     """Return whether the blank ``cell`` has another digit than ``digit`` in some solution."""
-    for other in _DIGITS[state.free(cell)]:
-        if other == digit:
-            continue
-        trial = _State(state.cells)
-        trial.flip(cell, other)
-        if next(_search(trial, None), None) is not None:
-            return True
-    return False
+    others = (other for other in _DIGITS[state.free(cell)] if other != digit)
+    boards = ([*state.cells[:cell], other, *state.cells[cell + 1 :]] for other in others)
+    return any(next(solutions(board), None) is not None for board in boards)
 
 
 BLANKS = "0.*_"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,12 +29,19 @@ GPT2_IDS = 50_257
 Pair = tuple[Tensor, Tensor]
 
 
-class Stream(Protocol):
-    """Token ids of one split, end to end."""
+@dataclass
+class _Characters:
+    ids: npt.NDArray[np.uint16]
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return len(self.ids)
 
-    def window(self, start: int, length: int) -> npt.NDArray[np.uint16]: ...
+    def window(self, start: int, length: int) -> npt.NDArray[np.uint16]:
+        return self.ids[start : start + length]
+
+
+Stream = TokenStream | _Characters
+"""Token ids of one split, end to end."""
 
 
 @dataclass(eq=False, repr=False)
@@ -80,10 +87,6 @@ class TextData(CounterBasedDataModule):
         self.found = DataFiles(self.files, self.prepare, *self.roles)
 
     @property
-    def splits(self) -> tuple[str, ...]:
-        return (TRAIN, VAL)
-
-    @property
     @abstractmethod
     def tokenizer(self) -> Tokenizer:
         """What turns the text into ids and back."""
@@ -102,7 +105,6 @@ class TextData(CounterBasedDataModule):
         _ = self.streams
 
     def example_batch(self) -> Pair:
-        """Return zeros of a training batch's shapes; nothing is read."""
         ids = torch.zeros(self.batch_size, self.window, dtype=torch.int64)
         return ids, ids
 
@@ -165,24 +167,13 @@ def read_text(path: Path, characters: int | None = None) -> str:
     try:
         text = path.read_bytes().decode()
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not UTF-8: {error}") from error
+        raise UsageError(f"{path}: not UTF-8 ({error}): convert it") from error
     if not text:
         raise UsageError(f"{path}: the file is empty; expected a text")
     if characters is not None and len(text) != characters:
         how = "truncated" if len(text) < characters else "longer, or its line ends were changed"
         raise UsageError(f"{path}: {len(text):,} characters, expected {characters:,}: it is {how}")
     return text
-
-
-@dataclass
-class _Characters:
-    ids: npt.NDArray[np.uint16]
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def window(self, start: int, length: int) -> npt.NDArray[np.uint16]:
-        return self.ids[start : start + length]
 
 
 class CharacterData(StreamData):
@@ -192,6 +183,7 @@ class CharacterData(StreamData):
     """
 
     roles = (("text",),)
+    splits = (TRAIN, VAL)
 
     @cached_property
     def text(self) -> str:
@@ -212,7 +204,6 @@ class CharacterData(StreamData):
         return {TRAIN: _Characters(ids[:border]), VAL: _Characters(ids[border:])}
 
     def data_hashes(self) -> dict[str, str]:
-        """Return SHA-256 of the text and of the vocabulary."""
         return {"text": sha256_of_bytes(self.text.encode()), "tokenizer": self.tokenizer.fingerprint}
 
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from paper_repro.base.errors import UsageError, at_least, one_of
-from paper_repro.base.files import absent, find_data, sha256_of_bytes
+from paper_repro.base.files import absent, find_data
 from paper_repro.base.identity import mix
 from paper_repro.datamodules.array_shards import kept, stamp_of
 from paper_repro.datamodules.counter_based import permutation
@@ -95,10 +95,6 @@ class TextSet:
         pad = tokenizer.end_of_text or 0
         for first in range(0, len(rows), at_least("batch_size", batch_size)):
             yield padded(rows[first : first + batch_size], window, pad)
-
-    def digest(self, root: Root = None) -> str:
-        """Return SHA-256 of the chosen texts; those of ``python`` depend on the installed version."""
-        return sha256_of_bytes("\0".join(self.texts(root)).encode())
 
     def _encoded(self, text: str, tokenizer: Tokenizer) -> list[int]:
         try:
@@ -247,10 +243,6 @@ def _dyck_word(draw: random.Random) -> str:
     return "".join(written)
 
 
-def _dyck(chosen: TextSet, root: Root) -> list[str]:
-    return dyck_texts(chosen.limit, mix(chosen.seed, "dyck"))
-
-
 def _listops(chosen: TextSet, root: Root) -> list[str]:
     """Expressions as questions, what they are worked out to step by step as answers."""
     task = ListOps(LISTOPS_MODULUS, num_train=chosen.limit, num_test=1, seed=mix(chosen.seed, "listops"))
@@ -261,22 +253,17 @@ def _listops(chosen: TextSet, root: Root) -> list[str]:
     return found
 
 
-def _python(chosen: TextSet, root: Root) -> list[str]:
-    """Functions of the standard library's top modules, without those with docstrings, of which our corpus is made."""
-    return _standard_functions(chosen.cache)
-
-
 @lru_cache(maxsize=1)
 def _standard_functions(cache: str | Path | None) -> list[str]:
+    """Functions of the standard library's top modules, without those with docstrings, of which our corpus is made."""
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-    folder = None if cache is None else Path(cache, "text_sets")
 
     def joined() -> dict[str, npt.NDArray[np.uint8]]:
         sources = (file.read_text(encoding="utf-8", errors="replace") for file in files)
         texts = "\0".join(itertools.chain.from_iterable(map(functions, sources)))  # a source has no NUL
         return {"texts": np.frombuffer(texts.encode(), np.uint8)}
 
-    found = kept(folder, "python", __name__, [stamp_of(file) for file in files], joined)
+    found = kept(cache, "text_sets/python", __name__, [stamp_of(file) for file in files], joined)
     return found["texts"].tobytes().decode().split("\0")
 
 
@@ -309,8 +296,8 @@ def passages(play: str) -> Iterator[str]:
 
 TEXT_SETS: Mapping[str, Callable[[TextSet, Root], list[str]]] = {
     **SOURCES,
-    "dyck-generated": _dyck,
+    "dyck-generated": lambda chosen, root: dyck_texts(chosen.limit, mix(chosen.seed, "dyck")),
     "listops": _listops,
-    "python": _python,
+    "python": lambda chosen, root: _standard_functions(chosen.cache),
     "shakespeare": _shakespeare,
 }

@@ -350,15 +350,8 @@ def web_documents(name: str, path: Path | None = None, val_documents: int = VAL_
     else:
         rows = _training_split(_stream(hub, path, name=sample), where)
 
-    def in_train(place: int, text: str) -> bool:
-        return bool(text) and not is_val(place)
-
-    def in_val(place: int, text: str) -> bool:
-        return bool(text) and is_val(place)
-
-    train = Part(TRAIN, reader(rows, where, column, chosen=in_train))
-    val = Part(VAL, reader(rows, where, column, chosen=in_val), val_documents)
-
+    train = reader(rows, where, column, chosen=lambda place, text: bool(text) and not is_val(place))
+    val = reader(rows, where, column, chosen=lambda place, text: bool(text) and is_val(place))
     source = {
         "name": name,
         "from": f"{hub}, {sample}" if path is None else "local files",
@@ -367,7 +360,7 @@ def web_documents(name: str, path: Path | None = None, val_documents: int = VAL_
         "split": f"val: mix({SPLIT_SEED}, 'val', place) in the lowest {VAL_SHARE:.2%}",
         "val_documents": val_documents,
     }
-    return [train, val], source
+    return [Part(TRAIN, train), Part(VAL, val, val_documents)], source
 
 
 def is_val(place: int) -> bool:

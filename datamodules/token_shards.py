@@ -229,7 +229,7 @@ def write_streams(
     tokenizer: BytePairTokenizer,
     max_tokens: int | None = None,
     shard_documents: int = SHARD_DOCUMENTS,
-    rank: Rank | None = None,
+    rank: Rank = Rank(),
 ) -> TokenManifest | None:
     """Encode streams, the end of text after each document, into shards of ``shard_documents`` documents.
 
@@ -244,7 +244,6 @@ def write_streams(
         UsageError: the folder holds more tokens or data of other settings, the tokenizer has no end of text or too many
             ids, a stream broke off or holds no documents, or the disk is full.
     """
-    rank = rank or Rank()
     size = {"shard_documents": at_least("shard_documents", shard_documents), MAX_TOKENS: max_tokens}
     writing = _StreamFolder(folder, source, tokenizer, **size)
     with held(folder, f"{LOCK}-{rank.index}"):

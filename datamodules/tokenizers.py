@@ -1,6 +1,5 @@
 """Text to token ids and back: characters, and byte pairs that no text is lost in (GPT-2's, LLaMA-2's or our own)."""
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from paper_repro.base.errors import UsageError, at_least
-from paper_repro.base.files import absent, find_data
+from paper_repro.base.files import absent, find_data, sha256_of_bytes
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
@@ -267,4 +266,4 @@ def _without(node: Any, key: str) -> Any:
 
 
 def _hash(content: object) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return sha256_of_bytes(json.dumps(content, sort_keys=True).encode())

@@ -61,7 +61,6 @@ class VideoData(SourceDataModule):
         return torch.from_numpy(np.stack(rows))
 
     def example_batch(self) -> Tensor:
-        """Return zeros of a training batch's shape; nothing is read."""
         return torch.zeros(self.batch_size, self.num_frames, self.source.state_size)
 
     def evaluation_batches(self, split: str) -> Iterator[Tensor]:

@@ -48,8 +48,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.base import errors
-from paper_repro.base.errors import INTERRUPTED, MISUSE, RESULTS, ROOT, UsageError, Words, parse, run_main
+from paper_repro.base.errors import INTERRUPTED, MISUSE, RESULTS, ROOT, UsageError, Words, kept, parse, run_main
 from paper_repro.launchers import start
 from paper_repro.tables import spec
 
@@ -99,7 +98,7 @@ def main(arguments: Sequence[str]) -> int:
     codes = []
     with start.leading():
         for artifact in artifacts:
-            with errors.kept("paper_repro.cells", "paper_repro.tables") as warnings:  # of damaged records
+            with kept("paper_repro.cells", "paper_repro.tables") as warnings:  # of damaged records
                 codes.append(_one(artifact, words, action, warnings, slurm))
             if codes[-1] == INTERRUPTED:
                 break
@@ -224,17 +223,16 @@ def _cells(plan: "Plan", words: Words, action: str, warnings: "Later", slurm: st
 
 
 def _verify(words: Words) -> int:
-    from paper_repro.cells.verify import DIFFERS, Published, verify
+    from paper_repro.cells.verify import DIFFERS, verify
     from paper_repro.tables import publish
 
     if given := [*words.overrides, *(f"{key}=" for key in words.settings if key not in ("scale", "runs"))]:
         raise UsageError(f"--verify takes artifacts and scale=, not {given[0]}: it compares what is published")
-    published = Published(RESULTS)
-    chosen = publish.choose(_chosen(words), words.settings.get("scale"), published)
+    chosen = publish.choose(_chosen(words), words.settings.get("scale"), RESULTS)
     rows = []
     for number, one in enumerate(chosen, start=1):
         print(f"{number} of {len(chosen)}: {one.artifact.id} {one.place} seed {one.cell.seed}", file=sys.stderr)
-        rows.append((one, verify(one.cell, published)))
+        rows.append((one, verify(one.cell, RESULTS)))
     print(publish.verified(rows))
     return int(any(found.verdict == DIFFERS for _, found in rows))
 
@@ -253,8 +251,7 @@ def _check_contribution(words: Words) -> int:
         artifact = spec.load(name)
         for scale in artifact.scales:
             planned |= {cell.settings: f"{name} {scale}" for cell in plans.make(artifact, scale).all_cells}
-    published = [record for cell in sorted(records.begun(RESULTS)) if (record := records.find(RESULTS, cell))]
-    found = contribution.check(Path(words.names[0]), published, planned, ROOT)
+    found = contribution.check(Path(words.names[0]), records.every(RESULTS), planned, ROOT)
     print(tabulate([vars(one) for one in found], headers="keys", tablefmt="github"))
     refused = sum(not one.accepted for one in found)
     names = " ".join(sorted({one.artifact.split()[0] for one in found if one.accepted}))

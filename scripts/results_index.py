@@ -72,8 +72,7 @@ def _readme(tables: Sequence[dict[str, Any]], claims: Sequence[Headline]) -> str
     """Write the page that begins with the headline claims and lists every artifact."""
     rows, told = _headlines(claims, RESULTS)
     found = json.loads((RESULTS / "cem/table3/cpu/table.json").read_text())["rows"]
-    measured = [one["verdict"] for one in found if one["quantity"] in ("train_rmse", "test_rmse")]
-    measured = [word for word in measured if word]
+    measured = [one["verdict"] for one in found if one["quantity"] in ("train_rmse", "test_rmse") and one["verdict"]]
     return _filled(
         "README.md",
         headlines=rows,

@@ -15,7 +15,7 @@ from torch import Tensor
 from paper_repro.kernels.preferences import prefer
 from paper_repro.training import step_time
 from paper_repro.training.counting import count_flops
-from paper_repro.training.machine import peak_memory_mib
+from paper_repro.training.machine import forget_peak_memory, peak_memory_mib
 from paper_repro.training.step_time import Stepper, wait
 
 ROUNDS = 7
@@ -128,8 +128,7 @@ def with_gradients(forward: Callable[[], Tensor | Sequence[Tensor]], leaves: Seq
 class Pair:
     """A model and another one of its sizes, with their optimisers: rows of the time, memory and products of a step.
 
-    Args:
-        build: makes both on a device; on the meta device without numbers.
+    ``build`` makes both on a device; on the meta device without numbers.
     """
 
     def __init__(
@@ -164,21 +163,17 @@ class Pair:
 
 
 def added_memory(work: Work, device: torch.device, warm_up: Work | None = None) -> float:
-    """Return the MiB by which ``work`` raises the peak of this process; on a GPU what the allocator has given out.
-
-    Args:
-        warm_up: is done first on a GPU, where libraries are loaded that keep memory.
+    """Return the MiB by which ``work`` raises the peak of this process; on a GPU what the allocator has given out,
+    after ``warm_up`` or ``work`` has loaded libraries that keep memory.
     """
     if device.type == "cuda":
         (warm_up or work)()
         wait(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device) / MIB
-    else:
-        before = peak_memory_mib(device) or 0.0
+        forget_peak_memory(device)  # the peak is then what is allocated now
+    before = peak_memory_mib(device)
     work()
     wait(device)
-    return (peak_memory_mib(device) or 0.0) - before
+    return peak_memory_mib(device) - before
 
 
 def in_child(measure: Callable[..., float], *arguments: object, **environment: str) -> float:

@@ -35,7 +35,7 @@ from paper_repro.base.configs import (
     experiment_named,
     experiment_titles,
     explained,
-    is_experiment,
+    file_of,
     quoted,
     with_own_folders,
 )
@@ -91,11 +91,7 @@ def _words(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _sorted(words: Sequence[str]) -> tuple[str, list[str], Path]:
-    """Return the experiment, the overrides as Hydra's grammar takes them, and the folder of runs.
-
-    Raises:
-        UsageError: no experiment, or the name of a table or figure.
-    """
+    """Return the experiment, the overrides as Hydra's grammar takes them, and the folder of runs."""
     names, overrides, runs = [], [], default_runs()
     for word in words:
         key, equals, value = word.partition("=")
@@ -108,7 +104,7 @@ def _sorted(words: Sequence[str]) -> tuple[str, list[str], Path]:
         else:
             overrides.append(quoted(word))
     experiment = experiment_named(names)
-    if not is_experiment(experiment):
+    if file_of(f"experiment/{experiment}") is None:
         from paper_repro.tables import spec
 
         if experiment in spec.find():
@@ -117,11 +113,7 @@ def _sorted(words: Sequence[str]) -> tuple[str, list[str], Path]:
 
 
 def _planned(options: Sequence[str], experiment: str, overrides: Sequence[str], runs: Path) -> "list[PlannedCell]":
-    """Return the cells that Hydra composes; none where it only prints something.
-
-    Raises:
-        UsageError: a config that cannot be composed, with the nearest key or choice.
-    """
+    """Return the cells that Hydra composes; none where it only prints something."""
     import hydra
     from hydra.core.hydra_config import HydraConfig
     from hydra.errors import HydraException
@@ -165,7 +157,6 @@ def _first(word: str) -> str:
 
 def _run(cells: "Sequence[PlannedCell]", runs: Path, again: bool) -> int:
     from paper_repro.cells import measurements, records, runner
-    from paper_repro.cells.records import saved_steps
     from paper_repro.launchers import start
 
     if (code := start.followed()) is not None:
@@ -183,7 +174,7 @@ def _run(cells: "Sequence[PlannedCell]", runs: Path, again: bool) -> int:
     if changed := measurements.told(measurements.changed(runs, cells)):
         print(changed, file=sys.stderr)
     if result.interrupted:
-        step = max(saved_steps(runs, [cell.id for cell in cells]).values(), default=0)
+        step = max(records.saved_steps(runs, [cell.id for cell in cells]).values(), default=0)
         how = f"step {step:,} is saved; the same command goes on from it" if step else "the same command begins anew"
         print(f"interrupted: {how}", file=sys.stderr)
     return result.exit_code

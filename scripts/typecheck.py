@@ -16,11 +16,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / "paper_repro"
         package.mkdir()
-        for path in sorted((ROOT / "paper_repro").iterdir()):
+        for path in (*(ROOT / "paper_repro").iterdir(), *(ROOT / sibling for sibling in SIBLINGS)):
             if path.name != "__pycache__":
                 (package / path.name).symlink_to(path)
-        for sibling in SIBLINGS:
-            (package / sibling).symlink_to(ROOT / sibling)
         scripts = sorted((ROOT / "scripts").rglob("*.py"))
         for path in scripts:
             Path(folder, path.name).symlink_to(path)

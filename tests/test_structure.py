@@ -123,7 +123,7 @@ RULES: dict[str, tuple[set[str], set[str], set[str]]] = {
     "paper_repro/exports": (
         {"torch", "safetensors", "transformers", "yaml"},
         {"exports", "tables.view", "cells", "models", "training", "datamodules.tokenizers"},
-        {"huggingface_hub", "omegaconf", "tokenizers"},
+        {"huggingface_hub", "tokenizers"},
     ),
 }
 """What each folder may import: packages, rooms of paper_repro beside ``base``, and packages inside functions alone."""

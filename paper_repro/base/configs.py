@@ -77,16 +77,10 @@ def compose(experiment: str, overrides: "Sequence[str | Override]" = (), seed: i
 
 
 def compose_seeds(experiment: str, overrides: "Sequence[str | Override]", seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the resolved configs of one experiment at several seeds.
+    """Return the resolved configs of one experiment, such as ``cem/gaussian_process``, at several seeds.
 
-    Args:
-        experiment: a file under ``conf/experiment``, for example ``cem/gaussian_process``.
-        overrides: the words of a command or parsed ones; a later one wins over an earlier one.
-        seeds: each goes to the top-level key ``seed``.
-
-    Raises:
-        UsageError: an unknown name, a value of another type than the default's, a reference that leads nowhere, or a
-            ``_target_`` that is refused.
+    A later override wins over an earlier one.  UsageError: an unknown name, a value of another type than the default's,
+    a reference that leads nowhere, or a ``_target_`` that is refused.
     """
     config = unresolved(experiment, parse_all(overrides))
     found = []
@@ -212,11 +206,6 @@ def experiment_titles() -> dict[str, str]:
         comments = (line[1:].strip() for line in lines if line.startswith("#") and not line.startswith("# @package"))
         titles[name] = next(comments, "")
     return titles
-
-
-def is_experiment(name: str) -> bool:
-    """Return whether there is an experiment of that name; cheaper than to list them all."""
-    return file_of(f"experiment/{name}") is not None
 
 
 def experiment_named(words: Sequence[str]) -> str:
@@ -578,10 +567,6 @@ class Override:
         """Return the same with its layer, for example ``axis model=ff1``, in its source."""
         return dataclasses.replace(self, source=f"{self.source} ({layer})")
 
-    def having(self, value: Any) -> "Override":
-        """Return the same with the number of the axis that it named."""
-        return dataclasses.replace(self, value=value, axis=False)
-
     def error(self, message: str) -> UsageError:
         return UsageError(f"{self.said}: {message}")
 
@@ -619,7 +604,6 @@ def parse(text: str) -> Override:
 
 
 def parse_all(overrides: Sequence[str | Override]) -> list[Override]:
-    """Return the same overrides, all parsed."""
     return [parse(item) if isinstance(item, str) else item for item in overrides]
 
 
@@ -867,11 +851,10 @@ def modules(config: Any) -> set[str]:
     return {target.rpartition(".")[0] for target in targets if _may_be_named(target)}
 
 
-def instantiate(node: Mapping[str, Any], **extra: Any) -> Any:
-    """Build the object that ``node['_target_']`` names from the other keys of ``node`` and ``extra``, as Hydra does.
+def instantiate(node: Mapping[str, Any]) -> Any:
+    """Build the object that ``node['_target_']`` names from the other keys of ``node``, as Hydra does.
 
-    Raises:
-        UsageError: an unknown key, a refused or missing target, or a value that the target's constructor refuses.
+    UsageError: an unknown key, a refused or missing target, or a value that the target's constructor refuses.
     """
     from hydra.errors import InstantiationException
     from hydra.utils import instantiate as build
@@ -881,21 +864,17 @@ def instantiate(node: Mapping[str, Any], **extra: Any) -> Any:
         if isinstance(value, str) and "${" in value:  # hydra would resolve it, and build the result unchecked
             raise UsageError(f"{path}: {value!r} is not resolved; give a plain value")
     for path, keys in _calls(node, ""):
-        _check_arguments(path, keys, extra if path == "" else {})
+        _check_arguments(path, keys)
     try:
-        return build(dict(node), **extra, _convert_="all")
+        return build(dict(node), _convert_="all")
     except InstantiationException as error:
         raise UsageError(f"{node.get(TARGET)}: {error.__cause__ or error}") from error
 
 
 def require(node: Any, section: str, expected: type, described: str, nested: bool = False) -> None:
-    """Check the class of a section's ``_target_``, before anything is built.
+    """Check before anything is built that a section's ``_target_`` builds an ``expected``, ``described`` in words.
 
-    Args:
-        section: the key of ``node``, for the message.
-        expected: a base class, or a protocol of methods alone that is checkable at runtime.
-        described: ``expected`` in words, for example "a class that has run()".
-        nested: every ``_target_`` below must build an ``expected`` too, as the parts of a model do.
+    With ``nested`` every ``_target_`` below must build one too, as the parts of a model do.
     """
     if not isinstance(node, Mapping) or TARGET not in node:
         raise UsageError(f"{section}: found no {TARGET}, expected the name of {described}")
@@ -979,7 +958,7 @@ def _refusal(target: Any) -> str:
     )
 
 
-def _check_arguments(path: str, node: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
+def _check_arguments(path: str, node: Mapping[str, Any]) -> None:
     parameters = inspect.signature(locate(node[TARGET])).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
@@ -987,9 +966,6 @@ def _check_arguments(path: str, node: Mapping[str, Any], extra: Mapping[str, Any
         if key not in parameters and key not in DIRECTIVES:
             where = f"{path}.{key}".removeprefix(".")
             raise UsageError(f"unknown key {where!r} for {node[TARGET]}{nearest(str(key), parameters)}")
-    for key in extra:
-        if key not in parameters:
-            raise UsageError(f"{node[TARGET]} takes no argument {key!r}")
 
 
 def _calls(node: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -191,11 +191,8 @@ def cached(path: Path, build: Callable[[], bytes], seconds: float = math.inf) ->
             return content
 
 
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the operating system's lock on ``path``; it is freed when the process ends, however it ends."""
-    with FileLock(path):
-        yield
+locked = FileLock
+"""Holds the operating system's lock on a path; it is freed when the process ends, however it ends."""
 
 
 def disk_refuses(error: OSError) -> bool:
@@ -244,12 +241,11 @@ class CodeState(NamedTuple):
     dirty: bool | None
 
 
-def read_code_state(root: Path | None = None) -> CodeState:
+def read_code_state(root: Path = ROOT) -> CodeState:
     """Return the state of the checkout at ``root``, by default that of this package.
 
     Changed files and new Python and YAML files below the folders of code count, and the lists of libraries.
     """
-    root = root or ROOT
     if not (root / ".git").exists():
         return CodeState(None, None)
     commit = git(root, "rev-parse", "HEAD")

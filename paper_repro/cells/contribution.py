@@ -5,7 +5,8 @@ its published records; ``reproduce.py --verify`` then trains the first steps of 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from paper_repro.base import identity
@@ -36,7 +37,7 @@ class Finding:
 
     @property
     def accepted(self) -> bool:
-        return all(getattr(self, one.name) == OK for one in fields(self) if one.name not in ("cell", "artifact"))
+        return {self.seal, self.config, self.code, self.numbers} == {OK}
 
 
 def check(folder: Path, published: Sequence[Record], planned: Mapping[str, str], code: Path) -> list[Finding]:
@@ -50,36 +51,21 @@ def check(folder: Path, published: Sequence[Record], planned: Mapping[str, str],
     paths = sorted(path for depth in ("", "*/", "cells/*/") for path in folder.glob(f"{depth}record.json"))
     if not paths:
         raise UsageError(f"{folder}: no record.json there; give a folder runs, runs/cells or runs/cells/<cell>")
-    known = _Known(published, code)
-    return [_finding(path, planned, known) for path in paths]
+    curves = {_curves(record): record.cell for record in published if _curves(record)}
+    parameters = {_settings(record): record.parameters for record in published}
 
+    def found(path: Path) -> Finding:
+        name = path.parent.name
+        try:
+            record = records.read(path)
+            for attached in record.attachments:
+                records.attachment(path.parents[2], record, attached)
+        except CorruptFileError as error:
+            return Finding(name, seal=str(error).removeprefix(f"{path}: ").partition(";")[0])
+        reasons = (_of_config(record, name, planned), _of_code(record, code), _of_numbers(record, curves, parameters))
+        return Finding(name, planned.get(identity.settings(record.config), ""), OK, *(next(one, OK) for one in reasons))
 
-class _Known:
-    """What the published records and the history say."""
-
-    def __init__(self, published: Sequence[Record], code: Path) -> None:
-        self.code = code
-        self.commits: dict[str, bool] = {}
-        self.curves = {_curves(record): record.cell for record in published if _curves(record)}
-        self.parameters = {_settings(record): record.parameters for record in published}
-
-    def has(self, commit: str) -> bool:
-        if commit not in self.commits:
-            self.commits[commit] = git(self.code, "cat-file", "-e", f"{commit}^{{commit}}") is not None
-        return self.commits[commit]
-
-
-def _finding(path: Path, planned: Mapping[str, str], known: _Known) -> Finding:
-    name = path.parent.name
-    try:
-        record = records.read(path)
-        for attached in record.attachments:
-            records.attachment(path.parents[2], record, attached)
-    except CorruptFileError as error:
-        return Finding(name, seal=str(error).removeprefix(f"{path}: ").partition(";")[0])
-    config, numbers = next(_of_config(record, name, planned), OK), next(_of_numbers(record, known), OK)
-    artifact = planned.get(identity.settings(record.config), "")
-    return Finding(name, artifact, OK, config, next(_of_code(record, known), OK), numbers)
+    return [found(path) for path in paths]
 
 
 def _of_config(record: Record, folder: str, planned: Mapping[str, str]) -> Iterator[str]:
@@ -95,18 +81,23 @@ def _of_config(record: Record, folder: str, planned: Mapping[str, str]) -> Itera
         yield "no artifact plans this cell"
 
 
-def _of_code(record: Record, known: _Known) -> Iterator[str]:
+def _of_code(record: Record, code: Path) -> Iterator[str]:
     """Yield why nobody could run the same code."""
     commit = record.provenance.get("commit")
     if not commit:
         yield "no commit"
     elif record.provenance.get("dirty"):
         yield "uncommitted changes"
-    elif not known.has(commit):
+    elif not _has(code, commit):
         yield f"no commit {commit[:10]} here"
 
 
-def _of_numbers(record: Record, known: _Known) -> Iterator[str]:
+@cache
+def _has(code: Path, commit: str) -> bool:
+    return git(code, "cat-file", "-e", f"{commit}^{{commit}}") is not None
+
+
+def _of_numbers(record: Record, curves: Mapping[str, str], parameters: Mapping[str, int | None]) -> Iterator[str]:
     """Yield what contradicts the record's own curves, or the published records."""
     if record.status != FINISHED:
         yield f"the cell is {record.status}"
@@ -119,9 +110,9 @@ def _of_numbers(record: Record, known: _Known) -> Iterator[str]:
         last, final = curve["value"][-1], record.metrics.get(name)
         if final is not None and abs(last - final) > SLACK * max(abs(last), abs(final)):
             yield f"{name} is {final:.4g}, its curve ends at {last:.4g}"
-    if (other := known.curves.get(_curves(record), record.cell)) != record.cell:
+    if (other := curves.get(_curves(record), record.cell)) != record.cell:
         yield f"the loss curves are of published cell {other}"
-    expected = known.parameters.get(_settings(record), record.parameters)
+    expected = parameters.get(_settings(record), record.parameters)
     if expected != record.parameters:
         yield f"{record.parameters} parameters, {expected} in published records of these settings"
     if not record.metrics:

@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import json
 import multiprocessing
+import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -77,7 +78,7 @@ def count_here(configs: Configs, others: Configs) -> list[Cost | None]:
 
 
 def estimate(
-    cells: Sequence[PlannedCell], roots: Sequence[Path], count: Count = count_here, kept: Path | None = None
+    cells: Sequence[PlannedCell], roots: Sequence[Path], kept: Path, count: Count = count_here
 ) -> dict[str, Estimate]:
     """Return an estimate of every cell by its id.
 
@@ -85,12 +86,12 @@ def estimate(
     are divided by the rate (FLOPs per second) of the plan's other cells that have records.
 
     Args:
+        kept: the runs folder in which counts are kept.
         count: counts those that were never counted; called in any case, and perhaps with nothing to do.
-        kept: the runs folder in which counts are kept; None: all is counted anew.
     """
     shapes = {cell.id: shape(cell) for cell in cells}
-    costs = _costs(cells, shapes, count, kept)
-    rehearsed = rehearsals(kept) if kept else {}
+    costs = _costs(cells, shapes, kept, count)
+    rehearsed = rehearsals(kept)
     found = _records(cells, roots)
     seconds: dict[str, list[float]] = {}
     rates = []
@@ -99,7 +100,7 @@ def estimate(
             seconds.setdefault(shapes[cell.id], []).append(record.seconds)
             if record.seconds > 0:
                 rates.append(_work(costs[shapes[cell.id]]) / record.seconds)
-    rate = sorted(rates)[len(rates) // 2] if rates else None
+    rate = statistics.median_high(rates) if rates else None
     result = {}
     for cell in cells:
         cost, known = costs[shapes[cell.id]], seconds.get(shapes[cell.id])
@@ -176,8 +177,9 @@ def unmeasured_rate(config: Mapping[str, Any]) -> float:
     return UNMEASURED_GPU_RATE * count_devices(machine.get("devices", 1))
 
 
-def slow_products(config: Mapping[str, Any], flags: frozenset[str]) -> str | None:
-    """Return how bfloat16 products slow a cell down on a CPU of these flags; None where they do not, or unknown."""
+def slow_products(config: Mapping[str, Any]) -> str | None:
+    """Return how bfloat16 products slow a cell down on this machine; None where they do not, or nobody can know."""
+    flags = {*records.processor("flags").split()}
     machine, training = config.get(MACHINE) or {}, config.get("training") or {}
     narrow = str(training.get("precision", "")).startswith("bf16")
     if on_gpu(machine) or not narrow or not flags or WIDE & flags:
@@ -189,28 +191,16 @@ def slow_products(config: Mapping[str, Any], flags: frozenset[str]) -> str | Non
     )
 
 
-def processor_flags(information: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """Read the flags of the first processor; none where the system has no such file or words."""
-    try:
-        lines = information.read_text().splitlines()
-    except OSError:
-        return frozenset()
-    found = next((line for line in lines if line.startswith("flags")), "")
-    return frozenset(found.partition(":")[2].split())
-
-
 def _work(cost: Cost | None) -> float:
     return float(cost.step_flops * cost.steps) if cost is not None else 0.0
 
 
-def _costs(
-    cells: Sequence[PlannedCell], shapes: Mapping[str, str], count: Count, kept: Path | None
-) -> dict[str, Cost | None]:
+def _costs(cells: Sequence[PlannedCell], shapes: Mapping[str, str], kept: Path, count: Count) -> dict[str, Cost | None]:
     """Return the cost of each shape; what is in the file that is kept is neither counted nor checked again."""
-    path, stamp = (kept or Path()) / "cache" / "costs.json", _stamp() if kept else ""
+    path, stamp = kept / "cache" / "costs.json", _stamp()
     known = dict[str, dict[str, int] | None]()
     with contextlib.suppress(OSError, CorruptFileError, ValueError):
-        content = json.loads(read_with_digest(path)) if kept else {}
+        content = json.loads(read_with_digest(path))
         known = content["costs"] if content.get("stamp") == stamp else {}
     points = {(cell.key, shapes[cell.id]): cell for cell in reversed(cells)}  # one of all seeds
     keys = {_key(cell): cell for cell in reversed(points.values())}
@@ -223,7 +213,7 @@ def _costs(
             new[shapes[cell.id]] = cell
     counted = _called(count, [*new.values()], others)
     costs |= {name: None if cost is None else asdict(cost) for name, cost in zip(new, counted, strict=True)}
-    if kept and (new or others):
+    if new or others:
         known |= {key: costs[shapes[cell.id]] for key, cell in keys.items()}
         with contextlib.suppress(OSError):  # where the disk refuses, it is counted again another time
             write_with_digest(path, json.dumps({"stamp": stamp, "costs": known}).encode())
@@ -253,13 +243,13 @@ def _records(cells: Sequence[PlannedCell], roots: Sequence[Path]) -> dict[str, R
 
 def shape(cell: PlannedCell) -> str:
     """Return a hash of all that decides the cost: not the machine, the seeds, and what may vary within a stack."""
-    stack: Mapping[str, Any] = (cell.config.get(MACHINE) or {}).get("stack") or {}
+    stack: Mapping[str, Any] = cell.machine.get("stack") or {}
     return identity.fingerprint(without_seeds(configs.without(cell.config, [MACHINE, *stack.get("over", ())])))
 
 
 def _key(cell: PlannedCell) -> str:
     """Return what the cost of a cell's config is kept under, whatever the seed."""
-    read = {key: value for key, value in (cell.config.get(MACHINE) or {}).items() if key not in PLACES}
+    read = {key: value for key, value in cell.machine.items() if key not in PLACES}
     config = without_seeds(configs.without(cell.config, [MACHINE]))
     return identity.fingerprint({"config": config, "machine": read, "files": file_hashes(cell.config)})
 

@@ -152,11 +152,8 @@ class ForkServer:
             server._stop()
 
     def count(self, configs: Configs, others: Configs, devices: Mapping[str, Any]) -> list[Cost | None]:
-        """``estimates.count_here`` in a worker, because this process imports no torch.
-
-        Raises:
-            CannotBuildError: a config that cannot be built.
-            UsageError: a machine without the devices that ``devices`` asks for.
+        """``estimates.count_here`` in a worker, because this process imports no torch; UsageError also where this
+        machine lacks the devices that the config ``devices`` asks for.
         """
         self.prepare([devices, *configs, *others])
         with uninterrupted():

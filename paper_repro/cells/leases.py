@@ -29,11 +29,7 @@ def lease_path(root: Path, cell: str) -> Path:
 
 @contextlib.contextmanager
 def hold(root: Path, cells: Sequence[str]) -> Iterator[None]:
-    """Hold the leases of all ``cells`` below the folder of records ``root``, or none.
-
-    Raises:
-        LeasedError: another process holds one of them.
-    """
+    """Hold the leases of all ``cells`` below ``root``, or none; LeasedError: another process holds one of them."""
     with contextlib.ExitStack() as stack:
         for cell in sorted({*cells}):  # in one order, so that one of two processes that want the same cells gets all
             path = lease_path(root, cell)

@@ -17,7 +17,6 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.files import CorruptFileError, write_atomically
 from paper_repro.cells import leases, records
 from paper_repro.cells.leases import LeasedError
-from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import Record, record_path
 from paper_repro.cells.tasks import FINISHED, NOT_FINITE, Cell
 
@@ -33,7 +32,6 @@ ASIDE = "replaced"
 """The folder, below that of all runs, of results that were run again."""
 _SHOWN = 4
 """How many files that have changed a line names."""
-Planned = PlannedCell | Cell
 
 
 @dataclass(frozen=True)
@@ -72,11 +70,7 @@ def measurement_path(root: Path, cell: str, probe: str) -> Path:
 
 
 def write(root: Path, measurement: Measurement, files: Mapping[str, bytes]) -> None:
-    """Write a measurement, last, and its attachments.
-
-    Raises:
-        ValueError: a field is not what a measurement can say, or it is too large.
-    """
+    """Write a measurement, last, and its attachments; ValueError: it is too large, or a field is of another kind."""
     content = asdict(measurement)
     records.check_fields(content, of_measurement=True)
     encoded = records.sealed(content)
@@ -88,7 +82,7 @@ def write(root: Path, measurement: Measurement, files: Mapping[str, bytes]) -> N
     write_atomically(path, encoded)
 
 
-def find(root: Path, cell: Planned) -> Result | None:
+def find(root: Path, cell: Cell) -> Result | None:
     """Return the result of a cell below ``root``; None where it has no record.
 
     A metric of a probe that the plan wants with other settings is left out: it was measured in another way.
@@ -111,7 +105,8 @@ def whole(root: Path, record: Record) -> Record:
 
     Of two with one name, the one of the config counts, else the one that measured last.
     """
-    paths = sorted((record_path(root, record.cell).parent / "probes").glob("*.json"), key=_written)
+    files = (record_path(root, record.cell).parent / "probes").glob("*.json")
+    paths = sorted(files, key=lambda path: (path.stat().st_mtime_ns, path.name))
     own = identity.probes(record.config) if paths else {}
     found = {one.name: one for one in map(_read, paths) if one and own.get(one.name, one.probe) == one.probe}
     for one in found.values() if record.status == FINISHED else ():
@@ -119,17 +114,13 @@ def whole(root: Path, record: Record) -> Record:
     return record
 
 
-def _written(path: Path) -> tuple[int, str]:
-    return path.stat().st_mtime_ns, path.name
-
-
-def is_done(root: Path, cell: Planned) -> bool:
+def is_done(root: Path, cell: Cell) -> bool:
     """Return whether the cell has a result below ``root``, everything measured."""
     found = find(root, cell)
     return found is not None and found.done
 
 
-def to_fill(root: Path, cell: Planned) -> list[str]:
+def to_fill(root: Path, cell: Cell) -> list[str]:
     """Return the probes that have to measure again because a metric was not available when they did.
 
     One that was not finite would be so again.
@@ -141,13 +132,13 @@ def to_fill(root: Path, cell: Planned) -> list[str]:
     return [name for name, probe in cell.probes.items() if probe in owners or not found.record.measured]
 
 
-def lacks_without_probes(root: Path, cell: Planned) -> bool:
+def lacks_without_probes(root: Path, cell: Cell) -> bool:
     """Return whether the task of a cell without probes could not give a metric: its files were absent then."""
     record = records.find(root, cell.id)
     return not cell.probes and record is not None and record.status == FINISHED and bool(_lacking(record))
 
 
-def is_to_fill(root: Path, cell: Planned) -> bool:
+def is_to_fill(root: Path, cell: Cell) -> bool:
     """Return whether a cell, or one of its probes, has to measure again because a metric was not available."""
     return bool(to_fill(root, cell)) or lacks_without_probes(root, cell)
 
@@ -244,10 +235,8 @@ def _read(path: Path) -> Measurement | None:
         where = "" if str(path) in str(error) else f"{path}: "
         _log.warning("%s%s; the probe measures again", where, error)
         return None
-    place = (path.parent.parent.name, path.stem)
-    if (found.cell, found.probe) != place or identity.probes({"probes": {found.name: found.config}}) != {
-        found.name: found.probe
-    }:
+    own = identity.probes({identity.PROBES: {found.name: found.config}})
+    if (found.cell, found.probe) != (path.parent.parent.name, path.stem) or own != {found.name: found.probe}:
         _log.warning("%s: it is the measurement of another probe or cell; the probe measures again", path)
         return None
     return found
@@ -265,7 +254,7 @@ def changed_files(root: Path, record: Record) -> list[str] | None:
     return None if None in code and not found else sorted(found)
 
 
-def changed(root: Path, cells: Iterable[Planned]) -> dict[str, list[str]]:
+def changed(root: Path, cells: Iterable[Cell]) -> dict[str, list[str]]:
     """Return the cells whose results below ``root`` come from other files than there are now, each with these."""
     found, there = dict[str, list[str]](), records.begun(root)
     for cell in cells:

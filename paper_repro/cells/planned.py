@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from paper_repro.base.configs import TARGET
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.files import absent, find_data
 from paper_repro.base.identity import MACHINE, data_hash, other_text
+from paper_repro.cells.tasks import Cell
 
 _log = logging.getLogger(__name__)
 Key = tuple[tuple[str, str], ...]
@@ -46,16 +46,14 @@ PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed", "16-t
 
 
 @dataclass(frozen=True)
-class PlannedCell:
-    """One cell: its place in the artifact, its config and its identity."""
+class PlannedCell(Cell):
+    """A cell and its place in the artifact."""
 
     key: Key
     seed: int
-    config: dict[str, Any] = field(repr=False)
     settings: str
-    """The hash of what makes its weights, but for the content of the files that ``data.files`` names."""
-    id: str
-    """The hash with the files; the two are equal where no files are read (``base.identity``)."""
+    """The hash of what makes its weights, but for the content of the files that ``data.files`` names; the id is the
+    hash with the files, and the two are equal where no files are read (``base.identity``)."""
     missing: str = ""
     """What data is absent, and how to get it; such a cell cannot be run."""
 
@@ -63,11 +61,6 @@ class PlannedCell:
     def name(self) -> str:
         """The values of its axes and its seed, for people."""
         return " ".join([*(value for _, value in self.key), f"seed {self.seed}"])
-
-    @cached_property
-    def probes(self) -> dict[str, str]:
-        """The id of each probe that is to measure the weights, by its name."""
-        return identity.probes(self.config)
 
 
 def single(experiment: str, overrides: Sequence[str], seed: int) -> PlannedCell:
@@ -84,9 +77,9 @@ def plan_cell(key: Key, seed: int, config: dict[str, Any]) -> PlannedCell:
         if found is None:
             command, name = identity.reader_of(config).get("prepare") or "", identity.files_of(config)[role]
             root = (config.get(MACHINE) or {}).get("data_root")
-            return PlannedCell(key, seed, config, settings, settings, absent(name, root, command))
+            return PlannedCell(settings, config, key, seed, settings, absent(name, root, command))
         hashes[role] = found
-    return PlannedCell(key, seed, config, settings, identity.with_files(settings, hashes))
+    return PlannedCell(identity.with_files(settings, hashes), config, key, seed, settings)
 
 
 def file_hashes(config: Mapping[str, Any]) -> dict[str, str | None]:
@@ -136,12 +129,12 @@ def jobs(cells: Sequence[PlannedCell]) -> list[Job]:
     """
     groups: dict[str, list[PlannedCell]] = {}
     for cell in cells:
-        stack = cell.config.get(MACHINE, {}).get("stack")
+        stack = cell.machine.get("stack")
         shape = identity.fingerprint(configs.without(cell.config, [MACHINE, *stack["over"]])) if stack else cell.id
         groups.setdefault(shape, []).append(cell)
     result = []
     for members in groups.values():
-        stack = members[0].config.get(MACHINE, {}).get("stack") or {"most": 1}
+        stack = members[0].machine.get("stack") or {"most": 1}
         # Even shares: 20 cells at most 12 are 10 and 10, so that two workers end together.
         count = -(-len(members) // int(stack["most"]))
         size = -(-len(members) // count)
@@ -185,15 +178,6 @@ def cards() -> list[str]:
 def count_devices(devices: int | Sequence[int]) -> int:
     """Return how many devices ``machine.devices`` names, a number or a list."""
     return devices if isinstance(devices, int) else len(devices)
-
-
-def share_batches(accumulate: int, devices: int | Sequence[int], nodes: int) -> int:
-    """Return how many of an optimiser step's ``accumulate`` batches each device computes.
-
-    Where their number is no multiple of the devices', each computes some rows of every batch.
-    """
-    count = nodes * count_devices(devices)
-    return accumulate if accumulate % count else accumulate // count
 
 
 def _whole(value: Any, least: int = 1) -> bool:

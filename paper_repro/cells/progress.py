@@ -2,7 +2,8 @@
 
 import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
 from paper_repro.base.errors import duration
@@ -53,7 +54,7 @@ class Display:
     work: float = 0.0
     """Expected work of the cells to run, in any unit that is proportional to time."""
     work_done: float = 0.0
-    running: list[RunningJob] = field(default_factory=list)
+    running: Sequence[RunningJob] = ()
     stream: TextIO | None = None
 
     def __enter__(self) -> "Display":
@@ -115,9 +116,8 @@ class Display:
         """Say how many cells are in which state."""
         running = sum(job.cells for job in self.running)
         left = self.total - self.done - self.failed - running
-        return ", ".join(
-            [f"{self.done}/{self.total} cells done", f"{running} running", f"{left} left", *self._troubles()]
-        )
+        own = [f"{self.done}/{self.total} cells done", f"{running} running", f"{left} left"]
+        return ", ".join([*own, *self._troubles()])
 
     def _troubles(self) -> list[str]:
         """Say which cells have no result and are not to be run by this process."""
@@ -131,11 +131,7 @@ class Display:
             return False
         self._last_line = line
         left = self._progress.tasks[0].time_remaining
-        print(
-            self.counts() + ("" if left is None else f", ETA {duration(left)}") + f": {jobs}",
-            file=self._out,
-            flush=True,
-        )
+        self.say(self.counts() + ("" if left is None else f", ETA {duration(left)}") + f": {jobs}")
         return True
 
     def _draw(self) -> None:

@@ -56,6 +56,7 @@ PACKAGES = ("torch", "lightning", "torchmetrics", "numpy", "scipy", "hydra-core"
 STATUSES = (FINISHED, DIVERGED, OUT_OF_MEMORY, FAILED)
 MOST_NESTING, MOST_KEYS = 24, 1_500
 MOST_ATTACHMENTS = 50
+CPUINFO = Path("/proc/cpuinfo")
 _LARGEST = 2**63
 
 
@@ -134,10 +135,8 @@ def thin(points: Sequence[tuple[int, float]], count: int) -> dict[str, list[floa
 
 
 def write(path: Path, record: Record) -> None:
-    """Write a record atomically, thinning its curves further if it is over the limit.
-
-    Raises:
-        ValueError: it is over the limit even without curves, or a field is not what ``read`` would accept.
+    """Write a record atomically, thinning its curves further if it is over the limit; ValueError: it is over the limit
+    even without curves, or a field is not what ``read`` would accept.
     """
     content = asdict(record)
     check_fields(content)
@@ -210,6 +209,11 @@ def find(root: Path, cell: str) -> Record | None:
     return record
 
 
+def every(root: Path) -> list[Record]:
+    """Return all records below ``root`` that ``find`` returns, in the order of their cells."""
+    return [record for cell in sorted(begun(root)) if (record := find(root, cell)) is not None]
+
+
 def check_has_weights(folder: Path, record: Record) -> None:
     """Raise UsageError where the weights of a finished cell are not there, or its task keeps none."""
     target = str((record.config.get("task") or {}).get("_target_", TRAINING))
@@ -223,10 +227,8 @@ def check_has_weights(folder: Path, record: Record) -> None:
 
 
 def attachment(root: Path, record: Record, name: str) -> bytes | None:
-    """Return the file of that name beside a record; None where the record names none.
-
-    Raises:
-        CorruptFileError: the file is absent or not the one that the record names.
+    """Return the file of that name beside a record; None where the record names none; CorruptFileError: the file is
+    absent, or not the one that the record names.
     """
     if name not in record.attachments:
         return None
@@ -316,13 +318,17 @@ def versions() -> dict[str, str]:
     return found
 
 
+def processor(field: str) -> str:
+    """Return what Linux says of the first processor in a field; "" where the system has no such file or field."""
+    with contextlib.suppress(OSError):
+        if found := re.search(rf"^{field}\s*:(.*)", CPUINFO.read_text(), re.MULTILINE):
+            return found[1].strip()
+    return ""
+
+
 def processor_name() -> str:
     """Return the processor's name for itself, else its architecture."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()
+    return processor("model name") or platform.machine()
 
 
 def device(config: Mapping[str, Any]) -> str:

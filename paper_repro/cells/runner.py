@@ -6,7 +6,7 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import wait
@@ -16,9 +16,8 @@ from typing import Any
 from paper_repro.base import identity
 from paper_repro.base.errors import INTERRUPTED, check_started
 from paper_repro.base.files import disk_refuses, read_code_state
-from paper_repro.base.identity import MACHINE
 from paper_repro.cells import leases, measurements, records
-from paper_repro.cells.estimates import Estimate, estimate, processor_flags, slow_products
+from paper_repro.cells.estimates import Estimate, estimate, slow_products
 from paper_repro.cells.fork_server import ForkServer, WorkerProcess, uninterrupted
 from paper_repro.cells.leases import LeasedError, is_free, lease_path
 from paper_repro.cells.measurements import is_done, is_to_fill
@@ -99,15 +98,15 @@ def run_cells(
     open_runs_folder(runs)
     able = [cell for cell in cells if not cell.missing]
     changed = measurements.changed(runs, able) if again else {}
-    done = _done(runs, able) - changed.keys()
+    done = ids_of_done(runs, able) - changed.keys()
     todo = [cell for cell in able if cell.id not in done]
     check_loggers(cell.config for cell in todo)
     for cell in todo:
-        check_started(_machine(cell).get("nodes", 1))
-    if todo and (slow := slow_products(todo[0].config, processor_flags())):
+        check_started(cell.machine.get("nodes", 1))
+    if todo and (slow := slow_products(todo[0].config)):
         print(slow, file=sys.stderr)
     with ForkServer(runs) as server:
-        estimates = estimate(todo, roots, partial(server.count, devices=todo[0].config), runs) if todo else {}
+        estimates = estimate(todo, roots, runs, partial(server.count, devices=todo[0].config)) if todo else {}
         measurements.set_aside(runs, changed)
         return run(cells, runs, estimates=estimates, server=server, fill=fill, share=share, known=done)
 
@@ -137,9 +136,8 @@ def run(
     now = open_runs_folder(runs)
     missing = sorted({cell.missing for cell in cells if cell.missing})
     able = [cell for cell in cells if not cell.missing]
-    done = {*known} | _done(runs, [cell for cell in able if cell.id not in known])
-    if fill:
-        done -= {cell.id for cell in able if cell.id in done and is_to_fill(runs, cell)}
+    done = {cell.id for cell in able if cell.id in known and not (fill and is_to_fill(runs, cell))}
+    done |= ids_of_done(runs, [cell for cell in able if cell.id not in known], fill)
     for cell in share.of(able):
         if cell.id in done:
             is_free(lease_path(runs, cell.id))  # a worker may be killed right after its last record
@@ -163,13 +161,11 @@ def run(
     return Result(count_by_status(share.of(able), runs), missing, interrupted, fatal)
 
 
-def _done(runs: Path, cells: Sequence[PlannedCell]) -> set[str]:
+def ids_of_done(runs: Path, cells: Iterable[PlannedCell], fill: bool = False) -> set[str]:
+    """Return the cells that have results below ``runs``; with ``fill`` those alone that have nothing to fill."""
     there = records.begun(runs)
-    return {cell.id for cell in cells if cell.id in there and is_done(runs, cell)}
-
-
-def _machine(cell: PlannedCell) -> Mapping[str, Any]:
-    return cell.config.get(MACHINE) or {}
+    done = (cell for cell in cells if cell.id in there and is_done(runs, cell))
+    return {cell.id for cell in done if not (fill and is_to_fill(runs, cell))}
 
 
 def count_by_status(cells: Sequence[PlannedCell], runs: Path) -> dict[str, int]:
@@ -181,13 +177,12 @@ def count_by_status(cells: Sequence[PlannedCell], runs: Path) -> dict[str, int]:
     return dict(found)
 
 
-@dataclass
-class _Running:
+@dataclass(eq=False, kw_only=True)
+class _Running(RunningJob):
     """A job that a worker has."""
 
     job: Job
     worker: WorkerProcess
-    shown: RunningJob
     cards: list[str]
     """The GPUs that the worker sees; empty: all, or none."""
     over: bool = False
@@ -211,7 +206,7 @@ class Dispatcher:
         self._runs, self._server, self._display, self._estimates = runs, server, display, estimates
         self._fill, self._patience, self._since = fill, patience, since
         self._todo: list[Job] = []
-        self._running: list[_Running] = []
+        self._running = display.running = list[_Running]()
         self._elsewhere: list[Job] = []
         self._attempts = Counter[Job]()
         self._names: dict[str, str] = {}
@@ -224,10 +219,10 @@ class Dispatcher:
         Jobs that measure time run alone, after all others.
         """
         self._names = {cell.id: cell.name for job in todo for cell in job.cells}
-        workers = Workers.of(_machine(todo[0].cells[0]))
+        workers = Workers.of(todo[0].cells[0].machine)
 
         def kind(job: Job) -> tuple[bool, int]:
-            return identity.is_timed(job.cells[0].config), _machine(job.cells[0]).get("threads", 1) or 0
+            return identity.is_timed(job.cells[0].config), job.cells[0].machine.get("threads", 1) or 0
 
         for (timed, _), part in itertools.groupby(sorted(todo, key=kind), kind):
             interrupted = self._drain([*part], Workers(1) if timed else workers)
@@ -264,7 +259,7 @@ class Dispatcher:
 
     def _turn(self, workers: Workers) -> None:
         if self._todo:
-            steps = len(self._running) >= workers.count and all(running.shown.step for running in self._running)
+            steps = len(self._running) >= workers.count and all(running.step for running in self._running)
             memory = [running.memory for running in self._running]
             if workers.look(time.monotonic(), self._display.work_so_far, steps, memory):
                 self._display.say(f"machine.workers=auto: {workers.count} at once from now on")
@@ -297,18 +292,17 @@ class Dispatcher:
     def _give(self, job: Job) -> None:
         open_cells = [cell for cell in job.cells if not is_done(self._runs, cell)]
         work = sum(self._estimates[cell.id].seconds for cell in open_cells)
-        cells = [{"id": cell.id, "config": cell.config} for cell in job.cells]
         costs = (self._estimates[cell.id].cost for cell in job.cells)
         cost = next(filter(None, costs), None)  # that of one is that of all
-        chosen = self._free_cards(_machine(job.cells[0]))
+        chosen = self._free_cards(job.cells[0].machine)
         with uninterrupted():
             try:
-                worker = self._server.start(cells=cells, fill=self._fill, cost=cost, cards=chosen)
+                worker = self._server.start(cells=job.cells, fill=self._fill, cost=cost, cards=chosen)
             except (OSError, EOFError) as error:  # no memory, or too many processes
                 self._try_again(job, f"it did not start: {type(error).__name__}: {error}")
                 return
-            self._running.append(_Running(job, worker, RunningJob(job.label, len(open_cells), work), chosen))
-            self._display.running.append(self._running[-1].shown)
+            running = _Running(job.label, len(open_cells), work, job=job, worker=worker, cards=chosen)
+            self._running.append(running)
 
     def _free_cards(self, machine: Mapping[str, Any]) -> list[str]:
         """Return the GPUs for a job that asks for a number of them: those with the fewest workers."""
@@ -321,21 +315,20 @@ class Dispatcher:
 
     def _hear(self, running: _Running) -> None:
         events, code = running.worker.hear()
-        shown = running.shown
         for event in events:
             kind = event["event"]
             if kind == "progress":
-                shown.step, shown.steps, shown.loss = event["step"], event["steps"], event["loss"]
+                running.step, running.steps, running.loss = event["step"], event["steps"], event["loss"]
                 running.memory = event["memory"]
             elif kind == "done":
-                shown.cells = max(0, shown.cells - 1)
+                running.cells = max(0, running.cells - 1)
                 self._note_done(event["cell"], event["status"], event["note"])
             elif kind == "busy":
                 running.over = True
                 self._elsewhere.append(running.job)
             elif kind == "end":
                 running.over = True
-                self._display.work_done += shown.work
+                self._display.work_done += running.work
             elif kind == "fatal":
                 self._give_up(event["message"])
             elif kind == "code changed" and not self._said_change:
@@ -343,7 +336,6 @@ class Dispatcher:
                 self._display.say(_CODE_CHANGED)
         if code is not None:
             self._running.remove(running)
-            self._display.running.remove(shown)
             for cell in running.job.cells:
                 is_free(lease_path(self._runs, cell.id))  # a process that was killed leaves the file
             if not running.over and not self._stopping:
@@ -358,7 +350,7 @@ class Dispatcher:
 
     def _bury(self, job: Job, code: int, cause: str) -> None:
         """Give a job again whose worker died, or record that its cells have failed."""
-        if int(_machine(job.cells[0]).get("nodes") or 1) > 1:  # the other nodes end with it
+        if int(job.cells[0].machine.get("nodes") or 1) > 1:  # the other nodes end with it
             end = "a node was lost, see above" if code == NODE_LOST else "its process ended"
             self._give_up(f"{job.label}: {end}; start all nodes again, it goes on")
         else:

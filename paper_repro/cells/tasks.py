@@ -17,6 +17,7 @@ from paper_repro.base import identity
 from paper_repro.base.configs import instantiate, require
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes, write_atomically
+from paper_repro.base.identity import MACHINE
 
 FINISHED = "finished"
 DIVERGED = "diverged"
@@ -47,7 +48,12 @@ class Cell:
     """One resolved experiment config, seed included, and the identity that follows from it."""
 
     id: str
-    config: dict[str, Any]
+    config: dict[str, Any] = field(repr=False)
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        """The section that changes place and speed alone; it may be absent."""
+        return self.config.get(MACHINE) or {}
 
     @cached_property
     def probes(self) -> dict[str, str]:

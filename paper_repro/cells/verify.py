@@ -11,7 +11,7 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 
 from paper_repro.base import identity
@@ -53,25 +53,6 @@ class Verification:
     """Why the cell differs where no number says it, or why it was not verified."""
 
 
-class Published:
-    """The published records below a folder."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def find(self, cell: PlannedCell) -> Record | None:
-        return records.find(self.root, cell.id)
-
-    def has_settings_of(self, cell: PlannedCell) -> bool:
-        """Return whether a cell with the same settings was published, whatever data files it has read."""
-        return cell.settings in self._settings
-
-    @cached_property
-    def _settings(self) -> set[str]:
-        found = (records.find(self.root, path.parent.name) for path in self.root.glob("cells/*/record.json"))
-        return {identity.settings(record.config) for record in found if record is not None}
-
-
 class _FirstSteps:
     """A task's ``Report`` that keeps each step's loss and asks for a stop after ``steps`` of them (None: never)."""
 
@@ -88,12 +69,12 @@ class _FirstSteps:
         return self.steps is not None and len(self.losses) >= self.steps
 
 
-def verify(cell: PlannedCell, published: Published) -> Verification:
-    """Run the beginning of a cell, or all of one that trains nothing, and compare it with its published record."""
+def verify(cell: PlannedCell, published: Path) -> Verification:
+    """Run the beginning of a cell, or all of one that trains nothing, and compare it with its record below a folder."""
     if cell.missing:
         return Verification(NOT_VERIFIED, why=cell.missing)
-    record = published.find(cell)
-    if record is None and published.has_settings_of(cell):
+    record = records.find(published, cell.id)
+    if record is None and cell.settings in _settings(published):
         files = ", ".join(sorted(identity.files_of(cell.config).values()))
         return Verification(NOT_VERIFIED, why=f"other data: the published cell has read another {files}")
     if record is None:
@@ -112,6 +93,12 @@ def verify(cell: PlannedCell, published: Published) -> Verification:
         return Verification(DIFFERS, why=f"it fails: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
 
 
+@cache
+def _settings(published: Path) -> set[str]:
+    """Return the settings of all published cells, whatever data files they have read."""
+    return {identity.settings(record.config) for record in records.every(published)}
+
+
 def _run(cell: PlannedCell, steps: int | None) -> tuple[Outcome | None, list[float]]:
     """Run a cell anew, alone and with its full schedule, in a folder of its own that is deleted afterwards.
 
@@ -120,7 +107,7 @@ def _run(cell: PlannedCell, steps: int | None) -> tuple[Outcome | None, list[flo
     report, outcome = _FirstSteps(steps), None
     with tempfile.TemporaryDirectory() as folder:
         machine = {
-            **(cell.config.get(identity.MACHINE) or {}),
+            **cell.machine,
             "cache": str(Path(folder) / "cache"),
             "progress_every_seconds": 0,  # every step is reported
             "compile": False,  # the full schedule is begun, and a few steps of it are made
@@ -189,8 +176,7 @@ def _compare_metrics(cell: PlannedCell, record: Record) -> Verification:
         return Verification(NOT_VERIFIED, why="; ".join(sorted(set(outcome.unavailable.values()))))
     pairs = [(float(outcome.metrics[name]), float(record.metrics[name])) for name in common]
     differences = [_relative(*pair) for pair in pairs]
-    counted = [found.is_integer() and expected.is_integer() for found, expected in pairs]
-    tolerances = [COUNT_TOLERANCE if whole else METRIC_TOLERANCE for whole in counted]
+    tolerances = [COUNT_TOLERANCE if all(map(float.is_integer, pair)) else METRIC_TOLERANCE for pair in pairs]
     agree = all(difference <= most for difference, most in zip(differences, tolerances, strict=True))
     compared = f"{len(common)} of {len(record.metrics)} metrics"
     return Verification(REPRODUCES if agree else DIFFERS, compared, max(differences))

@@ -48,7 +48,7 @@ class Channel:
 
     def __init__(self, tell: Callable[[dict[str, Any]], None], signals: Sequence[signal.Signals] = ()) -> None:
         self._tell, self._signals = tell, signals
-        self._saves = self._stop = False
+        self._saves = self.stop_requested = False
 
     def emit(self, event: str, **content: Any) -> None:
         with contextlib.suppress(BrokenPipeError):
@@ -71,12 +71,8 @@ class Channel:
             for name in self._signals:
                 signal.signal(name, self._request_stop if value else signal.SIG_DFL)
 
-    @property
-    def stop_requested(self) -> bool:
-        return self._stop
-
     def _request_stop(self, *_: object) -> None:
-        self._stop = True
+        self.stop_requested = True
 
 
 def _memory_of_card() -> tuple[int, int] | None:
@@ -97,12 +93,10 @@ class Worker:
     """The code of this process, read before it was imported."""
 
     def run(self, job: Mapping[str, Any]) -> None:
-        """Run a job: hold the leases of its cells, run those that have no result, record what became of them.
-
-        Args:
-            job: ``cells``, each with ``id`` and ``config``; ``fill``; and ``cost``, of each of them, or None.
+        """Hold the leases of a job's ``cells``, run those that have no result or are to be filled (``fill``), and
+        record what became of them; ``cost`` is that of each, or None.
         """
-        cells = [Cell(item["id"], item["config"]) for item in job["cells"]]
+        cells: Sequence[Cell] = job["cells"]
         try:
             with leases.hold(self.runs, [cell.id for cell in cells]):
                 open_cells = [cell for cell in cells if not self._measured(cell, job["fill"])]
@@ -221,7 +215,7 @@ class Worker:
         try:
             task = task_of(local[0].config)
             # Other nodes hear of a request to stop at a step.
-            self.channel.saves = int(local[0].config[MACHINE].get("nodes") or 1) > 1
+            self.channel.saves = int(local[0].machine.get("nodes") or 1) > 1
             outcomes = task.run(local, folder, self.channel)
         except StopRequestedError:
             raise
@@ -268,10 +262,8 @@ class Worker:
 
 
 def be_worker(message: Mapping[str, Any], runs: Path, events: Connection) -> None:
-    """Do in this process, which ends with it, what a message asks for, and tell the runner.
-
-    Args:
-        message: a job (``Worker.run``), with the GPUs that the process may see as ``cards``; or what to ``_count``.
+    """Do in this process, which ends with it, what a message asks for, and tell the runner: a job (``Worker.run``),
+    with the GPUs that the process may see as ``cards``; or what to ``_count``.
     """
     os.setpgid(0, 0)  # the runner kills the group to end also what this process has called
     for name in STOPPING:
@@ -317,9 +309,8 @@ def _count(message: Mapping[str, Any]) -> list[Cost | None] | UsageError | str:
 
 def _localised(cell: Cell, runs: Path) -> Cell:
     """Return a cell with this machine's cache folder and the cell's own; none of it changes a result."""
-    machine = dict(cell.config.get(MACHINE, {}))
-    machine["cache"] = machine.get("cache") or str(runs.resolve() / "cache")
-    machine["log_folder"] = str(record_path(runs.resolve(), cell.id).parent)
+    cache = cell.machine.get("cache") or str(runs.resolve() / "cache")
+    machine = {**cell.machine, "cache": cache, "log_folder": str(record_path(runs.resolve(), cell.id).parent)}
     return Cell(cell.id, {**cell.config, MACHINE: machine})
 
 

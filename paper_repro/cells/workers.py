@@ -21,10 +21,8 @@ Memory = tuple[int, int]
 
 
 def first_count(machine: Mapping[str, Any], gpus: int | None = None) -> int:
-    """Return how many jobs run at once at first: ``machine.workers``; with auto as many as have GPUs of their own.
-
-    Args:
-        gpus: that there are; None: those that this process may use.
+    """Return how many jobs run at once at first: ``machine.workers``; with auto as many as have GPUs of their own, of
+    ``gpus`` in all (None: those that this process may use).
     """
     wanted = machine.get("workers", 1)
     if wanted != AUTO:
@@ -61,8 +59,7 @@ class Workers:
         """Take in how far the jobs are; whether more or fewer are to run at once from now on.
 
         Args:
-            now: seconds.
-            work: done so far.
+            now, work: seconds, and the work that is done.
             steps: whether ``count`` jobs run, each past its first step.
             memory: of each job that runs; None: not known.
         """

@@ -79,12 +79,7 @@ def facts(name: str, config: Mapping[str, Any], size: int) -> dict[str, Any]:
 
 
 def written(name: str, config: Mapping[str, Any], size: int) -> str:
-    """Return the card of a model, Markdown as the Hugging Face hub shows it.
-
-    Args:
-        config: the content of config.json.
-        size: of the weights, in bytes.
-    """
+    """Return the card of a model from the content of config.json and the bytes of its weights, for the hub."""
     found = facts(name, config, size)
     changes = ", ".join(
         f"{key}={value}" for key, value in listed()["models"].get(str(config.get("name")), {}).get("set", {}).items()

@@ -51,15 +51,10 @@ class Converted(NamedTuple):
 
 
 def converted(model: nn.Module, settings: Mapping[str, Any]) -> Converted:
-    """Return a model in Hugging Face's format; UsageError: it is none of the models that can be exported.
-
-    Args:
-        settings: the arguments that the model was built with.
-    """
+    """Return a model, built with these settings, in Hugging Face's format; UsageError: it cannot be exported."""
     if type(model) is NGPT:
         return _ngpt(model, settings)
-    if type(model) in (Llama, BaselineGPT):
-        assert isinstance(model, Llama)
+    if isinstance(model, Llama) and type(model) in (Llama, BaselineGPT):
         return _llama(model)
     if type(model) is GPT:
         return _gpt2(model)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paper_repro.base import identity
+from paper_repro.base import configs, identity
 from paper_repro.base.configs import CONF, apply, parse, require
 from paper_repro.base.errors import RESULTS, UsageError, default_runs, first_line, nearest
 from paper_repro.base.files import sha256_of_bytes, write_atomically
@@ -175,8 +175,6 @@ def make(name: str, to: Path | None = None, runs: str | Path | None = None) -> l
     Raises:
         UsageError: no such model, its data are not here, or the training failed.
     """
-    from omegaconf import OmegaConf
-
     from paper_repro.cells.planned import plan_cell
     from paper_repro.cells.runner import run_cells
 
@@ -184,7 +182,7 @@ def make(name: str, to: Path | None = None, runs: str | Path | None = None) -> l
         raise UsageError(f"--make {name}: no model of that name{nearest(name, known)}")
     own, root = known[name], default_runs() if runs is None else Path(runs).expanduser()
     record = records.read(records.record_path(RESULTS, own["cell"]))
-    machine: Any = OmegaConf.to_container(OmegaConf.load(CONF / "machine" / "cpu.yaml"))
+    machine = configs.read(CONF / "machine" / "cpu.yaml").plain()
     config = {**identity.today(record.config), "probes": {}, identity.MACHINE: machine}
     for key, value in own.get("set", {}).items():
         apply(config, parse(f"{key}={value}"))

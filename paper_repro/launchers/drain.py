@@ -33,8 +33,8 @@ class Order:
     runs: str
     results: str
     fill: bool
-    index: int
-    count: int
+    index: int = 0
+    count: int = 1
     since: int | None = None
     """When it was given, ns on the file system of ``runs``: a cell that failed later is not run again."""
 
@@ -106,7 +106,7 @@ def main() -> int:
         return 2
     if result.fatal:
         print(f"error: {result.fatal}", file=sys.stderr)
-    return INTERRUPTED if result.interrupted else result.exit_code
+    return result.exit_code
 
 
 def _stop_once(*_: object) -> None:

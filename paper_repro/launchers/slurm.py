@@ -16,12 +16,10 @@ from typing import TextIO
 
 from paper_repro.base.errors import UsageError, Words
 from paper_repro.base.files import locked, sha256_of_bytes, write_atomically
-from paper_repro.base.identity import MACHINE
 from paper_repro.cells.leases import holder, lease_path
-from paper_repro.cells.measurements import is_done, is_to_fill
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import begun, open_runs_folder
-from paper_repro.cells.runner import Result, count_by_status
+from paper_repro.cells.runner import Result, count_by_status, ids_of_done
 from paper_repro.cells.workers import first_count
 from paper_repro.launchers.drain import Drain, Order
 from paper_repro.launchers.start import Slurm
@@ -62,13 +60,9 @@ class Sweep:
 
     def left(self, cells: Sequence[PlannedCell] | None = None) -> list[PlannedCell]:
         """Return those of some cells, or of all that can be run, that have no result, or are to be filled."""
-        there, fill = begun(self.runs), self.order.fill
-
-        def done(cell: PlannedCell) -> bool:
-            return is_done(self.runs, cell) and not (fill and is_to_fill(self.runs, cell))
-
         asked = self.able if cells is None else cells
-        return [cell for cell in asked if cell.id not in there or not done(cell)]
+        done = ids_of_done(self.runs, asked, self.order.fill)
+        return [cell for cell in asked if cell.id not in done]
 
 
 def sweep_of(plan: Plan, words: Words, results: Path, fill: bool) -> Sweep:
@@ -80,8 +74,6 @@ def sweep_of(plan: Plan, words: Words, results: Path, fill: bool) -> Sweep:
         runs=str(words.runs.resolve()),
         results=str(results),
         fill=fill,
-        index=0,
-        count=1,
     )
     return Sweep(plan.all_cells, order)
 
@@ -91,7 +83,7 @@ def run(sweep: Sweep, slurm: Slurm, stream: TextIO = sys.stderr) -> Result:
 
     Ctrl-C ends the watching alone; the same command goes on with it.  UsageError: SLURM is missing or refuses the jobs.
     """
-    nodes = max(int((cell.config.get(MACHINE) or {}).get("nodes", 1)) for cell in sweep.cells)
+    nodes = max(int(cell.machine.get("nodes", 1)) for cell in sweep.cells)
     if nodes > 1:
         raise UsageError(
             f"machine.nodes={nodes} does not go with launcher=slurm, whose jobs are one task on one node each: give "
@@ -127,7 +119,8 @@ def cancel(sweep: Sweep, stream: TextIO = sys.stderr) -> int:
         named = f"{sweep.order.artifact} {sweep.order.scale}"
         print(f"nothing to cancel: no job of {named} is there for these words", file=stream)
         return 0
-    _ask("scancel", number)
+    if (found := _call("scancel", number)).returncode:
+        raise UsageError(f"launcher=slurm: scancel failed: {_first_line(found.stderr)}")
     until = time.monotonic() + UNHEARD_SECONDS
     while _states(number):
         if time.monotonic() > until:
@@ -152,7 +145,7 @@ def _check_commands() -> None:
 def _submit(sweep: Sweep, slurm: Slurm) -> str:
     import submitit
 
-    machine = sweep.cells[0].config.get(MACHINE) or {}
+    machine = sweep.cells[0].machine
     wanted = {
         "partition": slurm.partition,
         "gpus_per_node": slurm.gpus,
@@ -254,12 +247,6 @@ def _states(number: str) -> Counter[str]:
         if time.monotonic() > until:
             raise UsageError(f"squeue: {_first_line(found.stderr)}")
         time.sleep(LOOK_SECONDS)
-
-
-def _ask(*command: str) -> None:
-    found = _call(*command)
-    if found.returncode:
-        raise UsageError(f"launcher=slurm: {command[0]} failed: {_first_line(found.stderr)}")
 
 
 def _call(*command: str) -> "subprocess.CompletedProcess[str]":

@@ -227,7 +227,7 @@ class PaperRules:
     def inspect(self, text: str) -> Inspection:
         collapsed = " ".join(words_of(text))
         findings = [finding for _, finding in _matches(FAMILIES, collapsed)]
-        return Inspection(findings, frozenset(_unknown(re.findall(r"\b[a-z]+\b", text.lower()))))
+        return Inspection(findings, frozenset(_dictionary().unknown(re.findall(r"\b[a-z]+\b", text.lower()))))
 
 
 _NOUNS_IN_ING = (
@@ -314,7 +314,8 @@ class FixedRules:
         agreement = FIXED_FAMILIES[0]
         found += [(match.span(), agreement.finding(match)) for match in _clashes_of_number(collapsed)]
         words = re.findall(r"[a-z]+(?:'[a-z]+)*", text.lower().replace("’", "'"))
-        return Inspection(_apart(found), frozenset(_unknown([word.removesuffix("'s") for word in words])))
+        misspelt = _dictionary().unknown([word.removesuffix("'s") for word in words])
+        return Inspection(_apart(found), frozenset(misspelt))
 
 
 def _clashes_of_number(text: str) -> Iterator[re.Match[str]]:
@@ -351,10 +352,6 @@ def _apart(found: Sequence[tuple[tuple[int, int], Finding]]) -> list[Finding]:
         if all(end <= other[0] or other[1] <= start for other, _ in kept):
             kept.append(((start, end), finding))
     return [finding for _, finding in sorted(kept, key=lambda item: item[0])]
-
-
-def _unknown(words: list[str]) -> set[str]:
-    return set(_dictionary().unknown(words))
 
 
 @functools.cache

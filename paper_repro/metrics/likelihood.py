@@ -56,7 +56,6 @@ class CrossEntropy(PooledMean):
     """
 
     counted = "tokens"
-    higher_is_better = False
 
     def update(self, sum_nll: Tensor | float, num_tokens: Tensor | int) -> None:
         total = torch.as_tensor(sum_nll, dtype=torch.float64, device=self.pooled_sum.device).sum()

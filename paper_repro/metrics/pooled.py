@@ -26,8 +26,6 @@ class PooledMean(Metric):
         ValueError: ``compute`` before any ``update``.
     """
 
-    is_differentiable = True
-    higher_is_better: bool | None = None
     full_state_update = False
     counted: ClassVar[str] = "elements"
 
@@ -89,8 +87,6 @@ class MeanSquaredError(PooledMean):
     Shape: preds and target the same, any.  Unit: that of the target, squared.
     """
 
-    higher_is_better = False
-
     def update(self, preds: Tensor, target: Tensor) -> None:
         self._add(squared_error(preds, target).sum(), target.numel())
 
@@ -111,8 +107,6 @@ class PooledPSNR(MeanSquaredError):  # noqa: N818
     Args:
         data_range: the distance between the darkest and the brightest possible pixel.
     """
-
-    higher_is_better = True
 
     def __init__(self, *, data_range: float) -> None:
         super().__init__()

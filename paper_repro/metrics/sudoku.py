@@ -33,7 +33,6 @@ class SolvedBoards(PooledMean):
     Shape: givens (B, 81), 0 for a blank, and filled boards (B, 81).  Unit: share, 0 to 1.
     """
 
-    higher_is_better = True
     counted = "boards"
 
     def update(self, givens: Tensor, boards: Tensor) -> None:
@@ -47,7 +46,6 @@ class RightBlanks(PooledMean):
     Shape: givens, filled boards and solutions, each (B, 81).  Unit: share, 0 to 1.
     """
 
-    higher_is_better = True
     counted = "blank cells"
 
     def update(self, givens: Tensor, boards: Tensor, solutions: Tensor) -> None:

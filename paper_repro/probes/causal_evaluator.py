@@ -111,9 +111,7 @@ class Evaluator:
 
     def _logits(self, inputs: Sequence[Ids]) -> Tensor:
         device = next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
-        ids = torch.zeros(len(inputs), max(map(len, inputs)), dtype=torch.int64)
-        for row, own in enumerate(inputs):
-            ids[row, : len(own)] = torch.tensor(own)
+        ids = nn.utils.rnn.pad_sequence([torch.tensor(own, dtype=torch.int64) for own in inputs], batch_first=True)
         logits: Tensor = self.model(ids.to(device))
         if logits.shape[-1] < self.tokenizer.vocabulary_size:
             raise UsageError(

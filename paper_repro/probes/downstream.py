@@ -5,12 +5,12 @@ The paper's tasks come from the hub; ours, docstring continuations, from local f
 """
 
 import contextlib
-import importlib
 import importlib.util
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
 
 FOLDER = "downstream"
-SWITCHES = ("datasets.config", "huggingface_hub.constants")
-"""Modules that read HF_HUB_OFFLINE when they are imported, and keep it under that name."""
+SWITCHES = ("datasets.config.HF_HUB_OFFLINE", "huggingface_hub.constants.HF_HUB_OFFLINE")
+"""What two libraries read from the environment when they are imported."""
 NOT_CACHED = "Couldn't find cache"
 """The message of the data sets library for a missing part of a set that it has other parts of."""
 INSTALL = "needs lm-eval: pip install 'paper-repro[eval]'"
@@ -135,7 +135,7 @@ class Downstream:
     def _add(self, found: Findings, tasks: Sequence[str], evaluator: Evaluator, folder: Path) -> None:
         """Run the tasks of one folder."""
         try:
-            with _without_downloads():
+            with mock.patch(SWITCHES[0], True), mock.patch(SWITCHES[1], True):
                 scores = run_tasks(evaluator, tasks, self.num_fewshot, self.limit, folder)
         except ValueError as error:
             if not isinstance(error.__cause__, OSError) and NOT_CACHED not in str(error):
@@ -155,19 +155,6 @@ def _shipped_tasks() -> Path | None:
     """Return the folder where lm-eval keeps its task files; None if it is not installed."""
     spec = importlib.util.find_spec("lm_eval")
     return Path(spec.origin).parent / "tasks" if spec is not None and spec.origin else None
-
-
-@contextlib.contextmanager
-def _without_downloads() -> Iterator[None]:
-    modules: list[Any] = [importlib.import_module(name) for name in SWITCHES]
-    before = [module.HF_HUB_OFFLINE for module in modules]
-    try:
-        for module in modules:
-            module.HF_HUB_OFFLINE = True
-        yield
-    finally:
-        for module, value in zip(modules, before, strict=True):
-            module.HF_HUB_OFFLINE = value
 
 
 # The harness.

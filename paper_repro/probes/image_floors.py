@@ -6,7 +6,6 @@ a filter, F = (2 R + 1)^2 pixels of its window.
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -97,35 +96,29 @@ def _laplacian(side: int) -> "csr_array":
     return csr_array(kron(path, whole) + kron(whole, path))
 
 
-@dataclass(frozen=True)
-class Gaussian:
-    """Images as a Gaussian of few directions and one variance in all others (probabilistic principal components)."""
+def fitted_gaussian(images: Tensor, components: int) -> Fill:
+    """Return the mean of each image, given its visible pixels, of a Gaussian of few directions and one variance in all
+    others (probabilistic principal components) that is fitted to images (N, D) by maximum likelihood.
+    """
+    mean = images.mean(0)  # (D,)
+    _, values, vectors = torch.linalg.svd(images - mean, full_matrices=False)
+    variances = values.square() / len(images)  # (min(N, D),)
+    left = images.shape[1] - components
+    noise = max(float(variances[components:].sum()) / left, float(variances[0]) * SMALLEST)
+    lengths = (variances[:components] - noise).clamp(min=0).sqrt()
+    directions = vectors[:components].T * lengths  # (D, K), each as long as its standard deviation beyond the noise
 
-    mean: Tensor  # (D,)
-    directions: Tensor  # (D, K), each of the length of its standard deviation beyond the noise
-    noise: float  # the variance in every other direction
-
-    @classmethod
-    def of(cls, images: Tensor, components: int) -> "Gaussian":
-        """Fit images (N, D) by maximum likelihood."""
-        mean = images.mean(0)
-        _, values, vectors = torch.linalg.svd(images - mean, full_matrices=False)
-        variances = values.square() / len(images)  # (min(N, D),)
-        left = images.shape[1] - components
-        noise = max(float(variances[components:].sum()) / left, float(variances[0]) * SMALLEST)
-        lengths = (variances[:components] - noise).clamp(min=0).sqrt()
-        return cls(mean, vectors[:components].T * lengths, noise)
-
-    def fill(self, masked: Tensor, blank: Tensor) -> Tensor:
-        """Return the mean of each image (B, C, H, H), given its visible pixels."""
+    def fill(masked: Tensor, blank: Tensor) -> Tensor:
         found = []
         for image, hidden in zip(masked.double(), blank.expand_as(masked), strict=True):
             seen = ~hidden.flatten()  # (D,)
-            known = self.directions[seen]  # (seen, K)
-            gram = known.T @ known + self.noise * torch.eye(known.shape[1], dtype=known.dtype)
-            weights = torch.linalg.solve(gram, known.T @ (image.flatten()[seen] - self.mean[seen]))  # (K,)
-            found.append((self.mean + self.directions @ weights).view_as(image))
+            known = directions[seen]  # (seen, K)
+            gram = known.T @ known + noise * torch.eye(known.shape[1], dtype=known.dtype)
+            weights = torch.linalg.solve(gram, known.T @ (image.flatten()[seen] - mean[seen]))  # (K,)
+            found.append((mean + directions @ weights).view_as(image))
         return torch.stack(found).to(masked.dtype)
+
+    return fill
 
 
 def gaussian(data: MaskedImageData, num_batches: int) -> Fill:
@@ -139,14 +132,14 @@ def gaussian(data: MaskedImageData, num_batches: int) -> Fill:
     most = min(len(images), images.shape[1]) - 1
 
     def error(components: int) -> float:
-        fill, total = Gaussian.of(images, components).fill, 0.0
+        fill, total = fitted_gaussian(images, components), 0.0
         for masked, whole in batches[::HELD_OUT]:
             total += float((_completed(data, fill, masked) - whole).square().sum())
         return total
 
     best = min(dict.fromkeys(min(count, most) for count in COMPONENTS), key=error)
     everything = torch.cat([images for _, images in batches]).flatten(1).double()
-    return Gaussian.of(everything, best).fill
+    return fitted_gaussian(everything, best)
 
 
 FILLS: dict[str, Callable[[MaskedImageData, int], Fill]] = {
@@ -196,11 +189,6 @@ def _completed(data: MaskedImageData, fill: Fill, masked: Tensor) -> Tensor:
 # Denoising.
 
 
-def noised_itself(pairs: Sequence[tuple[Tensor, Tensor]], time: int) -> Denoise:
-    """Return the noised image, as it is."""
-    return lambda noised: noised
-
-
 def wiener(pairs: Sequence[tuple[Tensor, Tensor]], time: int) -> Denoise:
     """Fit one linear filter of a window around each pixel of a channel, with a constant, by least squares.
 
@@ -244,7 +232,7 @@ def _smoothed(images: Tensor, weight: float) -> Tensor:
 
 
 DENOISERS: dict[str, Callable[[Sequence[tuple[Tensor, Tensor]], int], Denoise]] = {
-    "noised": noised_itself,
+    "noised": lambda pairs, time: lambda noised: noised,
     "wiener": wiener,
     "total_variation": total_variation,
 }

@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean
 from typing import Any
 
 import torch
@@ -212,10 +213,10 @@ class Matrices:
                 renormalized[name].append(median_condition(normalize(slices, dim=-1)))
             if layer in self.layers:
                 histograms[str(layer)] = {name: _histograms(slices) for name, slices in attention.items()}
-        found = {f"condition_{name}": _geometric_mean(values) for name, values in plain.items()}
+        found = {f"condition_{name}": geometric_mean(values) for name, values in plain.items()}
         for group, names in (("attention", ATTENTION), ("mlp", FEED_FORWARD)):
             for ending, curves in (("", plain), ("_renormalized", renormalized)):
-                found[f"condition_{group}{ending}"] = _geometric_mean([one for name in names for one in curves[name]])
+                found[f"condition_{group}{ending}"] = geometric_mean([one for name in names for one in curves[name]])
         conditions = {
             kind: {name: _rounded(own) for name, own in curves.items()}
             for kind, curves in (("plain", plain), ("renormalized", renormalized))
@@ -252,10 +253,6 @@ def median_condition(slices: Tensor) -> float:
 def _histograms(slices: Tensor) -> dict[str, list[float]]:
     values = {"norms": slices.norm(dim=-1), "singular": torch.linalg.svdvals(slices)}
     return {name: shares(counts(own, MATRIX_EDGES)) for name, own in values.items()}
-
-
-def _geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 
 # Scales.

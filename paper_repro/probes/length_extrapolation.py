@@ -3,7 +3,6 @@
 Letters: N sequences, F the largest factor, W the trained window, P = F W.
 """
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from paper_repro.base.errors import UsageError, at_least
-from paper_repro.base.files import absent, find_data
+from paper_repro.base.files import absent, find_data, sha256_of_bytes
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.text import TEST, VAL, BookData, Stream, TokenData
@@ -137,7 +136,7 @@ def _books(manifest: str, data: TokenData) -> Stream:
 
 def _document(rows: Tensor, joined: bool, window: int, perplexities: Mapping[int, float]) -> bytes:
     content = {
-        "ids_sha256": hashlib.sha256(rows.to(torch.int64).contiguous().cpu().numpy().tobytes()).hexdigest(),
+        "ids_sha256": sha256_of_bytes(rows.to(torch.int64).contiguous().cpu().numpy().tobytes()),
         "texts": len(rows),
         "joined": joined,
         "tokens": rows[:, 1:].numel(),

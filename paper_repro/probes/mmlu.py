@@ -4,17 +4,16 @@
 text in which the first letter that looks like an answer counts.
 """
 
-import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from paper_repro.base.errors import UsageError, at_least
-from paper_repro.base.files import find_data
+from paper_repro.base.files import find_data, sha256_of_bytes
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.probes.causal_evaluator import Evaluator
@@ -99,8 +98,12 @@ class MMLU:
         by_likelihood = by_log_likelihood(evaluator, subjects)
         metrics = {"mmlu_cropped": 100 * evaluator.num_cropped / evaluator.num_requests}
         generated = by_generation(evaluator, subjects, self.num_tokens, self.instruction)
-        for way, tallies in zip(WAYS, (by_likelihood, generated, by_fallback(subjects)), strict=True):
-            scores = {name: 100 * share for name, share in column_accuracies(tallies, self.columns).items()}
+        always_a = _tallies(subjects, lambda prompts: [Reading(FALLBACK)] * len(prompts))
+        for way, tallies in zip(WAYS, (by_likelihood, generated, always_a), strict=True):
+            scores = {
+                name: 100 * (math.fsum(tallies[subject].accuracy for subject in own) / len(own))
+                for name, own in self.columns.items()
+            }
             scores["average"] = math.fsum(scores.values()) / len(scores)
             metrics |= {f"{way}_{name}": score for name, score in scores.items()}
         total = sum(tally.questions for tally in generated.values())
@@ -145,7 +148,7 @@ def read(folder: Path, sizes: Mapping[str, int]) -> dict[str, Subject]:
 def digest(subjects: Mapping[str, Subject]) -> str:
     """Return SHA-256 of all questions and answers."""
     content = {name: asdict(subject) for name, subject in subjects.items()}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return sha256_of_bytes(json.dumps(content, sort_keys=True).encode())
 
 
 def _read_split(folder: Path, split: str, names: Mapping[str, int]) -> dict[str, list[Question]]:
@@ -222,7 +225,7 @@ def by_log_likelihood(evaluator: Evaluator, subjects: Mapping[str, Subject]) -> 
 
 
 def by_generation(
-    evaluator: Evaluator, subjects: Mapping[str, Subject], num_tokens: int = 50, instruction: str = INSTRUCTION
+    evaluator: Evaluator, subjects: Mapping[str, Subject], num_tokens: int, instruction: str
 ) -> dict[str, Tally]:
     """Read the answer from a greedy text of ``num_tokens`` tokens (NRGPT, Table 6, as the authors score it).
 
@@ -237,11 +240,6 @@ def by_generation(
     return _tallies(subjects, answers)
 
 
-def by_fallback(subjects: Mapping[str, Subject]) -> dict[str, Tally]:
-    """Return the scores of a model that always says "A": the share of questions with that answer."""
-    return _tallies(subjects, lambda prompts: [Reading(FALLBACK)] * len(prompts))
-
-
 def read_answer(text: str) -> Reading:
     """Return the letter of the first of ``ANSWER_PATTERNS`` that is found in ``text``; "A" if none is."""
     for pattern in ANSWER_PATTERNS:
@@ -250,14 +248,6 @@ def read_answer(text: str) -> Reading:
             article = letter == "a" or (letter == "A" and re.match(r" [a-z]", rest) is not None)
             return Reading(letter.upper(), article=article)
     return Reading(FALLBACK, fallback=True)
-
-
-def column_accuracies(tallies: Mapping[str, Tally], columns: Mapping[str, Collection[str]]) -> dict[str, float]:
-    """Return the mean over each column's subjects of their accuracies, every subject with equal weight."""
-    return {
-        column: math.fsum(tallies[subject].accuracy for subject in subjects) / len(subjects)
-        for column, subjects in columns.items()
-    }
 
 
 def _tallies(subjects: Mapping[str, Subject], answers: Callable[[Sequence[str]], list[Reading]]) -> dict[str, Tally]:

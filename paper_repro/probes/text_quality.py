@@ -15,6 +15,7 @@ from paper_repro.base.files import absent, find_data, sha256_of_bytes
 from paper_repro.base.identity import mix
 from paper_repro.cells.tasks import FINISHED, Cell, Findings, Outcome, Report, Task
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
+from paper_repro.datamodules.text import read_text
 from paper_repro.datamodules.tokenizers import Tokenizer
 from paper_repro.metrics.perplexity import GPT2, find_model
 from paper_repro.metrics.text_scores import ENGINES, TextScorer, TextScores, metric_names
@@ -201,10 +202,7 @@ def _corpus(config: Mapping[str, Any]) -> str:
     path = find_data(name, root)
     if path is None:
         raise UsageError(absent(name, root))
-    try:
-        content = path.read_bytes().decode()
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not UTF-8 at byte {error.start}, expected plain text: convert it") from error
+    content = read_text(path)
     needed = config["text"]["characters"]
     if len(content) < 2 * needed:
         raise UsageError(f"{path}: {len(content)} characters, expected at least {2 * needed}, for pieces of {needed}")

@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paper_repro.base import configs
@@ -229,7 +229,7 @@ def _with_number(axes: Mapping[str, Axis], place: Mapping[str, str], item: Overr
     value = axes[item.value].values[place[item.value]]
     if value.number is None:
         raise item.error(f"the label {value.label!r} of axis '{item.value}' is no number")
-    return item.having(value.number)
+    return replace(item, value=value.number, axis=False)
 
 
 def unknown(kind: str, names: Iterable[str], known: Iterable[str]) -> Iterator[str]:

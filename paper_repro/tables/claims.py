@@ -284,9 +284,8 @@ class Estimate:
         found = f"{self.named} = {self.numbers(self.interval)}"
         if self.kind == COUNT:
             return found
-        return f"{found}, {self.interval.count} seed{'s' if self.interval.count != 1 else ''}" + (
-            "" if self.interval.paired else ", unpaired"
-        )
+        seeds, pairing = self.interval.count, "" if self.interval.paired else ", unpaired"
+        return f"{found}, {seeds} seed{'s' if seeds != 1 else ''}{pairing}"
 
 
 def _number(value: float, kind: str) -> str:
@@ -313,7 +312,6 @@ def number(
     """Return the mean over seeds of one quantity, averaged over parts.
 
     Args:
-        of: its name.
         parts: the values by seed, by the label of the part.
         geometric: whether it is the geometric mean, of values above 0.
         bound: whether the values are only known to be at least (>) or at most (<) so much.
@@ -337,9 +335,8 @@ def _contrast(
         if any(value <= 0 for part in parts.values() for side in part for value in side.values()):
             return nothing(f"a {'ratio' if to else 'geometric mean'} needs values above 0")
         parts = {label: (_logs(left), _logs(right)) for label, (left, right) in parts.items()}
-    each = (
-        tuple((label, stats.compare(left, right)) for label, (left, right) in parts.items()) if len(parts) > 1 else ()
-    )
+    several = parts.items() if len(parts) > 1 else ()
+    each = tuple((label, stats.compare(*sides)) for label, sides in several)
     base = stats.mean([stats.mean(list(right.values())) for _, right in parts.values()])
     return Estimate(kind, of, to, stats.pooled(list(parts.values())).opened(bound), logs, unit, each, base=base)
 

@@ -159,11 +159,9 @@ def bars(axes: "Axes", labels: Sequence[str], values: Sequence[float], errors: S
     axes.grid(False, axis="x")
 
 
-def heat(
-    axes: "Axes", values: Any, xlabels: Sequence[str], ylabels: Sequence[str], label: str, cmap: str = ORDERED
-) -> Any:
+def heat(axes: "Axes", values: Any, xlabels: Sequence[str], ylabels: Sequence[str], label: str) -> Any:
     """Draw a heat map of (Y, X) values with a colour bar, and return the image."""
-    image = axes.imshow(values, cmap=cmap, aspect="auto", interpolation="nearest")
+    image = axes.imshow(values, cmap=ORDERED, aspect="auto", interpolation="nearest")
     axes.set_xticks(range(len(xlabels)), xlabels)
     axes.set_yticks(range(len(ylabels)), ylabels)
     axes.grid(False)

@@ -15,22 +15,13 @@ from paper_repro.base.configs import TARGET, explained, file_of, leaves
 from paper_repro.base.errors import UsageError, duration, nearest
 from paper_repro.base.files import CorruptFileError, find_data, write_atomically
 from paper_repro.base.identity import MACHINE
-from paper_repro.cells import measurements, records
-from paper_repro.cells.estimates import (
-    estimate,
-    expected_seconds,
-    processor_flags,
-    rehearse,
-    shape,
-    slow_products,
-    unmeasured_rate,
-)
+from paper_repro.cells import estimates, measurements, records
 from paper_repro.cells.leases import holder, lease_path
 from paper_repro.cells.measurements import is_done
 from paper_repro.cells.planned import PlannedCell, count_devices, on_gpu
 from paper_repro.cells.records import Record, open_runs_folder, record_path, saved_steps
 from paper_repro.cells.tasks import FINISHED
-from paper_repro.cells.verify import Published, Verification
+from paper_repro.cells.verify import Verification
 from paper_repro.cells.workers import first_count
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec, view
@@ -46,10 +37,7 @@ from paper_repro.tables.view import NOT_RUN
 def render(plan: Plan, runs: Path, reference: Path | None) -> tuple[Table, list[Path]]:
     """Write the table, and the figure where the artifact draws one, below ``runs``.
 
-    Args:
-        plan: the artifact at a scale.
-        runs: the folder of records.
-        reference: the committed results to show beside the user's own; None where ``runs`` is itself the reference.
+    ``reference`` has the results to show beside the user's own; None where ``runs`` is itself the reference.
     """
     folder = runs / plan.folder
     try:
@@ -279,15 +267,15 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
 
     ``roots`` are the user's records and the reference.
     """
-    estimates = estimate(plan.cells, roots, kept=roots[0])
+    expected = estimates.estimate(plan.cells, roots, roots[0])
     rows, reasons, total = list[list[str]](), _Footnotes(), 0.0
     for key in plan.artifact.points(plan.scale):
         cells = [cell for cell in plan.cells if cell.key == key]
         done = {cell.id for cell in cells if is_done(roots[0], cell)}
-        left = sum(estimates[cell.id].seconds for cell in cells if cell.id not in done)
+        left = sum(expected[cell.id].seconds for cell in cells if cell.id not in done)
         total += left
         labels = [plan.artifact.axes[axis].values[value].label for axis, value in key]
-        cost = estimates[cells[0].id].cost
+        cost = expected[cells[0].id].cost
         counts = ["", "", ""]
         if cost is not None:
             counts = [f"{cost.parameters:,}", _flops(cost.step_flops), _memory(cost.memory_bytes)]
@@ -306,30 +294,30 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
     headers = [axis.title for axis in plan.artifact.axes.values()]
     headers += ["cells", "parameters", "FLOPs of a training step", "memory a cell", "time left"]
     config = plan.cells[0].config
-    workers = first_count(config.get("machine") or {})
+    workers, rate = first_count(config.get("machine") or {}), estimates.unmeasured_rate(config)
     lines = [
         f"{plan.artifact.id} at scale {plan.scale_name}: {plan.scale.about}",
         _tabulated(rows, headers),
         *reasons.lines,
         f"{len(plan.all_cells)} cells, about {duration(total / workers)} left with {workers} worker(s), each on "
-        f"{_machine_of(plan)}; estimated from records where there are any, else from {unmeasured_rate(config):.2g} "
+        f"{_machine_of(plan)}; estimated from records where there are any, else from {rate:.2g} "
         "FLOPs a second; FLOPs are those of the matrix products, forward and backward",
     ]
-    return "\n".join(filter(None, [*lines, slow_products(config, processor_flags())]))
+    return "\n".join(filter(None, [*lines, estimates.slow_products(config)]))
 
 
 def rehearsal_table(plan: Plan, runs: Path) -> tuple[str, bool]:
     """Rehearse the plan's cells, and return what each shape takes on this machine, and whether all can run."""
     rows, troubles, hours = list[list[str]](), _Footnotes(), 0.0
     open_runs_folder(runs)
-    counts = Counter(shape(cell) for cell in plan.cells)
-    for cell, found in rehearse(plan.cells, runs):
+    counts = Counter(estimates.shape(cell) for cell in plan.cells)
+    for cell, found in estimates.rehearse(plan.cells, runs):
         labels = [plan.artifact.axes[axis].values[value].label for axis, value in cell.key]
-        count, shown = counts[shape(cell)], ["trains nothing", *[""] * 5]
+        count, shown = counts[estimates.shape(cell)], ["trains nothing", *[""] * 5]
         if found is not None and found.trouble:
             shown = [f"cannot run {troubles.mark(found.trouble)}", *[""] * 5]
         elif found is not None:
-            seconds = expected_seconds(cell, found)
+            seconds = estimates.expected_seconds(cell, found)
             hours += count * seconds
             shown = [f"{1000 * found.step_seconds:.1f}", f"{1000 * found.evaluation_seconds:.1f}"]
             shown += [_memory(found.memory_bytes), _memory(found.checkpoint_bytes), duration(seconds)]
@@ -417,12 +405,8 @@ def _shown(path: Path) -> str:
 def explain(artifact: Artifact, scale: str, words: Sequence[str], seed: int | None = None) -> str:
     """Return one cell's config as YAML, with a comment behind each value that says where it comes from.
 
-    Args:
-        artifact: the artifact.
-        scale: the scale word.
-        words: ``axis=value`` for the cell's place, several with commas; any other word is an override.  Of the axes
-            left open, the first point that the scale runs is taken.
-        seed: the seed; None for the scale's first.
+    ``words`` are ``axis=value`` for the cell's place, several with commas; any other word is an override.  Of the axes
+    left open, the first point that the scale runs is taken; without a seed, the scale's first.
     """
     word, spec = artifact.scale(scale)
     place: dict[str, str] = {}
@@ -473,25 +457,25 @@ class Candidate(NamedTuple):
         return ",".join(f"{axis}={value}" for axis, value in self.cell.key)
 
 
-def choose(names: Sequence[str], scale: str | None, published: Published) -> list[Candidate]:
+def choose(names: Sequence[str], scale: str | None, published: Path) -> list[Candidate]:
     """Choose the published cells to verify: of each experiment and class of models the one that took the least time.
 
     Args:
         names: the artifacts, each of which shows all its kinds; none for every kind that was published, once.
         scale: the scale word; None for all that are published.
-        published: the records.
+        published: the folder of the published results.
     """
     best: dict[Any, tuple[float, Candidate]] = {}
     for name in names or spec.find():
         artifact = spec.load(name)
         words = artifact.scales if scale is None else [artifact.scale(scale)[0]]
-        done = [word for word in words if (published.root / name / word / "table.json").is_file()]
+        done = [word for word in words if (published / name / word / "table.json").is_file()]
         found = [cell for word in done for cell in plans.make(artifact, word).cells]
         if names and not found:
             at = f" at scale {scale}" if scale else ""
-            raise UsageError(f"{name}: {published.root} has no results{at}; --list shows which scales are published")
+            raise UsageError(f"{name}: {published} has no results{at}; --list shows which scales are published")
         for cell in found:
-            record = published.find(cell)
+            record = records.find(published, cell.id)
             classes = [str(value) for key, value in leaves(cell.config.get("model")) if key.endswith(TARGET)]
             kind = (name if names else "", artifact.experiment, *sorted({*classes}))
             seconds = math.inf if record is None else record.seconds

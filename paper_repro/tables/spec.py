@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from paper_repro.base import configs
-from paper_repro.base.configs import Node, Override, experiments, is_experiment, own_packages
+from paper_repro.base.configs import Node, Override, experiments, file_of, own_packages
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.cells.planned import Key
 from paper_repro.tables import axes as axes_of
@@ -545,7 +545,7 @@ def _problems_of_axes(artifact: Artifact) -> Problems:
     within = [axis for rule in artifact.agree for axis in rule.within]
     yield from _at((f"'agree': {problem}" for problem in unknown("axis", within, axes)), "agree")
     yield from _at(unknown("axis", artifact.best_within, axes), "best_within")
-    if not is_experiment(artifact.experiment):
+    if file_of(f"experiment/{artifact.experiment}") is None:
         yield from _at(unknown("experiment", [artifact.experiment], experiments()), "experiment")
 
 

@@ -129,8 +129,6 @@ def pooled(parts: Sequence[tuple[Samples, Samples]]) -> Interval:
         return welch(*(list(side.values()) for side in parts[0]))
     each = [compare(left, right) for left, right in parts]
     center, count = mean([one.mean for one in each]), min(one.count for one in each)
-    if count < 2:
-        return Interval(center, -math.inf, math.inf, count, paired=False)
     variances = [(one.error / len(each)) ** 2 for one in each]
     return _of_variances(center, variances, [one.freedom for one in each], count)
 
@@ -138,14 +136,14 @@ def pooled(parts: Sequence[tuple[Samples, Samples]]) -> Interval:
 def welch(left: Sequence[float], right: Sequence[float]) -> Interval:
     """Return Welch's interval of mean(left) - mean(right), of samples that share nothing."""
     center, count = mean(left) - mean(right), min(len(left), len(right))
-    if count < 2:
-        return Interval(center, -math.inf, math.inf, count, paired=False)
     variances = [(sample_std(side) or 0.0) ** 2 / len(side) for side in (left, right)]
     return _of_variances(center, variances, [len(left) - 1, len(right) - 1], count)
 
 
 def _of_variances(center: float, variances: Sequence[float], freedoms: Sequence[float], count: int) -> Interval:
     """Return the interval of a sum of independent parts, by Welch and Satterthwaite."""
+    if count < 2:
+        return Interval(center, -math.inf, math.inf, count, paired=False)
     whole = math.fsum(variances)
     if whole == 0.0:
         return student(center, 0.0, 1.0, count, paired=False)
@@ -168,10 +166,7 @@ def over_items(values: Mapping[int, Sequence[float]]) -> Interval:
     """Return the interval of a mean over seeds and test items, by a two-way analysis of variance.
 
     With mean squares A of S seeds, B of N items and R of the rest, the variance of the mean is (A + B - R) / (S N), and
-    the degrees of freedom are Satterthwaite's (1946).
-
-    Args:
-        values: by seed, a value for each item; the items and their order are the same for all seeds.
+    the degrees of freedom are Satterthwaite's (1946).  The items and their order are the same for all seeds.
     """
     import numpy as np
 

@@ -404,7 +404,8 @@ class Table:
                 row = {**dict(key), "quantity": name, "paper_mean": None if printed is None else printed.mean}
                 row["paper_std"] = None if printed is None else printed.std
                 if (column := self.artifact.columns.get(name)) is None:
-                    metric, own, reference = self.artifact.metrics[name], *(values(f, name) for f in point.records)
+                    metric = self.artifact.metrics[name]
+                    own, reference = values(point.own, name), values(point.reference, name)
                     word = self.verdict(name, point)[0] if metric.measured else ""
                     row |= self._columns(metric, own, reference, word)
                     if not self.view.own_root_is_reference:

@@ -53,10 +53,6 @@ class Point:
     own: dict[int, Record]
     reference: dict[int, Record]
 
-    @property
-    def records(self) -> tuple[dict[int, Record], dict[int, Record]]:
-        return self.own, self.reference
-
 
 @dataclass(frozen=True)
 class View:
@@ -364,7 +360,11 @@ def frame(*artifacts: str, scale: str = "cpu", runs: str | Path | None = None) -
         axes += plan.artifact.axes
         head = {"artifact": plan.artifact.id, "scale": plan.scale_name}
         units = {name: metric.unit for name, metric in plan.artifact.metrics.items() if metric.measured}
-        numbers = _numeric(plan.artifact)
+        numbers = {
+            axis: {word: value.number for word, value in one.values.items()}
+            for axis, one in plan.artifact.axes.items()
+            if all(value.number is not None for value in one.values.values())
+        }
         for key, point in build(plan, root, None).points.items():
             place = {axis: numbers.get(axis, {}).get(value, value) for axis, value in key}
             own = [record for _, record in sorted(point.own.items())]
@@ -397,16 +397,6 @@ def with_seeds_of_table(plan: Plan, root: Path) -> Plan:
         if list(seeds) != list(plan.seeds):
             return plans.make(plan.artifact, plan.scale_name, seeds, plan.overrides)
     return plan
-
-
-def _numeric(artifact: Artifact) -> dict[str, dict[str, int | float]]:
-    """Return the numbers of the values of each axis whose values all are numbers."""
-    found = {axis: {word: value.number for word, value in one.values.items()} for axis, one in artifact.axes.items()}
-    return {
-        axis: {word: number for word, number in own.items() if number is not None}
-        for axis, own in found.items()
-        if None not in own.values()
-    }
 
 
 def _tables(root: Path) -> Iterator[dict[str, Any]]:

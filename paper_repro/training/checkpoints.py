@@ -121,12 +121,8 @@ def save_weights(path: Path, module: nn.Module, cell_id: str) -> None:
 def load_weights(path: Path, module: nn.Module, cell_id: str | None = None) -> None:
     """Copy the weights in ``path`` into ``module``; nothing is copied unless everything fits.
 
-    Args:
-        cell_id: the cell the weights must come from; None accepts those of any cell of the same model.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        UsageError: it is damaged, of another cell, or of another model.
+    ``cell_id`` None accepts those of any cell.  FileNotFoundError: there is no such file; UsageError: it is damaged, of
+    another cell, or of another model.
     """
     try:
         check_digest(path)

@@ -79,13 +79,8 @@ class Ensemble:
 
     Args:
         modules: of one shape (``layout_of``); they receive their weights in ``unstack``.
-        data: one per module, already set up.
-        steps: length of the run, for the schedules.
         clip_norm: largest gradient norm, per model; None for no clipping.
         graphs: makes CUDA graphs of the computation of losses and gradients (``steps.Graphs``); None: none.
-
-    Raises:
-        UsageError: models that cannot be trained together.
     """
 
     def __init__(
@@ -123,7 +118,8 @@ class Ensemble:
             for row, module in enumerate(self.modules):
                 for name, view in self._parameters.items():
                     view[row].copy_(module.get_parameter(name))
-        self._optimizer = StackedOptimizer(self.modules, self.layout, self.values, self._gradients)
+        self._optimizer, self._schedules = _optimizer(self.modules, self.layout, self.values, self._gradients)
+        self._rates = [group["lr"] for group in self._optimizer.param_groups]
         self._leaves = [view.requires_grad_() for view in views]
         self._gradient_views = [self.layout.view(self._gradients, index) for index in range(len(views))]
         self._ones = torch.ones(len(self.modules), dtype=torch.float32, device=self.device)
@@ -148,7 +144,9 @@ class Ensemble:
         if self.clip_norm is not None:
             norms = torch.linalg.vector_norm(self._gradients, dim=1, keepdim=True)
             self._gradients.mul_((self.clip_norm / (norms + CLIP_EPSILON)).clamp_(max=1.0))
-        self._optimizer.step(self.step, self.steps)
+        for group, rate, schedule in zip(self._optimizer.param_groups, self._rates, self._schedules, strict=True):
+            group["lr"] = rate * schedule.factor(self.step, self.steps)
+        self._optimizer.step()
         self.step += 1
         return losses
 
@@ -206,7 +204,7 @@ class Ensemble:
             "layout": self.layout.state_dict(),
             "values": self.values,
             "constants": self._constants,
-            "optimizer": self._optimizer.optimizer.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
             "carry": self._carry,
         }
 
@@ -224,7 +222,7 @@ class Ensemble:
             self.values.copy_(state["values"])
             for name, tensor in self._constants.items():
                 tensor.copy_(state["constants"][name])
-        self._optimizer.optimizer.load_state_dict(state["optimizer"])
+        self._optimizer.load_state_dict(state["optimizer"])
         self._carry = map_tensors(lambda tensor: tensor.to(self.device, copy=True), state["carry"])
         self.step = int(state["step"])
 
@@ -304,42 +302,37 @@ def _group_names(module: PaperModule) -> list[list[str]]:
     return [[names[id(parameter)] for parameter in group["params"]] for group in module.parameter_groups()]
 
 
-class StackedOptimizer:
-    """The config's own optimiser over the rows of ``values`` and ``gradients``, (S, P), fused where it can be.
+def _optimizer(
+    modules: Sequence[PaperModule], layout: Layout, values: Tensor, gradients: Tensor
+) -> tuple[Optimizer, list[Schedule]]:
+    """Return the config's own optimiser over the rows of ``values`` and ``gradients``, (S, P), fused where it can be,
+    and the schedule of each of its groups; UsageError: optimisers of different classes, or LBFGS.
 
-    Models with equal options and schedule share a parameter group.  UsageError: of different classes, or LBFGS.
+    Models with equal options and schedule share a parameter group.
     """
-
-    def __init__(self, modules: Sequence[PaperModule], layout: Layout, values: Tensor, gradients: Tensor) -> None:
-        make, keywords = _maker(modules[0])
-        element_wise = make in {UnitAdamW, *(getattr(torch.optim, name) for name in ELEMENT_WISE)}
-        groups: dict[str, dict[str, Any]] = {}
-        self._schedules: list[Schedule] = []
-        for row, module in enumerate(modules):
-            own_make, own = _maker(module)
-            if own_make is not make:
-                names = f"{make.__name__} and {own_make.__name__}"
-                raise UsageError(f"models trained together need one optimiser class, found {names}")
-            triples = zip(layout.groups, *module.groups_and_schedules(), strict=True)
-            for index, (positions, group, schedule) in enumerate(triples):
-                if not positions:
-                    continue
-                options = {**own, **{key: value for key, value in group.items() if key != "params"}}
-                key = repr((index, sorted(options.items()), schedule))
-                if key not in groups:
-                    groups[key] = {"params": [], **options}
-                    self._schedules.append(schedule)
-                whole = element_wise and not options.get("unit_rows")
-                groups[key]["params"] += _pieces(whole, layout, values[row], gradients[row], positions)
-        self.optimizer = make(list(groups.values()), **_with_fused(make, keywords, values.device))
-        keep_unit_rows(self.optimizer)
-        self._rates = [group["lr"] for group in self.optimizer.param_groups]
-
-    def step(self, step: int, steps: int) -> None:
-        """Take one update with the learning rates of step ``step`` (0-based) of ``steps``."""
-        for group, rate, schedule in zip(self.optimizer.param_groups, self._rates, self._schedules, strict=True):
-            group["lr"] = rate * schedule.factor(step, steps)
-        self.optimizer.step()
+    make, keywords = _maker(modules[0])
+    element_wise = make in {UnitAdamW, *(getattr(torch.optim, name) for name in ELEMENT_WISE)}
+    groups: dict[str, dict[str, Any]] = {}
+    schedules: list[Schedule] = []
+    for row, module in enumerate(modules):
+        own_make, own = _maker(module)
+        if own_make is not make:
+            names = f"{make.__name__} and {own_make.__name__}"
+            raise UsageError(f"models trained together need one optimiser class, found {names}")
+        triples = zip(layout.groups, *module.groups_and_schedules(), strict=True)
+        for index, (positions, group, schedule) in enumerate(triples):
+            if not positions:
+                continue
+            options = {**own, **{key: value for key, value in group.items() if key != "params"}}
+            key = repr((index, sorted(options.items()), schedule))
+            if key not in groups:
+                groups[key] = {"params": [], **options}
+                schedules.append(schedule)
+            whole = element_wise and not options.get("unit_rows")
+            groups[key]["params"] += _pieces(whole, layout, values[row], gradients[row], positions)
+    optimizer = make(list(groups.values()), **_with_fused(make, keywords, values.device))
+    keep_unit_rows(optimizer)
+    return optimizer, schedules
 
 
 def _pieces(whole: bool, layout: Layout, row: Tensor, grad: Tensor, positions: Sequence[int]) -> list[Tensor]:

@@ -14,22 +14,9 @@ import torch
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import AUTO
+from paper_repro.cells import tasks
 from paper_repro.cells.planned import TrainingSettings
-from paper_repro.cells.tasks import (
-    ATTACHMENT_BYTES,
-    CHECKPOINTS,
-    DIVERGED,
-    FINISHED,
-    OUT_OF_MEMORY,
-    Cell,
-    Cost,
-    Findings,
-    Outcome,
-    Rehearsal,
-    Report,
-    Task,
-    check_attachment_name,
-)
+from paper_repro.cells.tasks import Cell, Findings, Outcome, Rehearsal, Report, Task
 from paper_repro.training import checkpoints, counting, single
 from paper_repro.training.build import BuiltCell, build, check_window, rebuild
 from paper_repro.training.ensemble import Ensemble
@@ -51,6 +38,8 @@ class Fit(Task):
 
     micro_batch: int | None = None
     """The rows that a step took at once in the last run, where a whole batch was out of memory."""
+    cost = staticmethod(counting.measure)
+    check_devices = staticmethod(counting.check_devices)
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
         _check_alike(cells)
@@ -83,10 +72,7 @@ class Fit(Task):
             if len(cells) > 1:
                 advice = "lower machine.stack.most, so that fewer cells are trained together"
             note = f"out of memory on {device} with {len(cells)} cell(s) at once: {advice}"
-            return [Outcome(OUT_OF_MEMORY, peak_memory_mib=peak, note=note) for _ in cells]
-
-    def cost(self, config: Mapping[str, Any]) -> Cost:
-        return counting.measure(config)
+            return [Outcome(tasks.OUT_OF_MEMORY, peak_memory_mib=peak, note=note) for _ in cells]
 
     def rehearse(self, config: Mapping[str, Any]) -> Rehearsal:
         from paper_repro.training.rehearsal import rehearse
@@ -95,9 +81,6 @@ class Fit(Task):
 
     def check(self, config: Mapping[str, Any]) -> None:
         counting.check(config)
-
-    def check_devices(self, config: Mapping[str, Any]) -> None:
-        counting.check_devices(config)
 
     def has_weights(self, folder: Path) -> bool:
         return (folder / checkpoints.WEIGHTS).is_file()
@@ -126,7 +109,7 @@ def _fit(built: list[BuiltCell], folder: Path, report: Report) -> list[Outcome]:
 
 
 def _fit_one(built: BuiltCell, folder: Path, report: Report) -> list[Outcome]:
-    checkpoints_folder = folder / CHECKPOINTS
+    checkpoints_folder = folder / tasks.CHECKPOINTS
     with launched(built.cell, checkpoints_folder, built.machine) as rank, closing(Journal([built], folder)) as journal:
         found = single.train(built, checkpoints_folder, report, rank, journal)
     outcome = _outcome(built, found.watch, 0, found.metrics, found.evaluations, folder)
@@ -156,12 +139,12 @@ def _fit_stack(built: list[BuiltCell], folder: Path, report: Report, journal: Jo
             "watch": watch.state_dict(),
             "evaluations": evaluations.state_dict(),
         }
-        checkpoints.save(checkpoints.checkpoint_path(folder / CHECKPOINTS, step), content, identity)
+        checkpoints.save(checkpoints.checkpoint_path(folder / tasks.CHECKPOINTS, step), content, identity)
 
     watch = Watch(log, machine, report, save, journal)
-    found = checkpoints.newest(folder / CHECKPOINTS, identity)
+    found = checkpoints.newest(folder / tasks.CHECKPOINTS, identity)
     if found is not None:
-        content = checkpoints.load(checkpoints.checkpoint_path(folder / CHECKPOINTS, found), identity)
+        content = checkpoints.load(checkpoints.checkpoint_path(folder / tasks.CHECKPOINTS, found), identity)
         ensemble.load_state_dict(content["ensemble"])
         watch.load_state_dict(content["watch"])
         evaluations.load_state_dict(content["evaluations"])
@@ -191,7 +174,7 @@ def _outcome(
 ) -> Outcome:
     log, diverged_at = watch.log, watch.log.diverged()[index]
     outcome = Outcome(
-        FINISHED,
+        tasks.FINISHED,
         metrics=metrics,
         curves={"training_loss": log.curve(index), **evaluations.curves(index)},
         peak_memory_mib=peak_memory_mib(built.machine.device),
@@ -200,10 +183,10 @@ def _outcome(
     lower = "lower optimizer.lr, or clip gradients (training.clip_norm)"
     bad = [name for name, value in metrics.items() if not math.isfinite(value)]
     if diverged_at is not None:
-        outcome.status, outcome.metrics = DIVERGED, {}
+        outcome.status, outcome.metrics = tasks.DIVERGED, {}
         outcome.note = f"the loss was not finite at step {diverged_at + 1} of {log.steps}: {lower}"
     elif bad:
-        outcome.status, outcome.metrics = DIVERGED, {}
+        outcome.status, outcome.metrics = tasks.DIVERGED, {}
         outcome.note = f"{', '.join(bad)} not finite after the last step, {log.steps}: {lower}"
     else:
         if log.end < log.steps:
@@ -236,12 +219,12 @@ def _findings(built: BuiltCell, name: str) -> Findings:
         findings = built.probes[name].measure(module, built.data, module.seed)
     for file, content in findings.attachments.items():
         try:
-            check_attachment_name(file)
+            tasks.check_attachment_name(file)
         except UsageError as error:
             raise UsageError(f"probes.{name}: {error}") from error
-        if len(content) > ATTACHMENT_BYTES:
+        if len(content) > tasks.ATTACHMENT_BYTES:
             raise UsageError(
-                f"probes.{name} leaves {file} of {len(content)} bytes, at most {ATTACHMENT_BYTES} are kept: "
+                f"probes.{name} leaves {file} of {len(content)} bytes, at most {tasks.ATTACHMENT_BYTES} are kept: "
                 "measure fewer tokens or steps"
             )
     return findings

@@ -235,7 +235,12 @@ def follow(place: Place) -> int:
     """Train with rank 0 what it posts, until it says that there is no more; returns the exit code."""
     _leave_signals_to_rank_0()
     own = group(place)
-    store = _patiently(own)
+    store = None
+    while store is None:  # rank 0 may not have opened it yet
+        try:
+            store = own.connect()
+        except dist.DistError:
+            time.sleep(BEAT_SECONDS)
     code = _follow(own, store)
     store.add(_LEFT, 1)
     return code
@@ -309,14 +314,6 @@ def _beat(own: Group, store: Any, job: str, over: threading.Event) -> None:
                     time.sleep(2 * BEAT_SECONDS)
                 own.end_process(lost)
         over.wait(BEAT_SECONDS)
-
-
-def _patiently(own: Group) -> Any:
-    """Connect to a store that rank 0 may not have opened yet."""
-    while True:
-        with contextlib.suppress(dist.DistError):
-            return own.connect()
-        time.sleep(BEAT_SECONDS)
 
 
 def _next(own: Group, store: Any, number: int) -> bytes:

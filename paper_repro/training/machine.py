@@ -24,7 +24,7 @@ from torch import Tensor
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import MACHINE
-from paper_repro.cells.planned import check_machine, count_devices, share_batches
+from paper_repro.cells.planned import check_machine, count_devices
 from paper_repro.kernels.preferences import prefer
 from paper_repro.training.tensors import map_tensors
 
@@ -78,10 +78,10 @@ class Machine:
         return count_devices(self.devices)
 
     def batches_each(self, accumulate: int) -> int:
-        return share_batches(accumulate, self.devices, self.nodes)
+        """Return how many of an optimiser step's ``accumulate`` batches each device computes."""
+        return accumulate if self.shares_rows(accumulate) else accumulate // self.count
 
     def shares_rows(self, accumulate: int) -> bool:
-        """Return whether each device computes some rows of every batch, and not some batches whole."""
         return accumulate % self.count > 0
 
     @property

@@ -24,6 +24,7 @@ from paper_repro.training.schedules import Schedule
 from paper_repro.training.steps import (
     Compute,
     Graphs,
+    Step,
     gradients_of,
     in_micro_batches,
     rows_of,
@@ -41,7 +42,6 @@ EAGER_RANDOM: dict[str, str | int | bool | Callable[..., Any]] = {"fallback_rand
 """A compiled loss draws the random numbers that an uncompiled one draws."""
 UNCOMPILED_BATCHES = 256
 """The first batches of a split are evaluated uncompiled even after ``compile_loss``: compiling takes as long."""
-LossAndCarry = Callable[[Batch, Draws, Tree], tuple[Tensor, Tree]]
 
 
 class TargetWeights:
@@ -140,8 +140,8 @@ class PaperModule(L.LightningModule):
         self._compiled_rows: int | None = None
         """The rows of evaluation batches that are computed compiled; None while all are computed as they are."""
         self._evaluated: Callable[..., Any] | None = None
-        self._compiled: LossAndCarry | None = None
-        self._step: LossAndCarry | None = None
+        self._compiled: Step | None = None
+        self._step: Step | None = None
 
     def loss(self, batch: Batch) -> Tensor:
         """Return the scalar that is minimised, of one batch."""
@@ -190,15 +190,13 @@ class PaperModule(L.LightningModule):
     def split(self, batch: Batch, draws: Draws, carry: Tree, parts: Sequence[slice]) -> list[tuple[Batch, Draws]]:
         """Return rows of a batch, each with their draws, so that the losses of all parts are those of the batch.
 
-        Raises:
-            UsageError: the module keeps something from step to step, or draws for rows that are not the batch's.
+        UsageError: the module keeps something from step to step, or draws for rows that are not the batch's.
         """
         if tensors_of(carry):
-            what = (
-                f"{type(self).__name__} keeps tensors from step to step, so parts of a batch cannot be computed apart"
+            raise UsageError(
+                f"{type(self).__name__} keeps tensors from step to step, so parts of a batch cannot be computed apart: "
+                "set machine.micro_batch=null, and machine.devices to 1 or a divisor of training.accumulate"
             )
-            advice = "set machine.micro_batch=null, and machine.devices to 1 or a divisor of training.accumulate"
-            raise UsageError(f"{what}: {advice}")
         whole, found = self.random_tensors(batch), []
         for part in parts:
             own = map_tensors(lambda tensor: tensor[part], batch)  # noqa: B023
@@ -274,7 +272,7 @@ class PaperModule(L.LightningModule):
 
         self._compiled = compiled
 
-    def step_by(self, micro_batch: int | None, graphs: Callable[[Compute], Graphs] | None = None) -> None:
+    def step_by(self, micro_batch: int | None, graphs: Callable[[Compute], Graphs] | None) -> None:
         """Compute training steps in micro-batches of at most so many rows, or as CUDA graphs."""
         self.micro_batch, self.replays = micro_batch, graphs is not None
         if micro_batch is None and graphs is None:

@@ -31,9 +31,9 @@ class MadeUp(CounterBasedDataModule):
 
     splits = (SPLIT,)
 
-    def __init__(self, data: CounterBasedDataModule | Mapping[str, Any]) -> None:
+    def __init__(self, data: Mapping[str, Any]) -> None:
         super().__init__()
-        self.data: Any = data if isinstance(data, CounterBasedDataModule) else instantiate(data)
+        self.data: Any = instantiate(data)
         self.window = getattr(self.data, "window", 0)
         generator = torch.Generator().manual_seed(0)
 
@@ -73,11 +73,7 @@ class _Clock:
 
 
 def rehearse(config: Mapping[str, Any]) -> Rehearsal:
-    """Rehearse a cell of a config; the process should be a new one, whose memory is the cell's.
-
-    Raises:
-        UsageError: what a run would raise.
-    """
+    """Rehearse a cell in a new process, whose memory is the cell's; UsageError: what a run would raise."""
     machine = {
         **(config.get(MACHINE) or {}),
         "progress_every_seconds": 0,  # every step is told, after it has ended

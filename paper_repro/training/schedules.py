@@ -18,9 +18,6 @@ class Constant:
     """Linear warm-up, then 1.
 
     With w = ``warmup_steps``, or round(warmup_fraction * steps): factor(t) = (t + 1) / (w + 1) for t < w, then 1.
-
-    Raises:
-        ValueError: ``warmup_fraction`` outside [0, 1), or ``warmup_steps`` beside it or below 0.
     """
 
     warmup_fraction: float = 0.0
@@ -50,9 +47,6 @@ class Cosine(Constant):
 
     For t >= w: factor(t) = f + (1 - f) (1 + cos(pi (t - w) / (n - w))) / 2 with n = horizon steps and f = final_factor.
     With ``horizon`` above 1 the run ends before the cosine.
-
-    Raises:
-        ValueError: as ``Constant``, ``final_factor`` outside [0, 1], or ``horizon`` below 1.
     """
 
     final_factor: float = 0.0
@@ -76,9 +70,6 @@ class Exponential(Constant):
 
     For t >= w: factor(t) = f ** ((t - w) / (n - w)) with n = steps and f = final_factor.  Without warm-up this is the
     decay of NRGPT's ListOps runs.
-
-    Raises:
-        ValueError: as ``Constant``, or ``final_factor`` outside (0, 1].
     """
 
     final_factor: float = 0.1

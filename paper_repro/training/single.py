@@ -109,9 +109,8 @@ def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, jou
     Every rank calls this.  Each computes its share of a step's batches and evaluates all of every split; rank 0 alone
     has checkpoints, a report and a journal.
 
-    Raises:
-        StopRequestedError: after a checkpoint was saved.
-        UsageError: a checkpoint of another cell, or a loss that cannot be compiled.
+    StopRequestedError: after a checkpoint was saved; UsageError: a checkpoint of another cell, or a loss that cannot be
+    compiled.
     """
     machine, training, device = built.machine, built.training, built.machine.device_of(rank.local)
     identity = [built.cell.id]
@@ -146,7 +145,6 @@ def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, jou
             try:
                 trainer.fit(built.module, datamodule=built.data, ckpt_path=path)
             finally:
-                built.data.end_workers()
                 if built.module.graphs is not None:
                     compiled = "; ".join(filter(None, [compiled, f"CUDA graph: {built.module.graphs}"]))
                 built.module.train_as_built()  # what measures the trained module may copy it
@@ -274,8 +272,7 @@ def _align_batches(trainer: L.Trainer) -> None:
 def _compiler(falls_back: bool) -> Iterator[None]:
     """Raise a data worker's UsageError without the worker's traceback, and an error of torch's compiler with advice.
 
-    Args:
-        falls_back: what torch cannot compile is run as it is.
+    With ``falls_back`` what torch cannot compile is run as it is.
     """
     try:
         with torch._dynamo.config.patch(suppress_errors=True) if falls_back else contextlib.nullcontext():

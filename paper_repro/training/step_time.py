@@ -23,17 +23,9 @@ from paper_repro.base.errors import UsageError, at_least, one_of, positive
 from paper_repro.base.identity import mix
 from paper_repro.cells.tasks import FINISHED, OUT_OF_MEMORY, Cell, Cost, Outcome, Report, StopRequestedError, Task
 from paper_repro.kernels.preferences import prefer
+from paper_repro.training import counting
 from paper_repro.training.build import build_module
-from paper_repro.training.counting import (
-    ATEN,
-    BYTES_PER_PARAMETER,
-    LAYER_NORM_PER_ELEMENT,
-    check_devices,
-    count_flops,
-    flops_by_operation,
-    num_parameters,
-    peak_bytes,
-)
+from paper_repro.training.counting import LAYER_NORM_PER_ELEMENT, count_flops, num_parameters, peak_bytes
 from paper_repro.training.machine import Machine, forget_peak_memory, peak_memory_mib, settings
 from paper_repro.training.optim import keep_unit_rows
 from paper_repro.training.steps import Graphs
@@ -42,7 +34,7 @@ PRECISIONS = ("32-true", "bf16-mixed")
 CONSTANT = "paper_repro.training.schedules.Constant"
 BATCHES = 8
 """Different ones that the steps read in turn."""
-PAIRWISE = (ATEN.bmm, ATEN.baddbmm)
+PAIRWISE = (counting.ATEN.bmm, counting.ATEN.baddbmm)
 """Products of two activations, those of attention: a product with a weight has no batch of matrices."""
 DIGITS = 3
 """How many digits of a total a framework's summary shows."""
@@ -78,6 +70,8 @@ class StepTime(Task):
     ratio to the baseline within a round, and ``spread_<model>``, the range of that ratio over rounds relative to it.
     """
 
+    check_devices = staticmethod(counting.check_devices)
+
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
         machine = Machine.of(cells[0].config.get("machine") or {})
         with settings(machine):
@@ -106,14 +100,11 @@ class StepTime(Task):
             multiply_adds=forward // 2,
             step_flops=count_flops(lambda: [own.gradients() for own in steppers]),  # an optimiser has no products
             steps=step.unmeasured_rounds + step.rounds,
-            memory_bytes=BYTES_PER_PARAMETER * parameters + max(peak_bytes(own.gradients) for own in steppers),
+            memory_bytes=counting.BYTES_PER_PARAMETER * parameters + max(peak_bytes(own.gradients) for own in steppers),
         )
 
     def check(self, config: Mapping[str, Any]) -> None:
         _settings(config)
-
-    def check_devices(self, config: Mapping[str, Any]) -> None:
-        check_devices(config)
 
 
 def each_model(config: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]:
@@ -344,6 +335,6 @@ def _count(text: str, window: int) -> Flops:
     with prefer("reference"):
         with torch.device("meta"):
             module = build_module(json.loads(text))
-        found = flops_by_operation(lambda: module.counted_step((ids, ids)))
+        found = counting.flops_by_operation(lambda: module.counted_step((ids, ids)))
     between = sum(flops for operation, flops in found.items() if operation in PAIRWISE)
     return Flops(sum(found.values()), sum(found.values()) - between)

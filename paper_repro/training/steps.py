@@ -84,11 +84,8 @@ def gradients_of(step: Step, parameters: Sequence[Tensor]) -> Compute:
 
     def compute(batch: Any, draws: Any, carry: Tree) -> tuple[Tensor, Tree, Gradients]:
         loss, after = step(batch, draws, carry)
-        return (
-            loss.detach(),
-            map_tensors(Tensor.detach, after),
-            torch.autograd.grad(loss, parameters, allow_unused=True),
-        )
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        return loss.detach(), map_tensors(Tensor.detach, after), gradients
 
     return compute
 
@@ -198,10 +195,8 @@ class Graphs:
                 raise
             self.off = first_line(error)
             if self.must:
-                advice = "set machine.cuda_graph=auto, or false"
-                raise UsageError(
-                    f"machine.cuda_graph=true: this step is no CUDA graph ({self.off}): {advice}"
-                ) from error
+                what = f"machine.cuda_graph=true: this step is no CUDA graph ({self.off})"
+                raise UsageError(f"{what}: set machine.cuda_graph=auto, or false") from error
         finally:
             _copy(inputs[2], before)
             torch.cuda.set_rng_state(state, device) if kind == "cuda" else torch.set_rng_state(state)

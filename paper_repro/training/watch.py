@@ -1,6 +1,7 @@
 """What happens beside the steps of a training: the loss curve, checkpoints and stops, evaluations, and the journal."""
 
 import csv
+import itertools
 import math
 import os
 import secrets
@@ -65,14 +66,10 @@ class LossLog:
     def curve(self, model: int) -> list[tuple[int, float]]:
         """Return (steps done, mean loss since the point before) of one model, up to where it diverged."""
         first_bad = int(self._first_bad[model])
-        end = first_bad if first_bad >= 0 else self.end
-        sums = self._sums[:, model].tolist()
-        edges = [-(-point * self.steps // self.points) for point in range(self.points + 1)]
-        return [
-            (edges[point + 1], sums[point] / (edges[point + 1] - edges[point]))
-            for point in range(self.points)
-            if edges[point + 1] <= end
-        ]
+        last = first_bad if first_bad >= 0 else self.end
+        edges = itertools.pairwise(-(-point * self.steps // self.points) for point in range(self.points + 1))
+        sums = zip(edges, self._sums[:, model].tolist(), strict=True)
+        return [(end, total / (end - start)) for (start, end), total in sums if end <= last]
 
     def state_dict(self) -> dict[str, Tensor]:
         return {"sums": self._sums, "first_bad": self._first_bad}

@@ -35,7 +35,7 @@ def cell(*overrides: str, seed: int = 0, place: str = "one") -> PlannedCell:
 
 def ask(cells: Sequence[PlannedCell], runs: Path, cost: Cost | None = COST) -> tuple[list[tuple[int, int]], list[Any]]:
     counting = Counting(cost)
-    found = estimate(cells, [], counting, runs)
+    found = estimate(cells, [], runs, counting)
     return counting.asked, [found[one.id].cost for one in cells]
 
 

@@ -42,7 +42,7 @@ def server(tmp_path: Path, log: Path) -> Iterator[ForkServer]:
 
 def _job(server: ForkServer, cell: PlannedCell) -> WorkerProcess:
     server.prepare([cell.config])
-    return server.start(cells=[{"id": cell.id, "config": cell.config}], fill=False, cost=None, cards=[])
+    return server.start(cells=[cell], fill=False, cost=None, cards=[])
 
 
 def _wait(worker: WorkerProcess) -> tuple[list[dict[str, Any]], int]:

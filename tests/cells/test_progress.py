@@ -15,7 +15,7 @@ from paper_repro.cells.planned import Job, PlannedCell
 from paper_repro.cells.progress import Display, RunningJob
 from paper_repro.scripts import reproduce
 
-CELL = PlannedCell((("kernel", "rbf"), ("model", "t2")), 0, {}, "s", "95071d22e59ea75a")
+CELL = PlannedCell("95071d22e59ea75a", {}, (("kernel", "rbf"), ("model", "t2")), 0, "s")
 
 
 def test_a_job_is_named_by_what_its_cells_share() -> None:

@@ -28,8 +28,7 @@ from paper_repro.tests.support.slow_task import SlowTask
 def work(runs: Path, cells: list[PlannedCell], fill: bool = False) -> list[dict[str, Any]]:
     """Run a job of ``cells`` in this process; returns what it told of their ends."""
     told: list[dict[str, Any]] = []
-    job = {"cells": [{"id": cell.id, "config": cell.config} for cell in cells], "fill": fill, "cost": None}
-    Worker(runs, Channel(told.append), read_code_state()).run(job)
+    Worker(runs, Channel(told.append), read_code_state()).run({"cells": cells, "fill": fill, "cost": None})
     return [event for event in told if event["event"] == "done"]
 
 

@@ -10,13 +10,11 @@ from torch import Tensor
 
 from paper_repro.base import files
 from paper_repro.base.errors import RESULTS
-from paper_repro.cells import verify
+from paper_repro.cells import records, verify
 from paper_repro.cells.planned import PlannedCell
-from paper_repro.cells.verify import DIFFERS, NOT_VERIFIED, REPRODUCES, Published
+from paper_repro.cells.verify import DIFFERS, NOT_VERIFIED, REPRODUCES
 from paper_repro.models.cem import GatedMLP
 from paper_repro.tables import plan, publish, spec
-
-PUBLISHED = Published(RESULTS)
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +58,9 @@ def test_a_chaotic_training_is_compared_until_rounding_alone_changes_it(
     cell: PlannedCell, monkeypatch: pytest.MonkeyPatch, double: list[float], expected: tuple[str, str]
 ) -> None:
     curve = {"step": [30, 90], "value": [2.0, 3.01]}
-    record = PUBLISHED.find(cell)
+    record = records.find(RESULTS, cell.id)
     assert record is not None
-    monkeypatch.setattr(Published, "find", lambda *_: replace(record, curves={"training_loss": curve}))
+    monkeypatch.setattr(records, "find", lambda *_: replace(record, curves={"training_loss": curve}))
     monkeypatch.setattr(verify, "FEWEST_STEPS", 40)
 
     def run(asked: PlannedCell, steps: int) -> tuple[None, list[float]]:
@@ -72,15 +70,15 @@ def test_a_chaotic_training_is_compared_until_rounding_alone_changes_it(
         return None, [first] * 30 + [7.0] * 30 + [second] * 30
 
     monkeypatch.setattr(verify, "_run", run)
-    found = verify.verify(cell, PUBLISHED)
+    found = verify.verify(cell, RESULTS)
     assert (found.verdict, found.compared) == expected
 
 
 def test_a_metric_that_is_computed_otherwise_differs(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = publish.choose(["cem/table1"], None, PUBLISHED)[0]
-    record = PUBLISHED.find(one.cell)
+    one = publish.choose(["cem/table1"], None, RESULTS)[0]
+    record = records.find(RESULTS, one.cell.id)
     assert record is not None
-    found = verify.verify(one.cell, PUBLISHED)
+    found = verify.verify(one.cell, RESULTS)
     assert (found.verdict, found.difference) == (REPRODUCES, 0.0)
     name, count = max(record.metrics.items(), key=lambda item: item[1])
     assert count > 1e7
@@ -91,8 +89,8 @@ def test_a_metric_that_is_computed_otherwise_differs(monkeypatch: pytest.MonkeyP
         ({"lost": 1.0}, DIFFERS),
     ):
         other = replace(record, metrics={**record.metrics, **changed})
-        monkeypatch.setattr(Published, "find", lambda *_, other=other: other)
-        assert verify.verify(one.cell, PUBLISHED).verdict == verdict
+        monkeypatch.setattr(records, "find", lambda *_, other=other: other)
+        assert verify.verify(one.cell, RESULTS).verdict == verdict
 
 
 @pytest.mark.slow
@@ -112,11 +110,11 @@ def test_absent_and_other_data_are_reported_and_are_no_failure(
 
 def test_a_changed_config_differs_and_measured_times_are_left_out() -> None:
     altered = plan.make(spec.load("cem/table3"), "cpu", [0], ["optimizer.lr=0.5"]).cells[0]
-    found = verify.verify(altered, PUBLISHED)
+    found = verify.verify(altered, RESULTS)
     assert found.verdict == DIFFERS
     assert found.why.startswith("its config has changed")
-    timed = publish.choose(["ngpt/steptime"], "cpu", PUBLISHED)[0]
-    assert verify.verify(timed.cell, PUBLISHED) == verify.Verification(NOT_VERIFIED, why="it measures time")
+    timed = publish.choose(["ngpt/steptime"], "cpu", RESULTS)[0]
+    assert verify.verify(timed.cell, RESULTS) == verify.Verification(NOT_VERIFIED, why="it measures time")
 
 
 def test_a_training_that_fails_differs(cell: PlannedCell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,5 +122,5 @@ def test_a_training_that_fails_differs(cell: PlannedCell, monkeypatch: pytest.Mo
         raise RuntimeError("shapes do not fit")
 
     monkeypatch.setattr(verify, "_run", broken)
-    found = verify.verify(cell, PUBLISHED)
+    found = verify.verify(cell, RESULTS)
     assert (found.verdict, found.why) == (DIFFERS, "it fails: RuntimeError: shapes do not fit")

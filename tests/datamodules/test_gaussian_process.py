@@ -13,8 +13,8 @@ from paper_repro.datamodules.gaussian_process import (
     SAMPLERS,
     GaussianProcessData,
     Kernel,
-    RandomFeatures,
     draw_exactly,
+    draw_features,
     uniforms,
 )
 
@@ -136,7 +136,7 @@ def test_draws_have_zero_mean_and_the_covariance_of_the_kernel(variant: str, sam
     def draw(seed: int) -> np.ndarray:
         if sampler == "cholesky":
             return draw_exactly(kernel, points, seed)
-        return RandomFeatures.draw(kernel, 3, features, seed)(points)
+        return draw_features(kernel, points, features, seed)
 
     covariance = kernel.covariance(points, points)
     deviation = np.sqrt(np.diag(covariance))

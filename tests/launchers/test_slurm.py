@@ -193,13 +193,14 @@ def test_an_array_is_watched_and_cancelled_by_the_words_that_submitted_it(
     asked: list[tuple[str, ...]] = []
     jobs = {"123"}
 
-    def ask(*command: str) -> None:
+    def call(*command: str) -> "subprocess.CompletedProcess[str]":
         asked.append(command)
         jobs.clear()
+        return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(slurm, "_check_commands", lambda: None)
     monkeypatch.setattr(slurm, "_states", lambda number: Counter(running=1) if number in jobs else Counter())
-    monkeypatch.setattr(slurm, "_ask", ask)
+    monkeypatch.setattr(slurm, "_call", call)
     said = io.StringIO()
     assert slurm.cancel(other, said) == 0 and not asked
     assert said.getvalue() == "nothing to cancel: no job of test/sweep smoke is there for these words\n"

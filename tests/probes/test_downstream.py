@@ -81,7 +81,7 @@ def test_the_harness_own_tasks_are_found_and_nothing_is_downloaded(
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "nothing"))
-    modules = [importlib.import_module(name) for name in SWITCHES]
+    modules = [importlib.import_module(name.rpartition(".")[0]) for name in SWITCHES]
     seen: list[list[bool]] = []
 
     def watched(*arguments: Any) -> dict[str, float]:

@@ -27,7 +27,7 @@ from paper_repro.datamodules.token_shards import write_shards
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.metrics.counts import BigramCounts
 from paper_repro.probes.floors import counted_triples
-from paper_repro.probes.image_floors import Gaussian, gaussian, harmonic, mean_image
+from paper_repro.probes.image_floors import fitted_gaussian, gaussian, harmonic, mean_image
 from paper_repro.probes.thinking import scored_batches
 from paper_repro.tests.support.ebt_language import WORDS
 from paper_repro.tests.support.reports import Recorder
@@ -55,7 +55,7 @@ def test_the_most_frequent_answer_is_counted_by_outermost_operation() -> None:
     corpus = ListOps(10, num_train=3000, num_test=100).generate()
     best = {}
     for operation in ("max_10", "median_10", "add_10"):
-        (token,) = ListOps(10).encode([operation])
+        token = ListOps(10).vocabulary.index(operation)
         best[token] = Counter(item.result for item in corpus.train if item.tokens[0] == token).most_common(1)[0][0]
     right = [best[item.tokens[0]] == item.result for item in corpus.test]
     assert found["accuracy"] == found["accuracy_greedy_padded"] == pytest.approx(np.mean(right))
@@ -83,7 +83,7 @@ def test_a_gaussian_of_all_directions_gives_the_conditional_mean() -> None:
     images = torch.randn(300, 16, generator=draw, dtype=torch.float64) @ torch.randn(
         16, 16, generator=draw, dtype=torch.float64
     )
-    found = Gaussian.of(images, 15)
+    fill = fitted_gaussian(images, 15)
     center, covariance = images.mean(0), torch.from_numpy(np.cov(images.numpy().T, bias=True))
     blank = torch.zeros(1, 1, 4, 4, dtype=torch.bool)
     blank[..., 2:, :] = True
@@ -91,7 +91,7 @@ def test_a_gaussian_of_all_directions_gives_the_conditional_mean() -> None:
     seen = images[0][~hidden] - center[~hidden]
     wanted = center[hidden] + covariance[hidden][:, ~hidden] @ torch.linalg.solve(covariance[~hidden][:, ~hidden], seen)
     image = images[0].view(1, 1, 4, 4)
-    torch.testing.assert_close(found.fill(image * ~blank, blank).flatten()[hidden], wanted)
+    torch.testing.assert_close(fill(image * ~blank, blank).flatten()[hidden], wanted)
 
 
 def test_a_gaussian_of_faces_fills_better_than_their_mean() -> None:

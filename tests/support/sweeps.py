@@ -49,7 +49,7 @@ def cells(
         machine |= on or {}
         config = {"task": {"_target_": TARGET, **task}, "seed": seed, "machine": machine}
         own = identity.settings(config)
-        result.append(PlannedCell((("seed", str(seed)),), seed, config, own, own))
+        result.append(PlannedCell(own, config, (("seed", str(seed)),), seed, own))
     return result
 
 
