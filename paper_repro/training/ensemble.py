@@ -77,6 +77,8 @@ class Dropout(TorchFunctionMode):
 class Ensemble:
     """S models, one matrix of parameters, one backward of the summed losses: each model receives its own gradient.
 
+    UsageError: models that cannot be trained together.
+
     Args:
         modules: of one shape (``layout_of``); they receive their weights in ``unstack``.
         clip_norm: largest gradient norm, per model; None for no clipping.

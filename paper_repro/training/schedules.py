@@ -18,6 +18,7 @@ class Constant:
     """Linear warm-up, then 1.
 
     With w = ``warmup_steps``, or round(warmup_fraction * steps): factor(t) = (t + 1) / (w + 1) for t < w, then 1.
+    ValueError: ``warmup_fraction`` outside [0, 1), or ``warmup_steps`` beside it or below 0.
     """
 
     warmup_fraction: float = 0.0
@@ -47,6 +48,7 @@ class Cosine(Constant):
 
     For t >= w: factor(t) = f + (1 - f) (1 + cos(pi (t - w) / (n - w))) / 2 with n = horizon steps and f = final_factor.
     With ``horizon`` above 1 the run ends before the cosine.
+    ValueError: as ``Constant``, ``final_factor`` outside [0, 1], or ``horizon`` below 1.
     """
 
     final_factor: float = 0.0
@@ -69,7 +71,7 @@ class Exponential(Constant):
     """Linear warm-up as in ``Constant``, then a straight line of log rate down to ``final_factor`` at the end.
 
     For t >= w: factor(t) = f ** ((t - w) / (n - w)) with n = steps and f = final_factor.  Without warm-up this is the
-    decay of NRGPT's ListOps runs.
+    decay of NRGPT's ListOps runs.  ValueError: as ``Constant``, or ``final_factor`` outside (0, 1].
     """
 
     final_factor: float = 0.1
