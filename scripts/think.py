@@ -1,7 +1,7 @@
 """Watch a trained EBT think: energies of its predictions by step, for a text, a Sudoku board or an image; or watch the
 descent that is the forward pass of an NRGPT, for a text, and of a CET, which completes a masked image.
 
-    think.py ebt --prompt "Return the number of" --steps 2,4,8        # a model that comes with the package
+    think.py ebt --prompt "The default valu" --steps 1,2,8            # a model that comes with the package
     think.py runs/cells/<cell> --prompt "def area(" --steps 1,2,4,8 --samples 10
     think.py runs/cells/<cell> --prompt "def area(" --tokens 20       # continue it, thinking about each token
     think.py runs/cells/<cell> --prompt "def area(" --landscape       # also the energy around the last prediction

@@ -1,8 +1,11 @@
 """think.py with the EBTs, the NRGPT and the CET that come with the package, and what it refuses."""
 
 import csv
+import hashlib
 import importlib
+import json
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,16 +13,18 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from skimage import data
 
 from paper_repro import load
 from paper_repro.base.errors import run_main
 from paper_repro.datamodules.sudoku_boards import puzzle
+from paper_repro.exports.card import LIST
 from paper_repro.probes import thoughts
 from paper_repro.probes.thoughts import Manner, Reader, TextThought, read_image, think_of_board
 from paper_repro.scripts import think
 
-PROMPT = "Return the num"
+PROMPT = "The number of"
 GIVENS, SOLUTION = puzzle(0, 76)
 BOARD = "".join(map(str, GIVENS))
 FORMATS = ("csv", "png", "svg")
@@ -39,14 +44,27 @@ def photograph(tmp_path: Path) -> Path:
     return tmp_path / "photograph.png"
 
 
+def with_two_landscapes(folder: Path) -> str:
+    """Write a copy of the EBT that comes with the package, with a second landscape, and return its folder."""
+    shutil.copytree(LIST.parent / "ebt", folder)
+    path, config = folder / "model.safetensors", json.loads((folder / "config.json").read_text())
+    weights = load_file(path)
+    one = weights["landscapes.embedding.weight"]  # (1, D)
+    save_file({**weights, "landscapes.embedding.weight": torch.cat([one, one.flip(1)])}, path)
+    config["model"]["num_landscapes"] = 2
+    config["weights_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
 def drawn(folder: Path, name: str = "energies") -> list[dict[str, str]]:
     assert all((folder / name / f"figure.{end}").stat().st_size > 1000 for end in ("png", "svg"))
     with (folder / name / "figure.csv").open() as file:
         return list(csv.DictReader(file))
 
 
-def read(manner: Manner, num_steps: int) -> TextThought:
-    model: Any = load("ebt")
+def read(manner: Manner, num_steps: int, name: str = "ebt") -> TextThought:
+    model: Any = load(name)
     reader = Reader(model, model.tokenizer, manner)
     return reader.read(reader.encode(PROMPT), num_steps)
 
@@ -56,12 +74,15 @@ def test_each_number_of_steps_is_reported_with_energies_perplexity_samples_and_n
     tmp_path: Path, capsys: Any
 ) -> None:
     words = ("--steps", "4,2", "--samples", "3", "--seed", "7", "--step-size", "4", "--out", str(tmp_path))
-    assert run_main(think.main, ["ebt", "--prompt", PROMPT, *words]) == 0
+    model = with_two_landscapes(tmp_path / "model")
+    assert run_main(think.main, [model, "--prompt", PROMPT, *words]) == 0
     heading, *blocks = capsys.readouterr().out.split("\n\n")
+    assert run_main(think.main, [model, *TEXT, "--steps", "4,1"]) == 2
+    assert "--steps 1: the model's predictions pass 2 landscapes" in capsys.readouterr().err
     assert heading.startswith("EBT ") and ", landscapes 2, alpha 4 (the model's own is " in heading
     assert heading.endswith("samples 3, noise 0, seed 7") and len(blocks) == 2
     for block, steps in zip(blocks, (2, 4), strict=True):
-        found = read(Manner(3, step_size=4.0, seed=7), steps)
+        found = read(Manner(3, step_size=4.0, seed=7), steps, model)
         first, text, following, landscapes, _, *lines = block.splitlines()
         perplexity = f"perplexity {found.perplexity:.5g} of the {len(found.places) - 1} tokens after the first"
         assert (first, text) == (f"steps {steps}, NFE {3 * steps + 1}, {perplexity}", PROMPT)
@@ -197,9 +218,8 @@ TEXT, NUMBER, PICTURE = ("--prompt", "a"), ("--board", BOARD), ("--image", "PHOT
         (["ebt"], "think about what? give one of --prompt TEXT"),
         (["ebt", *TEXT, *NUMBER], "give one of --prompt TEXT, --board DIGITS, --image FILE"),
         (["ebt", "--prompt", ""], "the prompt is empty, expected at least one token"),
-        (["ebt", "--prompt", "x1" * 40], "the model's context holds 64: shorten it"),
+        (["ebt", "--prompt", "x1" * 140], "the model's context holds 256: shorten it"),
         (["ebt", *TEXT, "--steps", "0,2"], "--steps: 0,2: give whole numbers of 1 or more with commas"),
-        (["ebt", *TEXT, "--steps", "4,1"], "--steps 1: the model's predictions pass 2 landscapes"),
         (["ebt", *TEXT, "--step-size", "1e39"], "--step-size: 1e39: give a number from 1e-30 to 1e+30"),
         (["ebt", *TEXT, "--out", "x.png"], "--out x.png: give a folder"),
         (["ebt", "--promt", "a"], "unknown option --promt (did you mean '--prompt'?)"),
