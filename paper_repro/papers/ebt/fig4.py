@@ -9,7 +9,7 @@ from paper_repro.tables.view import View
 
 BASE = {"batch": "one", "depth": "one"}
 BATCHES, DEPTHS = {"depth": "one"}, {"batch": "one"}
-PANELS = {"data": "training tokens", "batch": "documents a step", "depth": "layers"}
+PANELS = {"data": "training tokens", "batch": "batch size", "depth": "layers"}
 
 
 class Figure4(Figure):
