@@ -73,7 +73,7 @@ def test_the_example_runs_as_it_stands(copy: Path, page: str, printed: str) -> N
 NOTEBOOKS = {
     "see_a_model_think": "energies[-1].mean() < energies[0].mean() and all(w[-1] < w[0] / 5 for w in wrong.values())",
     "change_one_setting": "(change < -0.05).all() and abs(errors.default / row.value[:3].values - 1).max() < 0.1",
-    "put_an_attention_into_a_table": "same and '| fading average' in table and list(perplexity) == ['fading', 'llama']",
+    "put_an_attention_into_a_table": "same and '| fading average' in table and list(losses) == ['fading', 'llama']",
 }
 """Names, and what holds of the variables after the last cell."""
 RUN = """
