@@ -265,7 +265,7 @@ ids = torch.tensor([model.tokenizer.encode("The function returns")])
 assert model.generate(ids, 5).shape == (1, ids.shape[1] + 5)
 assert len(plan.make(spec.load("cem/table3"), "smoke").cells) == 60
 assert spec.load("ebt/tableD1").modules
-assert len(spec.load("cem/fig3a").bases) == 3
+assert len(spec.load("ebt/figB4").bases) == 3
 counter_based = find_spec("paper_repro.datamodules.counter_based").origin
 print(sys.prefix, len(paper_repro.__path__), paper_repro.__file__, counter_based, cem_mlp.__file__)
 """

@@ -87,10 +87,9 @@ def test_an_ebt_thinks_about_text(name: str) -> None:
     found = opened(name)
     model: Any = found.module
     reader = Reader(model.model, found.tokenizer(), Manner(settings=model.thinking))
-    thoughts = [reader.read(row[:32], model.thinking.longest) for row in windows(name, None).tolist()]
-    losses = sorted(math.log(thought.perplexity or math.inf) for thought in thoughts)
-    # The stored windows are harder than the split, one of them by far; an untrained model has log 512 = 6.2.
-    assert abs(losses[len(losses) // 2] - found.described["metrics"]["val_loss"]) < 1.0
+    rows = windows(name, found.tokenizer()).tolist()
+    losses = [math.log(reader.read(row, model.thinking.longest).perplexity or math.inf) for row in rows]
+    assert abs(sum(losses) / len(losses) - found.described["metrics"]["val_loss"]) < 0.3
 
 
 BATCH: dict[str, tuple[str, float]] = {
