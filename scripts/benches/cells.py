@@ -39,7 +39,6 @@ CELLS: tuple[tuple[str, dict[str, str]], ...] = (
     ("cet/table1", {"method": "ep"}),
     ("cet/table1", {"method": "tbpte"}),
     ("ebt/table2", {"technique": "fixed_step_size"}),
-    ("ebt/table2", {"technique": "all_steps"}),
     ("ebt/table5", {"model": "rnn"}),
     ("ebt/table5", {"model": "ebt"}),
     ("ebt/figB1", {"model": "ebt", "width": "one"}),
