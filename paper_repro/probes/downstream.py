@@ -1,7 +1,7 @@
 """Accuracies of a trained model on tasks of EleutherAI's lm-evaluation-harness, which the extra ``[eval]`` installs
 (nGPT, figures 3, 8 and 9, tables 4 to 6).
 
-The paper's tasks come from the hub; ours, docstring continuations, from local files (``datamodules.continuations``).
+The paper's tasks come from the hub; ours, continuations, from local files (``datamodules.continuations``).
 """
 
 import contextlib
