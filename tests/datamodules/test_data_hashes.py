@@ -150,7 +150,7 @@ def test_published_ids_are_found_by_their_tokens(source: dict[str, Any], tmp_pat
         if str(identity.files_of(config).get("manifest")).startswith("docstrings-"):
             assert identity.weights(record["config"], file_hashes(config)) == record["cell"]
             found += 1
-    assert found > 90
+    assert found > 40
     for size in PUBLISHED:
         files = {"manifest": f"docstrings-{size}/manifest.json"}
         data = TokenData(files, data_root=tmp_path)
