@@ -288,6 +288,15 @@ class _StreamFolder(TokenFolder):
             if wanted == found or shard.split not in self.limited or shard.counts[DOCUMENTS] == self.block
         }
 
+    def _blocks(self, split: str) -> float:
+        """Return the number of blocks of a split in a manifest of as many tokens; infinite without one."""
+        try:
+            manifest = TokenManifest.read(self.folder / MANIFEST)
+        except FileNotFoundError:
+            return inf
+        same = manifest.settings.get(MAX_TOKENS) == self.settings[MAX_TOKENS]
+        return sum(shard.split == split for shard in manifest.shards) if same else inf
+
     def is_whole(self, shard: Shard, tell: bool = True) -> bool:
         return not shard.counts[DOCUMENTS] or super().is_whole(shard, tell)
 
@@ -300,7 +309,7 @@ class _StreamFolder(TokenFolder):
             before = (known.get(shard_name(part.split, earlier)) for earlier in range(index))
             most = (self.settings[MAX_TOKENS] or inf) if part.split in self.limited else inf
             left = most - sum(shard.counts[TOKENS] for shard in before if shard)
-            if left <= 0 or index * self.block >= part.documents:
+            if left <= 0 or index >= self._blocks(part.split) or index * self.block >= part.documents:
                 return
             yield index, known.get(shard_name(part.split, index)), left
             done = self.known().get(shard_name(part.split, index))

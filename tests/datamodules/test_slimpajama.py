@@ -167,6 +167,17 @@ def test_ranks_in_any_order_make_the_files_of_one(tmp_path: Path, most: int | No
     assert_that_of_one(tmp_path / "shared", most)
 
 
+def test_a_rank_that_comes_to_the_end_last_leaves_the_files_of_one(tmp_path: Path) -> None:
+    def read(first: int) -> Iterator[str]:
+        yield from TRAIN[first:]
+        for index in range(3):  # the others end while this one looks for a block beyond the stream
+            write(tmp_path / "shared", Rank(index, 4), None)
+
+    assert len(TRAIN) % (4 * BLOCK) == 0
+    assert write(tmp_path / "shared", Rank(3, 4), None, [Part("train", read), parts()[1]]) is not None
+    assert_that_of_one(tmp_path / "shared", None)
+
+
 def test_ranks_at_the_same_time_make_the_files_of_one(tmp_path: Path) -> None:
     for most in (ENDS[44], ENDS[90] - 1, None):
         with ThreadPoolExecutor(4) as pool:
