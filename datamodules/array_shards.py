@@ -26,7 +26,7 @@ import numpy.typing as npt
 from paper_repro.base.configs import leaves
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import PART_SUFFIX, absent, cached, find_data, locked, sha256_of_file, write_atomically
-from paper_repro.base.identity import data_hash, stamp
+from paper_repro.base.identity import stamp
 
 MANIFEST, PROGRESS, LOCK = "manifest.json", "progress.json", ".lock"
 FORMAT = 1
@@ -37,8 +37,6 @@ MOST_MAPS = 512
 MOST_NAMED = 5
 NUMBERS = "biuf"
 """NumPy's letters for booleans, whole numbers and floats."""
-VERSIONS = ("python", "packages")
-"""Keys of the source of docstrings in older manifests; they do not change the tokens."""
 
 T = TypeVar("T")
 Values = npt.NDArray[Any]
@@ -146,8 +144,6 @@ class Manifest:
             content = json.loads(path.read_bytes())
             version = content.pop("format")
             if version == FORMAT:
-                if isinstance(source := content.get("source"), dict):
-                    content["source"] = {key: value for key, value in source.items() if key not in VERSIONS}
                 totals = content.pop("totals")
                 manifest = cls(content, tuple(Shard.from_json(entry) for entry in content.pop("shards")))
                 if totals != manifest.totals():
@@ -319,7 +315,7 @@ class DataFiles:
 
     def hashes(self, data_root: str | Path | None) -> dict[str, str]:
         """Return the SHA-256 of each file by its role; that of a manifest stands for its shards'."""
-        return {role: data_hash(self.path(role, data_root)) for role in sorted(self.names)}
+        return {role: sha256_of_file(self.path(role, data_root)) for role in sorted(self.names)}
 
 
 class DataSource(ABC):

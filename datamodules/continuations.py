@@ -19,7 +19,7 @@ import numpy as np
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes, sha256_of_file, write_atomically
-from paper_repro.base.identity import data_hash, mix
+from paper_repro.base.identity import mix
 from paper_repro.datamodules.counter_based import permutation
 from paper_repro.datamodules.token_shards import TokenManifest, TokenStream
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
@@ -85,7 +85,7 @@ def prepare(corpus: Path, folder: Path) -> dict[str, Any]:
         write_atomically(folder / name, content)
     prepared: dict[str, Any] = {
         "format": FORMAT,
-        "corpus": {"sha256": data_hash(corpus / MANIFEST), "documents": len(documents)},
+        "corpus": {"sha256": sha256_of_file(corpus / MANIFEST), "documents": len(documents)},
         "tokenizer": manifest.fingerprint,
         "tokens": {"context": CONTEXT, "continuation": CONTINUATION, "example_context": EXAMPLE_CONTEXT},
         "files": {name: sha256_of_bytes(content) for name, content in sorted(contents.items())},

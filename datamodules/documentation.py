@@ -16,6 +16,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urljoin
 
 import numpy as np
@@ -24,7 +25,6 @@ import numpy.typing as npt
 from paper_repro.base import configs
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes
-from paper_repro.datamodules.docstrings import Corpus
 from paper_repro.datamodules.downloads import fetch, put
 
 PINS = Path(__file__).with_suffix(".yaml")
@@ -59,6 +59,17 @@ MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
+class Corpus:
+    """Documents by split."""
+
+    splits: dict[str, list[str]]
+    source: dict[str, Any]
+    """Their number, the hash of them all and what else describes them; the ids of cells follow from it."""
+    projects: list[dict[str, Any]]
+    """The projects that they were read from."""
+
+
+@dataclass(frozen=True)
 class Pin:
     """A source distribution: its project on the index, file, SHA-256, licence (as it names it), and split."""
 
@@ -78,7 +89,7 @@ def read_pins(path: Path = PINS) -> list[Pin]:
 def collect(pins: Sequence[Pin], folder: Path, may_download: bool) -> Corpus:
     """Return the documents of distributions whose files are in a folder, absent ones downloaded if that is allowed.
 
-    Its source says by split what share of its 13-grams occurs in train; its origins are the projects.
+    Its source says by split what share of its 13-grams occurs in train.
 
     Raises:
         UsageError: a file is absent, damaged or gone from the index, or the network or the disk fails.  Files that have

@@ -4,8 +4,7 @@ prepare_data.py celeba --download          CelebA; --from DIR: img_align_celeba/
 prepare_data.py coco --download            COCO 2014; --from DIR: train2014/ and val2014/, or parquet files
 prepare_data.py imagenet --download        ImageNet-1k with labels; --from DIR: train/ and val/ with a folder for each
                                            class, or parquet files
-prepare_data.py continuations              questions made from documentation-512 (--vocabulary 2048: from that)
-prepare_data.py docstrings                 the docstrings of Python, torch, numpy and scipy
+prepare_data.py continuations              questions made from documentation-512 (--vocabulary 257: from that)
 prepare_data.py documentation --download   the documentation of 145 Python projects, 42 MB of English prose;
                                            --from DIR: a folder of their source distributions
 prepare_data.py openwebtext --download     OpenWebText, in GPT-2's token ids; --from PATH: parquet, jsonl or txt files,
@@ -32,7 +31,6 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from paper_repro.base.errors import UsageError, Words
 from paper_repro.base.files import DATA, DATA_VARIABLE, absent, find_data, sha256_of_bytes
-from paper_repro.base.identity import other_text
 from paper_repro.datamodules.array_shards import MANIFEST, Manifest
 from paper_repro.datamodules.downloads import fetch, put
 from paper_repro.datamodules.prepared_clips import LatentManifest
@@ -47,7 +45,6 @@ from paper_repro.datamodules.token_shards import (
 )
 
 if TYPE_CHECKING:
-    from paper_repro.datamodules.docstrings import Corpus
     from paper_repro.datamodules.tokenizers import BytePairTokenizer
 
 TO, FROM, FOLDER = "to", "from", "folder"
@@ -58,8 +55,6 @@ SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2d
 PG19_TEXTS = "pg19-texts"
 SOURCES_FOLDER, SOURCES = "documentation-sources", "sources.json"
 """The folder of the source distributions, and the file beside the shards that lists them."""
-VERSIONS = "versions.json"
-"""Says beside the docstrings which versions they were read from; the manifest, which ids follow from, does not."""
 
 
 @dataclass(frozen=True)
@@ -220,69 +215,34 @@ def documentation(
     """Write the documentation of pinned projects, in the ids of a tokenizer that is trained on its training split."""
     request.check_source("give --download to get the source distributions (650 MB), or --from DIR with them")
     from paper_repro.datamodules import documentation
+    from paper_repro.datamodules.tokenizers import BytePairTokenizer
 
-    encoder = _given_tokenizer(request, tokenizer, vocabulary)
-    sources = request.source or request.root / SOURCES_FOLDER
-    print(f"reading the source distributions in {sources}")
-    corpus = documentation.collect(documentation.read_pins(), sources, request.download)
-    _write_corpus(request, corpus, encoder, vocabulary, shard_tokens, SOURCES)
-    for split, share in corpus.source["13-grams in train"].items():
-        print(f"{100 * share:.3f} % of the 13-grams of {split} occur in train")
-    largest = max(corpus.origins, key=lambda one: one["characters"])
-    whole = sum(one["characters"] for one in corpus.origins)
-    print(f"{whole:,} characters, {100 * largest['characters'] / whole:.1f} % of them of {largest['project']}")
-    print(f"{request.folder / SOURCES}: projects, files and licences")
-
-
-def docstrings(
-    request: Request,
-    *,
-    vocabulary: int = DEFAULT_VOCABULARY,
-    packages: str | None = None,
-    max_documents: int | None = None,
-    shard_tokens: int = SHARD_TOKENS,
-    tokenizer: str | None = None,
-) -> None:
-    """Write the docstrings of installed packages, in the ids of a tokenizer that is trained on them."""
-    from paper_repro.datamodules import docstrings
-
-    encoder = _given_tokenizer(request, tokenizer, vocabulary)
-    given = packages or ",".join(docstrings.PACKAGES)
-    print("reading the docstrings")
-    corpus = docstrings.collect([] if given == "none" else given.split(","), max_documents)
-    _write_corpus(request, corpus, encoder, vocabulary, shard_tokens, VERSIONS)
-    if told := other_text(request.folder / MANIFEST):
-        print(told)
-
-
-def _given_tokenizer(request: Request, name: str | None, vocabulary: int) -> "BytePairTokenizer | None":
-    """Return the tokenizer that ``--tokenizer`` names, None where one is to be trained; make the folder of the data."""
-    if name is not None and vocabulary != DEFAULT_VOCABULARY:
+    if tokenizer is not None and vocabulary != DEFAULT_VOCABULARY:
         raise UsageError("--vocabulary is the size of a tokenizer to train, --tokenizer names a trained one: give one")
-    tokenizer = None if name is None else _tokenizer(request, name)
+    encoder = None if tokenizer is None else _tokenizer(request, tokenizer)
     try:
         request.folder.mkdir(parents=True, exist_ok=True)  # before minutes of reading
     except OSError as error:
         raise UsageError(f"{request.folder}: the folder cannot be made ({error.strerror}); give --to DIR") from error
-    return tokenizer
-
-
-def _write_corpus(
-    request: Request, corpus: "Corpus", tokenizer: "BytePairTokenizer | None", size: int, shard_tokens: int, beside: str
-) -> None:
-    """Write documents in the ids of a tokenizer, None: of one that is trained on them, and what they were read from."""
-    from paper_repro.datamodules.tokenizers import BytePairTokenizer
-
-    if tokenizer is None:
+    sources = request.source or request.root / SOURCES_FOLDER
+    print(f"reading the source distributions in {sources}")
+    corpus = documentation.collect(documentation.read_pins(), sources, request.download)
+    if encoder is None:
         documents = corpus.splits["train"]
-        print(f"training {size} byte pairs on {len(documents):,} documents")
+        print(f"training {vocabulary} byte pairs on {len(documents):,} documents")
         try:
-            tokenizer = BytePairTokenizer.train(documents, size)
+            encoder = BytePairTokenizer.train(documents, vocabulary)
         except ValueError as error:
-            raise UsageError(f"--vocabulary {size}: {error}") from error
-    manifest = write_shards(request.folder, corpus.splits, corpus.source, tokenizer, shard_tokens)
+            raise UsageError(f"--vocabulary {vocabulary}: {error}") from error
+    manifest = write_shards(request.folder, corpus.splits, corpus.source, encoder, shard_tokens)
     summary(request.folder, manifest)
-    put(request.folder / beside, json.dumps(corpus.origins, indent=1).encode() + b"\n")
+    put(request.folder / SOURCES, json.dumps(corpus.projects, indent=1).encode() + b"\n")
+    for split, share in corpus.source["13-grams in train"].items():
+        print(f"{100 * share:.3f} % of the 13-grams of {split} occur in train")
+    largest = max(corpus.projects, key=lambda one: one["characters"])
+    whole = sum(one["characters"] for one in corpus.projects)
+    print(f"{whole:,} characters, {100 * largest['characters'] / whole:.1f} % of them of {largest['project']}")
+    print(f"{request.folder / SOURCES}: projects, files and licences")
 
 
 def pg19(
@@ -462,7 +422,6 @@ PREPARATIONS = {
     "coco": Preparation(squares, ImageManifest, sized="size"),
     "imagenet": Preparation(squares, ImageManifest, sized="size"),
     "documentation": Preparation(documentation, TokenManifest, sized="vocabulary"),
-    "docstrings": Preparation(docstrings, TokenManifest, sized="vocabulary", reads=False),
     "shakespeare": Preparation(shakespeare, place="tinyshakespeare/input.txt"),
     "openwebtext": Preparation(openwebtext, TokenManifest),
     "slimpajama": Preparation(slimpajama, TokenManifest),

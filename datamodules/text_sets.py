@@ -255,7 +255,7 @@ def _listops(chosen: TextSet, root: Root) -> list[str]:
 
 @lru_cache(maxsize=1)
 def _standard_functions(cache: str | Path | None) -> list[str]:
-    """Functions of the standard library's top modules, without those with docstrings, of which our corpus is made."""
+    """Functions of the standard library's top modules, without those with docstrings, which are prose."""
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
 
     def joined() -> dict[str, npt.NDArray[np.uint8]]:

@@ -29,7 +29,7 @@ from paper_repro.datamodules.token_shards import Part
 VAL_SHARE = 0.0005
 """NanoGPT's of OpenWebText, and the authors' of RedPajama and FineWeb."""
 COLUMN = "text"
-STAND_IN = "python scripts/prepare_data.py docstrings"
+STAND_IN = "python scripts/prepare_data.py documentation --download"
 
 # OpenWebText, split as nanoGPT splits it.
 
@@ -191,7 +191,7 @@ def _stream(hub: str, path: Path | None, **options: str) -> Any:
     from datasets import load_dataset
 
     if path is None:
-        other = f"get some of its files otherwise and say --from FOLDER; a stand-in that needs no network: {STAND_IN}"
+        other = f"get some of its files otherwise and say --from FOLDER; a stand-in: {STAND_IN}"
         with given(hub, other):
             return load_dataset(hub, streaming=True, **options)
     if not path.is_dir():

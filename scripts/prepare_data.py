@@ -1,22 +1,21 @@
 """Prepare the data that a table needs.
 
 {usage}
-    prepare_data.py docstrings --verify            read everything again that was prepared; changes nothing
+    prepare_data.py documentation --verify         read everything again that was prepared; changes nothing
 
     --to DIR            the folder of all data; without it $PAPER_REPRO_DATA if that can be written, else data/ here
     --folder NAME       of this preparation below DIR, where several are in use (all but shakespeare and sudoku)
-    --vocabulary N      byte pairs to train, 4096; other sizes lie in folders of their own, as docstrings-512
-                                                            (documentation, docstrings; continuations: 512)
-    --packages A,B      packages that are read beside Python's own library; none: only that              (docstrings)
-    --max-documents N   the first N documents only          (openwebtext, docstrings, pg19)
-    --shard-tokens N    tokens of a file, about 67 million  (openwebtext, docstrings, pg19)
+    --vocabulary N      byte pairs to train, 4096; other sizes lie in folders of their own, as documentation-512
+                                                                (documentation; continuations: 512)
+    --max-documents N   the first N documents only          (openwebtext, pg19)
+    --shard-tokens N    tokens of a file, about 67 million  (openwebtext, documentation, pg19)
     --max-tokens N      the training documents up to the one that brings their tokens, an end of text after each, to N;
                         may be raised later; without it the whole stream        (slimpajama, redpajama, fineweb)
     --shard-documents N documents of a file, 65,536                             (slimpajama, redpajama, fineweb)
     --val-documents N   held-out documents, 2,048 of 0.05 %; 2,000 N are read for them       (redpajama, fineweb)
     --tokenizer PATH    tokenizer.json (byte-level as GPT-2's, or with byte fallback as LLaMA-2's), or a folder with
                         one; or gpt2, the default of openwebtext and pg19, or llama, that of slimpajama, or gpt-neox,
-                        that of redpajama and fineweb; docstrings trains its own
+                        that of redpajama and fineweb; documentation trains its own
     --hub NAME@COMMIT   the data set's name on the hub; without a commit the one that it has now, which is noted
                                                                 (celeba, coco, imagenet)
     --on-corrupt WHAT   of images that are damaged or cannot be RGB without a change of colours, and of damaged clips:

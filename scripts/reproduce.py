@@ -19,7 +19,7 @@
     reproduce.py cem/table3 --publish            make the user's records and tables the committed reference
     reproduce.py cem/table3 scale=paper --published
                                                  take published cells as done, and run only the others
-    reproduce.py ngpt/table5 --prepare           prepare first the data that are missing and need no network
+    reproduce.py ngpt/table5 --prepare           prepare first what is missing (at most 650 MB of documentation)
     reproduce.py nrgpt/table4 --fill             measure what was n/a, on the weights that are kept, and run what has
                                                  no result yet
     reproduce.py cem/table3 --again              run anew what comes from other code or data than there is now
@@ -179,7 +179,7 @@ def _one(artifact: "Artifact", words: Words, action: str, warnings: "Later", slu
     if start.prepare(commands, start.PREPARE in words.flags):
         plan = _plan(artifact, words)
     elif commands:
-        warnings.add(f"{start.PREPARE} prepares first what needs no network: {shlex.join(commands[0])}")
+        warnings.add(f"{start.PREPARE} prepares first what is missing: {shlex.join(commands[0])}")
     return _cells(plan, words, action, warnings, slurm)
 
 

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from paper_repro.base.errors import RESULTS, ROOT
+from paper_repro.tests.support.prepared import documentation
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ABLATIONS = (ROOT / "docs" / "add" / "ablation.md").read_text(encoding="utf-8")
@@ -101,9 +102,7 @@ def test_the_ablation_example_runs_as_it_stands(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_example_over_a_base_runs_and_a_model_is_loaded_as_the_page_of_weights_says(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    words = ["docstrings", "--vocabulary", "512", "--max-documents", "800", "--to", str(data)]
-    output_of("scripts/prepare_data.py", *words)
+    data = documentation(tmp_path / "data", 512).parent
     assert EXAMPLES[0][0] == "ngpt/with_decay"
     shortest = run_example("ngpt/with_decay", tmp_path, PAPER_REPRO_DATA=str(data))
     assert "Reproduced" not in shortest

@@ -4,7 +4,7 @@ Four things stay out of an id:
 
 * settings of speed or place alone: the ``machine`` section, the keys that ``speed`` and ``hints`` list;
 * a key at its neutral value, which is the default of the constructor that reads it;
-* the folder of a data file, where its name is absolute: its content counts (``data_hash``);
+* the folder of a data file, where its name is absolute: its content counts;
 * the module of a class: a class that moved counts under the name that it was first published with.
 
 ``identity.yaml`` beside this file holds these rules, which hold for records of older versions of the code, too.
@@ -55,7 +55,6 @@ class Rules:
     speed: frozenset[str]
     hints: frozenset[str]
     unread: Mapping[str, frozenset[str]]
-    published_text: Mapping[str, Any]
     timed: dict[str, dict[str, Any]]
     reads: dict[str, list[str]]
     neutral: dict[str, dict[str, Any]]
@@ -258,43 +257,6 @@ def _target(node: Any) -> str:
 
 
 # Data.
-
-
-def data_hash(path: Path) -> str:
-    """Return the SHA-256 of a data file; of a manifest with the tokens of published records, the published one."""
-    return _published(_tokens(path)) or sha256_of_file(path)
-
-
-def other_text(path: Path) -> str:
-    """Say that a manifest of the published records' kind of text and vocabulary has other tokens; empty if not."""
-    tokens, text = _tokens(path), rules().published_text
-    sizes = {known["tokenizer"]["vocabulary_size"] for known in text["manifests"].values()}
-    if tokens.get("name") != text["name"] or tokens["tokenizer"]["vocabulary_size"] not in sizes or _published(tokens):
-        return ""
-    return (
-        f"{path}: not the text of the published results, which is the {text['name']} of {text['of']}; results on it "
-        "are not comparable with the published ones"
-    )
-
-
-def _published(tokens: dict[str, Any]) -> str | None:
-    """Return the SHA-256 of the published manifest with these tokens."""
-    known = rules().published_text["manifests"].items()
-    return next((digest for digest, one in known if one.items() <= tokens.items()), None) if tokens else None
-
-
-def _tokens(path: Path) -> dict[str, Any]:
-    """Return the tokenizer, the shards and the source's name of a manifest; empty for any other file."""
-    if path.suffix == ".json":
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            content = json.loads(path.read_bytes())
-            keys = ("fingerprint", "vocabulary_size", "end_of_text")
-            return {
-                "name": content["source"]["name"],
-                "tokenizer": {key: content["tokenizer"][key] for key in keys},
-                "shards": [[shard["split"], shard["sha256"]] for shard in content["shards"]],
-            }
-    return {}
 
 
 def data_files(config: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -2,7 +2,6 @@
 
 import importlib.util
 import inspect
-import logging
 import math
 import os
 import sys
@@ -14,11 +13,10 @@ from typing import Any
 from paper_repro.base import configs, identity
 from paper_repro.base.configs import TARGET
 from paper_repro.base.errors import UsageError, nearest
-from paper_repro.base.files import absent, find_data
-from paper_repro.base.identity import MACHINE, data_hash, other_text
+from paper_repro.base.files import absent, find_data, sha256_of_file
+from paper_repro.base.identity import MACHINE
 from paper_repro.cells.tasks import Cell
 
-_log = logging.getLogger(__name__)
 Key = tuple[tuple[str, str], ...]
 """The place of a cell in its artifact: (axis, value) pairs in the artifact's order of axes."""
 Check = tuple[Callable[[Any], bool], str]
@@ -83,7 +81,7 @@ def plan_cell(key: Key, seed: int, config: dict[str, Any]) -> PlannedCell:
 
 
 def file_hashes(config: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return the ``data_hash`` of each file that a config's ``data.files`` names, by role; None where it is absent."""
+    """Return the SHA-256 of each file that a config's ``data.files`` names, by role; None where it is absent."""
     root = (config.get(MACHINE) or {}).get("data_root")
     found = {role: find_data(name, root) for role, name in sorted(identity.files_of(config).items())}
     return {role: None if path is None or not path.is_file() else _hash_once(path) for role, path in found.items()}
@@ -96,9 +94,7 @@ def _hash_once(path: Path) -> str:
     status = path.stat()
     known = (str(path.resolve()), status.st_size, status.st_mtime_ns)
     if known not in _HASHES:
-        _HASHES[known] = data_hash(path)
-        if told := other_text(path):
-            _log.warning("%s", told)
+        _HASHES[known] = sha256_of_file(path)
     return _HASHES[known]
 
 

@@ -15,7 +15,8 @@ PREFIX = "launcher"
 SLURM = "slurm"
 PREPARE = "--prepare"
 _SCRIPT = ["python", "scripts/prepare_data.py"]
-_FROM_ELSEWHERE = ("--download", "--from")
+_LARGE = ("--download", "--from")
+_DOCUMENTATION = "documentation"
 
 
 # Where cells are run.
@@ -76,14 +77,16 @@ def take(arguments: Sequence[str]) -> tuple[Slurm | None, list[str]]:
     return Slurm(**values), rest  # type: ignore[arg-type]
 
 
-# Data that cells lack, where their preparation needs no network.
+# Data that cells lack, where their preparation needs no files and no download but the documentation's.
 
 
 def commands(cells: Iterable[PlannedCell]) -> list[list[str]]:
-    """Return the commands that prepare what cells lack and that need no network and no files, each once."""
+    """Return the commands that prepare what cells lack, each once: without a download, or the documentation."""
     texts = dict.fromkeys(identity.reader_of(cell.config).get("prepare") or "" for cell in cells if cell.missing)
     found = [shlex.split(str(text)) for text in texts]
-    return [words for words in found if words[:2] == _SCRIPT and not {*words} & {*_FROM_ELSEWHERE}]
+    return [
+        words for words in found if words[:2] == _SCRIPT and (words[2] == _DOCUMENTATION or not {*words} & {*_LARGE})
+    ]
 
 
 def prepare(found: Sequence[list[str]], asked: bool) -> bool:
@@ -91,7 +94,7 @@ def prepare(found: Sequence[list[str]], asked: bool) -> bool:
     if not found or (not asked and not (sys.stdin.isatty() and sys.stderr.isatty())):
         return False
     lines = "\n".join(f"    {shlex.join(words)}" for words in found)
-    print(f"data are missing; this prepares them without a network:\n{lines}", file=sys.stderr)
+    print(f"data are missing; this prepares them:\n{lines}", file=sys.stderr)
     if not asked:
         print("prepare them now? [Y/n] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("", "y", "yes"):

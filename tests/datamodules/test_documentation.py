@@ -133,7 +133,7 @@ def test_projects_are_held_out_whole(pins: list[Pin], tmp_path: Path) -> None:
     assert found.splits["val"] == ["\n\n".join(MARKDOWN_PROSE)]
     assert found.splits["train"] == ["\n\n".join(RST_PROSE), sentence("more")]
     assert found.source["13-grams in train"] == {"val": 0.0, "test": 0.0}
-    assert [(one["project"], one["documents"]) for one in found.origins] == [("two", 1), ("one", 2)]
+    assert [(one["project"], one["documents"]) for one in found.projects] == [("two", 1), ("one", 2)]
     assert {pin.split for pin in read_pins()} == set(SPLITS)
 
 

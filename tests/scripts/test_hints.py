@@ -99,7 +99,7 @@ def test_a_path_is_taken_as_it_stands_and_hydras_grammar_holds(text: str, value:
     assert parse(text).value == value
 
 
-def test_data_that_need_no_network_are_prepared_first(
+def test_documentation_and_what_needs_no_download_is_prepared_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(files, "DATA", tmp_path)
@@ -108,16 +108,16 @@ def test_data_that_need_no_network_are_prepared_first(
     assert all(cell.missing for cell in of_the_paper) and start.commands(of_the_paper) == []  # nothing is downloaded
     words = ["ngpt/table4", "scale=smoke", f"runs={tmp_path / 'runs'}"]
     assert run_main(reproduce.main, words) == 1
-    assert "--prepare prepares first what needs no network: python scripts/prepare_data.py" in capsys.readouterr().err
+    assert "--prepare prepares first what is missing: python scripts/prepare_data.py" in capsys.readouterr().err
     done = list[list[str]]()
 
     def prepared(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
         done.append(command[2:])
-        (tmp_path / "docstrings-512").mkdir()
-        (tmp_path / "docstrings-512" / "manifest.json").write_text("{}")
+        (tmp_path / "documentation-512").mkdir()
+        (tmp_path / "documentation-512" / "manifest.json").write_text("{}")
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(start.subprocess, "run", prepared)
     monkeypatch.setattr(reproduce, "_cells", lambda plan, *_: int(any(cell.missing for cell in plan.cells)))
     assert run_main(reproduce.main, [*words, "--prepare"]) == 0
-    assert done == [["docstrings", "--vocabulary", "512"]]
+    assert done == [["documentation", "--download", "--vocabulary", "512"]]

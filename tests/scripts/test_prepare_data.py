@@ -6,14 +6,14 @@ import resource
 import signal
 import subprocess
 import sys
-import sysconfig
 import time
 from pathlib import Path
 
 import pytest
 
 from paper_repro.base import files
-from paper_repro.datamodules import docstrings, preparations
+from paper_repro.datamodules import documentation, preparations
+from paper_repro.datamodules.documentation import Corpus
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.scripts import prepare_data
 from paper_repro.tests.support.prepared import content, refusal, texts
@@ -173,49 +173,20 @@ def test_a_disk_that_takes_no_more_is_told_and_what_is_finished_stays(tmp_path: 
     assert content(tmp_path / "full" / "out") == expected
 
 
-@pytest.fixture
-def small_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A standard library of a few files, and an installed package that must not be imported."""
-    library, site = tmp_path / "library", tmp_path / "site"
-    for folder in (library / "test", site / "pack" / "tests"):
-        folder.mkdir(parents=True)
-    prose = "This is the text of function {} and it says what the function does with its arguments."
-    code = "\n".join(f'def f{index}():\n    """{prose.format(index)}"""\n' for index in range(150))
-    (library / "first.py").write_text(f'"""\n    {prose.format("a")}\n        More of it.\n    """\n{code}')
-    (library / "again.py").write_text(code)
-    (library / "broken.py").write_text('"""' + prose.format("b") + '"""\ndef (')
-    (library / "test" / "one.py").write_text(f'"""{prose.format("c")}"""')
-    (library / "table.py").write_text('"""' + "| 1.0 | 2.0 | x |\n" * 20 + '"""')
-    (site / "pack" / "__init__.py").write_text(f'"""{prose.format("d")}"""\nraise SystemExit("imported")\n')
-    (site / "pack" / "tests" / "two.py").write_text(f'"""{prose.format("e")}"""')
-    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(library))
-    monkeypatch.syspath_prepend(str(site))
-    return tmp_path
-
-
-def test_docstrings_are_english_dedented_different_and_none_of_tests(small_python: Path) -> None:
-    alone, both = docstrings.collect([]), docstrings.collect(["pack"])
-    texts = alone.splits["train"] + alone.splits["val"]
-    assert len(texts) == len(set(texts)) == 151 and 0 < len(alone.splits["val"]) < 20
-    prose = "This is the text of function {} and it says what the function does with its arguments."
-    assert prose.format("a") + "\n    More of it." in texts
-    assert set(both.splits["train"] + both.splits["val"]) - set(texts) == {prose.format("d")}
-    assert all(set(alone.splits[split]) <= set(both.splits[split]) for split in ("train", "val"))
-    assert alone.source["documents"] == 151 and alone.source["sha256"] != both.source["sha256"]
-    assert docstrings.collect([]) == alone
-    with pytest.raises(prepare_data.UsageError, match="package 'nowhere_to_be_found' is not installed"):
-        docstrings.collect(["nowhere_to_be_found"])
-
-
-def test_the_tokenizer_of_the_docstrings_sees_the_training_documents_alone(small_python: Path) -> None:
-    words = ["docstrings", "--to", str(small_python), "--vocabulary", "300", "--packages", "pack"]
+def test_the_tokenizer_of_the_documentation_sees_the_training_documents_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {split: [f"The {split} text {index} says more." for index in range(40)] for split in ("train", "val")}
+    source = {"name": "documentation", "13-grams in train": {"val": 0.0}}
+    made = Corpus(found, source, [{"project": "one", "characters": 9}])
+    monkeypatch.setattr(documentation, "collect", lambda *_: made)
+    words = ["documentation", "--to", str(tmp_path), "--from", str(tmp_path), "--vocabulary", "300"]
     assert prepare_data.main(words) == 0
-    folder = small_python / "docstrings-300"
-    expected = BytePairTokenizer.train(docstrings.collect(["pack"]).splits["train"], 300)
-    assert BytePairTokenizer.load(folder).fingerprint == expected.fingerprint
+    folder = tmp_path / "documentation-300"
+    assert BytePairTokenizer.load(folder).fingerprint == BytePairTokenizer.train(found["train"], 300).fingerprint
     before = content(folder)
     assert prepare_data.main(words) == 0 and content(folder) == before
-    assert prepare_data.main([*words[:5], "--verify"]) == 0
+    assert prepare_data.main([*words[:3], *words[5:], "--verify"]) == 0
 
 
 def test_shakespeare_is_checked_copied_and_refused_when_it_is_another_text(
@@ -246,14 +217,17 @@ def test_shakespeare_is_checked_copied_and_refused_when_it_is_another_text(
     ("words", "part"),
     [
         (["shakespear"], "unknown data 'shakespear' (did you mean 'shakespeare'?)"),
-        (["docstrings", "openwebtext"], "got docstrings openwebtext"),
-        (["docstrings", "--tokeniser", "x"], "unknown option --tokeniser (did you mean '--tokenizer'?)"),
-        (["docstrings", "--from", "x"], "docstrings takes no --from (valid: --to,"),
-        (["docstrings", "--to"], "--to needs a value"),
-        (["docstrings", "--tokenizer", "/absent"], "expected tokenizer.json"),
-        (["docstrings", "--tokenizer", "/absent", "--vocabulary", "300"], "--tokenizer names a trained one: give one"),
-        (["docstrings", "--vocabulary", "many"], "--vocabulary many: give a whole number above 0"),
-        (["docstrings", "--verify", "--to", "/nonexistent"], "give the command without --verify"),
+        (["documentation", "openwebtext"], "got documentation openwebtext"),
+        (["documentation", "--tokeniser", "x"], "unknown option --tokeniser (did you mean '--tokenizer'?)"),
+        (["continuations", "--from", "x"], "continuations takes no --from (valid: --to,"),
+        (["documentation", "--to"], "--to needs a value"),
+        (["documentation", "--download", "--tokenizer", "/absent"], "expected tokenizer.json"),
+        (
+            ["documentation", "--download", "--tokenizer", "/absent", "--vocabulary", "300"],
+            "--tokenizer names a trained one: give one",
+        ),
+        (["documentation", "--vocabulary", "many"], "--vocabulary many: give a whole number above 0"),
+        (["documentation", "--verify", "--to", "/nonexistent"], "give the command without --verify"),
         (["openwebtext"], "give --from PATH, or --download"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What ``scripts/prepare_data.py`` has written, and how it refuses words; small clips."""
+"""What ``scripts/prepare_data.py`` has written, and how it refuses words; small text and clips."""
 
 import io
 from collections.abc import Sequence
@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paper_repro.base.errors import UsageError
-from paper_repro.datamodules.token_shards import TokenManifest
+from paper_repro.base.errors import ROOT, UsageError
+from paper_repro.datamodules.token_shards import TokenManifest, write_shards
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.scripts import prepare_data
 
@@ -16,6 +16,16 @@ from paper_repro.scripts import prepare_data
 def content(folder: Path) -> dict[str, bytes]:
     """Return the files of a folder, without its locks."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".lock")}
+
+
+def documentation(root: Path, vocabulary: int) -> Path:
+    """Write token shards of the repository's own pages as documentation-<vocabulary> below ``root``."""
+    pages = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").rglob("*.md"))]
+    splits = {"train": pages[:-4], "val": pages[-4:-2], "test": pages[-2:]}
+    folder = root / f"documentation-{vocabulary}"
+    folder.mkdir(parents=True)
+    write_shards(folder, splits, {"name": "pages"}, BytePairTokenizer.train(splits["train"], vocabulary))
+    return folder
 
 
 def refusal(*words: str) -> str:

@@ -206,7 +206,7 @@ def test_a_bases_python_file_serves_all_that_are_like_it(tmp_path: Path, monkeyp
 
 
 def test_an_ablation_is_a_base_a_title_and_one_override(tmp_path: Path) -> None:
-    text = "like: ngpt/ablation_documentation\ntitle: Mine\noverrides: {optimizer.weight_decay: 0.1}\n"
+    text = "like: ngpt/ablation\ntitle: Mine\noverrides: {optimizer.weight_decay: 0.1}\n"
     artifact = spec.load_file(synthetic.write_artifact(tmp_path, text))
     assert artifact.published is None and not artifact.tolerances
     for scale in artifact.scales:
