@@ -25,7 +25,6 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is first impo
 import pytest  # noqa: E402
 
 from paper_repro.base import files  # noqa: E402
-from paper_repro.tests.support import golden  # noqa: E402
 
 OURS = tempfile.TemporaryDirectory(prefix="of-tests-")
 os.environ["PAPER_REPRO_RUNS"] = str(Path(OURS.name, "runs"))
@@ -45,13 +44,3 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         return end.value.code, *capsys.readouterr()
 
     return run
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "golden(paper, pattern): run for every case of every golden record that matches")
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    marker = metafunc.definition.get_closest_marker("golden")
-    if marker is not None:
-        metafunc.parametrize("golden", list(golden.cases(*marker.args)))

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,15 +11,18 @@ from pathlib import Path
 import pytest
 import yaml
 
+from paper_repro.base.configs import check_targets, compose
 from paper_repro.base.errors import RESULTS, ROOT
 from paper_repro.tests.support.prepared import documentation
 
+DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-ABLATIONS = (ROOT / "docs" / "add" / "ablation.md").read_text(encoding="utf-8")
-PAGES = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), RESULTS / "README.md", RESULTS / "bench" / "README.md"]
-)
+ABLATIONS = (DOCS / "add" / "ablation.md").read_text(encoding="utf-8")
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), RESULTS / "README.md", RESULTS / "bench" / "README.md"])
 EXAMPLES = re.findall(r"<!-- example: (\S+) -->\n```yaml\n(.*?)```", ABLATIONS, re.DOTALL)
+
+LOADED = re.compile(r"""<(?:script|link|img|iframe|source)\s[^>]*?(?:src|href)\s*=\s*["']?(?:https?:)?//[^>]*>""", re.I)
+"""A tag that loads a file from elsewhere."""
 
 
 def named(page: Path) -> str:
@@ -27,8 +31,7 @@ def named(page: Path) -> str:
 
 @pytest.mark.slow
 def test_generated_indexes_are_current() -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "results_index.py"), "--check"]
-    assert subprocess.run(command, check=False).returncode == 0, "run scripts/results_index.py"
+    output_of("scripts/results_index.py", "--check")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
@@ -74,11 +77,8 @@ def run_example(name: str, folder: Path, **variables: str) -> str:
     path.write_text(dict(EXAMPLES)[name])
     for figure in re.findall(rf"<!-- figure: {name} -->\n```python\n(.*?)```", ABLATIONS, re.DOTALL):
         path.with_suffix(".py").write_text(figure)
-    environment = {**os.environ, "PAPER_REPRO_PAPERS": str(folder / "papers"), **variables}
-    command = [sys.executable, "scripts/reproduce.py", name, "scale=smoke", f"runs={folder / 'runs'}"]
-    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert run.returncode == 0, run.stderr
-    return run.stdout
+    variables["PAPER_REPRO_PAPERS"] = str(folder / "papers")
+    return output_of("scripts/reproduce.py", name, "scale=smoke", f"runs={folder / 'runs'}", **variables)
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ def test_an_example_over_a_base_runs_and_a_model_is_loaded_as_the_page_of_weight
     for label in ("unchanged", "optimizer.weight_decay=0.1"):
         assert re.search(rf"\| {label} +\| \d\.\d+ ‡ +\| ", shortest), shortest
     record = next((tmp_path / "runs" / "cells").glob("*/weights.safetensors"))
-    page = (ROOT / "docs" / "weights.md").read_text(encoding="utf-8")
+    page = (DOCS / "weights.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(from paper_repro import load\n[^`]*<cell>[^`]*)```", page)
     assert "runs/cells/<cell>" in example
     output_of("-c", example.replace("runs/cells/<cell>", str(record.parent)) + "\nassert not model.training\n")
@@ -117,7 +117,7 @@ def test_an_example_over_a_base_runs_and_a_model_is_loaded_as_the_page_of_weight
 
 def test_the_page_of_records_shows_what_its_examples_print() -> None:
     """But for spaces at both ends of lines."""
-    page = (ROOT / "docs" / "records.md").read_text(encoding="utf-8")
+    page = (DOCS / "records.md").read_text(encoding="utf-8")
     ((example, shown),) = re.findall(r"```python\n(from paper_repro.tables[^`]*)```\n\n((?: {4}[^\n]*\n)+)", page)
     assert lines_of(output_of("-c", example)) == lines_of(shown)
     (cells,) = re.findall(r"compare\.py (\w{8}) (\w{8}) ", page)
@@ -126,11 +126,41 @@ def test_the_page_of_records_shows_what_its_examples_print() -> None:
     assert set(table) <= set(lines_of(output_of("scripts/compare.py", *cells)))
 
 
-def output_of(*words: str) -> str:
+def output_of(*words: str, **variables: str) -> str:
     """Return what Python prints, called with these words in the root of the repository."""
-    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+    command, environment = [sys.executable, *words], {**os.environ, **variables}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def lines_of(text: str) -> list[str]:
     return [line.strip() for line in text.strip().splitlines()]
+
+
+@pytest.mark.slow
+def test_the_pages_are_built_as_a_site_that_asks_for_nothing_outside(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "-q", "-d", str(tmp_path)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    pages = sorted(tmp_path.rglob("*.html"))
+    written = {path.relative_to(DOCS).with_suffix(".html").as_posix() for path in DOCS.rglob("*.md")}
+    assert {page.relative_to(tmp_path).as_posix() for page in pages} == {*written, "404.html"}
+    for page in pages:
+        assert [tag for tag in LOADED.findall(page.read_text(encoding="utf-8")) if "canonical" not in tag] == [], page
+
+
+def test_the_other_readings_of_papers_can_be_asked_for() -> None:
+    """Each setting of the page resolves to a config that differs from the default's."""
+    text = (DOCS / "disagreements.md").read_text(encoding="utf-8")
+    sections = re.findall(r"<!-- settings of: (\S+) -->\n\n(.*?)\n\n", text, re.DOTALL)
+    assert len(sections) == 5
+    for experiment, table in sections:
+        default = compose(experiment, [])
+        for row in table.splitlines()[2:]:
+            *_, cell = row.strip("| ").split(" | ")
+            if cell != "-":
+                other = compose(experiment, shlex.split(cell.strip("`")))
+                check_targets(other)
+                assert other != default, row

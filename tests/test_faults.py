@@ -26,15 +26,13 @@ def test_a_metric_that_no_cell_has_is_named_in_the_table_and_ends_the_command(
     call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = "no metric of that name (did you mean 'score'?)"
-    text = synthetic.ARTIFACT.replace("score:\n    title", "scoer:\n    title").replace(
-        "metric: score", "metric: scoer"
-    )
+    text = synthetic.ARTIFACT.replace("  score:", "  scoer:").replace("metric: score", "metric: scoer")
     plan, runs = synthetic.plan(tmp_path / "papers", text, "smoke"), tmp_path / "runs"
     outcome = synthetic.finished(error=0.5, score=1.0)
     synthetic.fill(runs, plan, lambda cell: outcome if cell.seed else None)
     monkeypatch.setenv("PAPER_REPRO_PAPERS", str(tmp_path / "papers"))
     words = ("reproduce.py", "made/up", "scale=smoke", "--render", f"runs={runs}")
-    line = text.splitlines().index("  scoer:") + 1
+    line = text.partition("  scoer:")[0].count("\n") + 1
     code, table, errors = call(*words)
     place = f"{tmp_path / 'papers/made/up.yaml'}:{line}"
     assert code == 2 and errors.splitlines()[-1].startswith(f"error: {place}: 'scoer': the finished cells have {said}")

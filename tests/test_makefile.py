@@ -67,10 +67,9 @@ ODD = ["work copy", "a#ü", "it's", 'a "name"', "$HOME", "a;b&c|d", "-rf"]
 def test_an_environment_is_built_and_removed_in_any_path_and_nothing_else_is(tmp_path: Path, name: str) -> None:
     folder = checkout(tmp_path / name)
     for part in {"HOME", *name.split()} - {name}:  # what a shell or make would take for the path
-        for place in (tmp_path, folder):
-            (place / part / ".venv.part").mkdir(parents=True)
-            (place / part / "thesis.txt").write_text("somebody's")
-            (place / part / ".venv.part" / "thesis.txt").write_text("somebody's")
+        for path in (place / part / ".venv.part" / "thesis.txt" for place in (tmp_path, folder)):
+            path.parent.mkdir(parents=True)
+            path.write_text("somebody's")
     before = content(tmp_path)
     made = make(folder, "environment")
     assert made.returncode == 0, made.stderr
@@ -120,8 +119,7 @@ def test_too_old_a_python_or_none_is_refused_before_anything_is_built_or_removed
 
 
 def copy_scripts(folder: Path) -> None:
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "scripts", folder / "scripts", ignore=ignored, dirs_exist_ok=True)
+    shutil.copytree(ROOT / "scripts", folder / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def fake_python(checkout: Path) -> None:
@@ -132,47 +130,36 @@ def fake_python(checkout: Path) -> None:
     python.chmod(0o755)
 
 
-def script(folder: Path, *python: str) -> subprocess.CompletedProcess[str]:
-    """Run a script of a copy of the repository with a Python that lacks our packages."""
-    copy_scripts(folder)
-    return called(*python, folder / "scripts/train.py", "cem/gaussian_process", "a b")
-
-
-def test_a_script_of_another_python_goes_on_in_the_repositorys_environment_or_says_how_to_build_it(
-    tmp_path: Path,
-) -> None:
-    found = script(tmp_path, sys.executable, "-I", "-S")
+def test_a_script_of_another_python_goes_on_in_the_environment_or_says_how_to_build_it(tmp_path: Path) -> None:
+    copy_scripts(tmp_path)
+    without_packages = [sys.executable, "-I", "-S", f"{tmp_path}/scripts/train.py", "cem/gaussian_process", "a b"]
+    found = called(*without_packages)
     assert found.returncode == 2 and len(found.stderr.splitlines()) == 1
     assert found.stderr.startswith("error: ") and f"make -C {tmp_path} environment" in found.stderr
     fake_python(tmp_path)
-    found = script(tmp_path, sys.executable, "-I", "-S")
+    found = called(*without_packages)
     assert found.returncode == 0, found.stderr
     assert found.stdout.splitlines()[1:] == [f"[{tmp_path}/scripts/train.py]", "[cem/gaussian_process]", "[a b]"]
 
 
 def test_a_script_does_not_run_the_code_of_another_checkout(tmp_path: Path) -> None:
     (tmp_path / "paper_repro").mkdir()
-    found = script(tmp_path, sys.executable)
+    copy_scripts(tmp_path)
+    found = called(sys.executable, tmp_path / "scripts/train.py", "cem/gaussian_process")
     assert found.returncode == 2
     assert f"runs the code of {ROOT}, the script is that of {tmp_path};" in found.stderr
     assert found.stderr.endswith(f"; or set PYTHONPATH={tmp_path}\n")
 
 
-def worktree(folder: Path, main: Path) -> Path:
-    """Make what git makes of ``git worktree add``, with the scripts of this repository."""
-    private = main / ".git" / "worktrees" / "mine"
-    private.mkdir(parents=True)
-    (private / "commondir").write_text("../..\n")
-    copy_scripts(folder)
-    (folder / ".git").write_text(f"gitdir: {private}\n")
-    (folder / "paper_repro").mkdir()
-    return folder
-
-
 def test_a_worktree_runs_its_own_code_in_the_environment_of_the_main_checkout(tmp_path: Path) -> None:
     """For scripts, for make, and for what they start; nothing is built or removed in the main checkout."""
     main, mine = tmp_path / "the main", checkout(tmp_path / "a b")
-    worktree(mine, main)
+    private = main / ".git" / "worktrees" / "mine"  # as git makes it
+    private.mkdir(parents=True)
+    (private / "commondir").write_text("../..\n")
+    (mine / ".git").write_text(f"gitdir: {private}\n")
+    (mine / "paper_repro").mkdir()
+    copy_scripts(mine)
     fake_python(main)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     run = partial(called, cwd=mine, env=environment)

@@ -1,9 +1,9 @@
 """SIGINT, SIGTERM and SIGHUP: what has nothing to save ends at once, with its children, and the next call goes on."""
 
+import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,11 +27,9 @@ def _wait(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 def _imports_torch(process: psutil.Process) -> bool:
     for one in (process, *process.children(recursive=True)):
-        try:
+        with contextlib.suppress(OSError):  # it has ended
             if "libtorch" in Path(f"/proc/{one.pid}/maps").read_text():
                 return True
-        except OSError:  # it has ended
-            continue
     return False
 
 
@@ -53,12 +51,9 @@ def _is_alive(process: psutil.Process) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", STOPPING)
 def test_a_command_that_imports_ends_at_once_without_a_traceback(tmp_path: Path, number: signal.Signals) -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "train.py"), "cem/gaussian_process", "training.steps=1000000"]
+    command = [*sweeps.PYTHON, str(ROOT / "scripts" / "train.py"), "cem/gaussian_process", "training.steps=1000000"]
     environment = {**os.environ, "PAPER_REPRO_RUNS": str(tmp_path / "runs")}
-    heard = {each: signal.signal(each, signal.SIG_DFL) for each in STOPPING}  # nohup, or a shell, may ignore some
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        for each, handler in heard.items():
-            signal.signal(each, handler)
         try:
             _wait(lambda: _imports_torch(psutil.Process(process.pid)))
             _ended(process, number)
@@ -128,10 +123,7 @@ sys.exit(run_main(main))
 
 
 def test_a_signal_while_a_stopped_command_ends_changes_no_exit_code() -> None:
-    heard = {each: signal.signal(each, signal.SIG_DFL) for each in STOPPING}
-    process = subprocess.Popen([sys.executable, "-c", ENDING], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    for each, handler in heard.items():
-        signal.signal(each, handler)
+    process = subprocess.Popen([*sweeps.PYTHON, "-c", ENDING], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdout is not None and process.stdout.readline() == b"ready\n"
     process.send_signal(signal.SIGTERM)
     assert process.stdout.readline() == b"ending\n"

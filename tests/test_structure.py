@@ -9,8 +9,8 @@ import sysconfig
 import tomllib
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -18,29 +18,17 @@ from paper_repro.base.errors import ROOT
 
 SIBLINGS = ("datamodules", "kernels", "lightning_modules")
 FOLDERS = ("paper_repro", *SIBLINGS, "scripts")
-TORCH_FREE = (
-    *(
-        f"{room}.{path.stem}"
-        for room in ("base", "cells", "tables", "site")
-        for path in sorted((ROOT / "paper_repro" / room).glob("*.py"))
-        if path.stem != "__init__"
-    ),
-    "metrics.fits",
-    "metrics.speedup",
-    "metrics.students_t",
-)
-"""Modules that a table, a figure, a listing or the runner imports: a laptop renders with them in a second."""
 STANDARD = frozenset(sys.stdlib_module_names)
 
 
-@dataclass(frozen=True)
-class Import:
-    """One imported module, and whether the import stands at the module's top level."""
+class Import(NamedTuple):
+    """One imported module; whether the import is at the module's top level, and whether for its types alone."""
 
     file: Path
     line: int
     name: str
     top: bool
+    types: bool
 
     @property
     def where(self) -> str:
@@ -51,29 +39,30 @@ class Import:
         return self.name.partition(".")[0]
 
 
-def imports(path: Path) -> Iterator[Import]:
-    """What a file imports, names imported from a package included, type-checking blocks left out."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for top, node in _statements(tree, True):
-        if isinstance(node, ast.Import):
-            yield from (Import(path, node.lineno, alias.name, top) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}:{node.lineno}: relative import; say paper_repro...."
-            module = node.module or ""
-            yield from (Import(path, node.lineno, f"{module}.{alias.name}", top) for alias in node.names)
-
-
-def _statements(node: ast.AST, top: bool) -> Iterator[tuple[bool, ast.AST]]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            continue
-        yield top, child
-        inside = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-        yield from _statements(child, top and not inside)
-
-
 def files(*folders: str) -> list[Path]:
     return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def module(path: Path) -> str:
+    """Return the name by which a file is imported."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(("paper_repro", *parts) if parts[0] in SIBLINGS else parts).removesuffix(".__init__")
+
+
+def imports(*folders: str) -> Iterator[Import]:
+    """Yield what the files of folders import, names imported from a package included."""
+    for path in files(*folders):
+        yield from _imports(path, ast.parse(path.read_text(encoding="utf-8")), top=True, types=False)
+
+
+def _imports(path: Path, node: ast.AST, top: bool, types: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            package = f"{child.module}." if isinstance(child, ast.ImportFrom) else ""
+            yield from (Import(path, child.lineno, package + alias.name, top, types) for alias in child.names)
+        called = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+        typed = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+        yield from _imports(path, child, top and not called, types or typed)
 
 
 CONFIGS = {"omegaconf", "hydra", "yaml", "filelock", "rich", "tabulate", "numpy"}
@@ -133,7 +122,7 @@ RULES: dict[str, tuple[set[str], set[str], set[str]]] = {
 def test_a_folder_imports_what_its_rule_names(folder: str) -> None:
     packages, rooms, late = RULES[folder]
     found = []
-    for item in (item for path in files(folder) for item in imports(path)):
+    for item in (item for item in imports(folder) if not item.types):
         parts = item.name.split(".")
         if item.package == "paper_repro":
             good = parts[1] in {*rooms, "base"} or ".".join(parts[1:3]) in rooms
@@ -145,58 +134,48 @@ def test_a_folder_imports_what_its_rule_names(folder: str) -> None:
 
 
 def test_each_paper_imports_its_own_code_and_kernels_import_triton_only_where_they_are_fused() -> None:
-    for item in (item for path in files("paper_repro/papers") for item in imports(path) if ".papers." in item.name):
+    for item in (item for item in imports("paper_repro/papers") if ".papers." in item.name):
         paper = item.file.relative_to(ROOT / "paper_repro" / "papers").parts[0]
         assert f".papers.{paper}." in item.name, item.where
-    for item in (item for path in files("kernels") for item in imports(path) if item.package == "triton"):
-        assert item.file.name == "triton.py", item.where
-    for item in (item for path in files("paper_repro/exports") for item in imports(path)):
-        if item.package == "transformers":
-            assert item.file.name == "modeling_ngpt.py", item.where  # which is copied, and never imported
+    only = (("kernels", "triton", "triton.py"), ("paper_repro/exports", "transformers", "modeling_ngpt.py"))
+    for folder, package, file in only:  # the second is copied, and never imported
+        assert {item.file.name for item in imports(folder) if item.package == package} == {file}
 
 
 def test_no_module_of_tables_or_of_the_site_leads_back_to_itself_not_even_for_its_types() -> None:
-    paths = files("paper_repro/tables", "paper_repro/site")
-    names = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in paths}
-    graph: dict[str, set[str]] = {}
-    for name, path in names.items():
-        wanted = set[str]()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                wanted |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                wanted |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
-        graph[name] = wanted & names.keys()
-    assert len(graph) > 10
-    tuple(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
+    folders = "paper_repro/tables", "paper_repro/site"
+    names = {path: module(path) for path in files(*folders)}
+    assert len(names) > 10
+    graph = graphlib.TopologicalSorter[str]()
+    for item in imports(*folders):
+        graph.add(names[item.file], *({item.name, item.name.rpartition(".")[0]} & {*names.values()}))
+    graph.prepare()  # raises CycleError
 
 
 @pytest.mark.slow
-def test_nothing_imports_tests_scripts_or_a_bare_sibling() -> None:
-    found = [item for path in files(*FOLDERS, "tests") for item in imports(path)]
-    assert [item.where for item in found if item.package in SIBLINGS] == []
+def test_what_is_shipped_imports_neither_tests_nor_scripts() -> None:
     outside = ("paper_repro.paper_repro.", "paper_repro.tests.", "paper_repro.scripts.", "tests.", "scripts.")
-    shipped = [item for item in found if item.file.relative_to(ROOT).parts[0] != "tests"]
-    assert [item.where for item in shipped if f"{item.name}.".startswith(outside)] == []
+    assert [item.where for item in imports(*FOLDERS) if f"{item.name}.".startswith(outside)] == []
 
 
 def run(code: str, folder: Path = ROOT) -> str:
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", code]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
 def test_what_renders_a_table_imports_no_torch_even_through_others() -> None:
+    """A laptop renders a table, a figure or a listing in a second."""
+    paths = files(*(f"paper_repro/{room}" for room in ("base", "cells", "tables", "site")))
+    names = [*map(module, paths), *(f"paper_repro.metrics.{name}" for name in ("fits", "speedup", "students_t"))]
     code = f"""
 import importlib, sys
-for name in {TORCH_FREE!r}:
-    importlib.import_module(f"paper_repro.{{name}}")
+for name in {names!r}:
+    importlib.import_module(name)
     heavy = {{"torch", "lightning", "torchmetrics", "datasets", "transformers", "triton"}} & set(sys.modules)
-    assert not heavy, f"paper_repro.{{name}} imports {{heavy}}"
+    assert not heavy, f"{{name}} imports {{heavy}}"
 """
     run(code)
 
@@ -205,8 +184,7 @@ def test_every_module_can_be_imported_while_a_plan_counts_on_the_meta_device() -
     paths = [
         path for path in files("paper_repro", *SIBLINGS) if path.stem not in ("triton", "modeling_ngpt", "__main__")
     ]
-    names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in paths]
-    names = [name if name.startswith("paper_repro") else f"paper_repro.{name}" for name in names]
+    names = [*map(module, paths)]
     code = f"import importlib, torch\nwith torch.device('meta'):\n    print(*map(importlib.import_module, {names!r}))"
     assert run(code).count("<module") == len(names) > 100
 
@@ -285,9 +263,7 @@ def test_the_wheel_works_in_an_environment_of_its_own(wheel: Path, tmp_path: Pat
     (site / "others.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n")
 
     def said(*words: str | Path) -> str:
-        done = subprocess.run(
-            words, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=300, check=False
-        )
+        done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from paper_repro.kernels.qk_rotary import op, rotate, rotate_queries_and_keys, triton
 from paper_repro.models.common import RotaryTables, published_tables, textbook_tables
+from paper_repro.tests.support.golden import cases
 from paper_repro.tests.support.ops import ON_A_GPU, assert_as_defined, assert_near
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 5e-6}
@@ -101,7 +102,7 @@ def test_values_and_gradients_are_those_of_the_definition(
 
 
 @pytest.mark.parametrize("implementation", ["reference", *FAST])
-@pytest.mark.golden("ngpt", "*.npz")
+@pytest.mark.parametrize("golden", cases("ngpt", "*.npz"))
 def test_golden_queries_and_keys_of_the_first_layer(golden: Any, implementation: str) -> None:
     meta, scale = golden.meta, None
     heads, width = meta["heads"], meta["dim"] // meta["heads"]

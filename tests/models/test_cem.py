@@ -11,6 +11,7 @@ from paper_repro.kernels.preferences import prefer
 from paper_repro.models import cem
 from paper_repro.models.cem import CEMMLP, CEMAttention, CEMPart
 from paper_repro.tests.support.float64 import randomised
+from paper_repro.tests.support.golden import cases
 
 PRECONDITIONERS = {"none": "none", "diag": "diagonal", "dlr": "diagonal_low_rank"}
 
@@ -74,21 +75,21 @@ def _options(case: dict[str, Any]) -> dict[str, Any]:
     return {"norm_inside": case["norm_inside"], "start": case["start"], "step_size": case["eta"]}
 
 
-@pytest.mark.golden("cem", "cem_mlp*.npz")
+@pytest.mark.parametrize("golden", cases("cem", "cem_mlp*.npz"))
 def test_golden_cem_mlp(golden: Any) -> None:
     _compare(golden, _mlp(golden, golden.case["T"], "g1", **_options(golden.case)))
     activation = golden.case["act"]
     _close(cem.POTENTIALS[activation](golden.shared("phi_x")), golden.shared(f"phi_{activation}"))
 
 
-@pytest.mark.golden("cem", "cem_attention*.npz")
+@pytest.mark.parametrize("golden", cases("cem", "cem_attention*.npz"))
 @pytest.mark.parametrize("implementation", ["auto", "reference"])
 def test_golden_cem_attention(golden: Any, implementation: str) -> None:
     with prefer(implementation):
         _compare(golden, _attention(golden, golden.case["T"], **_options(golden.case)))
 
 
-@pytest.mark.golden("cem", "cem_block*.npz")
+@pytest.mark.parametrize("golden", cases("cem", "cem_block*.npz"))
 def test_golden_cem_block(golden: Any) -> None:
     case = golden.case
     attention = _attention(golden, case["T_att"], start=case["residual"])

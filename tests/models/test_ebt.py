@@ -313,7 +313,7 @@ def test_golden_ebt_image(path: Path) -> None:
     loss = each[-1] if settings.loss == "last" else torch.stack(each).mean()
     close(loss, record["loss"])
     loss.backward()
-    compare_gradients(model, golden_ebt.image_tensors(record, "g"))
+    compare_gradients(model, golden_ebt.tensors(record, "g"))
 
 
 @pytest.mark.parametrize("path", DITS)
@@ -330,7 +330,7 @@ def test_golden_ebt_dit(path: Path) -> None:
     loss = (squared + bits).mean()
     close(loss, record["loss"])
     loss.backward()
-    compare_gradients(model, golden_ebt.image_tensors(record, "g"))
+    compare_gradients(model, golden_ebt.tensors(record, "g"))
     with torch.no_grad():
         *_, sampled = ddim(model, record["ddim_in"], int(record["ddim_start_t"]))
     close(sampled, record["ddim_out"])

@@ -1,14 +1,13 @@
 """The one reader of golden records: numbers that code independent of ours made, in $PAPER_REPRO_GOLDEN/<paper>/.
 
-A test is run for every file that ``files`` finds, or, with ``@pytest.mark.golden("<paper>", "<pattern>")`` and an
-argument ``golden``, for every case of every file.  Sizes and switches come from the file, so another file put into the
-folder is checked, too.  Without the folder the tests are skipped.
+``files`` and ``cases`` are the parameters of a test: every file that matches, or every case of every file.  Sizes and
+switches come from the file, so another file put into the folder is checked, too.  Without the folder the tests are
+skipped.
 """
 
 import gzip
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,24 +20,13 @@ import torch
 VARIABLE = "PAPER_REPRO_GOLDEN"
 
 
-def paths(paper: str, pattern: str, *names: str) -> list[Path]:
-    """The files of a paper that match; of archives only those with arrays of all these names."""
-    folder = os.environ.get(VARIABLE)
-    found = sorted((Path(folder) / paper).glob(pattern)) if folder else []
-    return [path for path in found if not names or set(names) <= read(path).keys()]
-
-
-def absent(paper: str, pattern: str) -> str:
-    """Why there is no such file."""
-    folder = os.environ.get(VARIABLE)
-    return f"no {paper}/{pattern} in {folder}" if folder else f"set {VARIABLE} to the folder of golden records"
-
-
 def files(paper: str, pattern: str, *names: str) -> list[Any]:
-    """One pytest parameter for every file of ``paths``, or one that is skipped with the reason."""
-    found = paths(paper, pattern, *names)
-    skipped = pytest.param(None, id="absent", marks=pytest.mark.skip(absent(paper, pattern)))
-    return [pytest.param(path, id=path.stem) for path in found] or [skipped]
+    """One parameter for every file that matches, or one that is skipped; archives must have all these arrays."""
+    folder = os.environ.get(VARIABLE)
+    found = sorted(Path(folder, paper).glob(pattern)) if folder else []
+    kept = [pytest.param(path, id=path.stem) for path in found if not names or set(names) <= read(path).keys()]
+    reason = f"no {paper}/{pattern} in {folder}" if folder else f"set {VARIABLE} to the folder of golden records"
+    return kept or [pytest.param(None, id="absent", marks=pytest.mark.skip(reason))]
 
 
 @lru_cache(maxsize=16)
@@ -65,9 +53,8 @@ class GoldenCase:
     """The switches of this case, ``id`` among them; empty in a file without cases."""
 
     @property
-    def meta(self) -> dict[str, Any]:
-        found: dict[str, Any] = read(self.path)["meta"]
-        return found
+    def meta(self) -> Any:
+        return read(self.path)["meta"]
 
     def shared(self, name: str) -> torch.Tensor:
         """A copy of an array that all cases of the file share: inputs and parameters."""
@@ -79,12 +66,9 @@ class GoldenCase:
         return self.shared(f"{self.case['id']}_{name}")
 
 
-def cases(paper: str, pattern: str) -> Iterator[Any]:
-    """One pytest parameter for every case of every file, or one that is skipped with the reason."""
-    for parameter in files(paper, pattern):
-        (path,) = parameter.values
-        if path is None:
-            yield parameter
-            continue
-        for case in read(path)["meta"].get("cases") or [{}]:
-            yield pytest.param(GoldenCase(path, case), id="-".join([path.stem, *([case["id"]] if case else [])]))
+def cases(paper: str, pattern: str) -> list[Any]:
+    """One parameter for every case of every file, or one that is skipped."""
+    found = files(paper, pattern)
+    paths = [parameter.values[0] for parameter in found if parameter.values[0] is not None]
+    each = [GoldenCase(path, case) for path in paths for case in read(path)["meta"].get("cases") or [{}]]
+    return [pytest.param(one, id=f"{one.path.stem}-{one.case.get('id', 0)}") for one in each] or found

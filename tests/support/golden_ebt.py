@@ -1,4 +1,4 @@
-"""Golden records of EBT on tokens, under our names: their linear weights are (outputs, inputs), as ours."""
+"""Golden records of EBT on tokens and images, under our names: their linear weights are (outputs, inputs), as ours."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,12 +15,19 @@ ONCE = {
     "token_embedding": "token_embedding.weight",
     "dist_to_embed": "prediction_embedding.weight",
     "lm_head": "output.weight",
+    "out_w": "output.weight",
+    "out_b": "output.bias",
     "energy_head": "energy_head.weight",
     "final_norm": "trunk.final_norm.weight",
     "final_mod_w": "trunk.final_modulation.weight",
     "final_mod_b": "trunk.final_modulation.bias",
     "step_embedding": "landscapes.embedding.weight",
+    "condition": "landscapes.embedding.weight",
     "alpha": "step_size_parameter",
+    "t_fc1_w": "time_embedding.0.weight",
+    "t_fc1_b": "time_embedding.0.bias",
+    "t_fc2_w": "time_embedding.2.weight",
+    "t_fc2_b": "time_embedding.2.bias",
 }
 IN_BLOCK = {
     "attn_norm": "attention_norm.weight",
@@ -29,6 +36,14 @@ IN_BLOCK = {
     "ffn_down": "feed_forward.down.weight",
     "mod_w": "modulation.weight",
     "mod_b": "modulation.bias",
+    "qkv_w": "attention.query_key_value.weight",
+    "qkv_b": "attention.query_key_value.bias",
+    "proj_w": "attention.output.weight",
+    "proj_b": "attention.output.bias",
+    "fc1_w": "feed_forward.up.weight",
+    "fc1_b": "feed_forward.up.bias",
+    "fc2_w": "feed_forward.down.weight",
+    "fc2_b": "feed_forward.down.bias",
 }
 JOINED = {
     "attention.query_key_value.weight": ("q", "k", "v"),
@@ -41,25 +56,35 @@ def size(record: dict[str, Any], name: str) -> int:
 
 
 def tensors(record: dict[str, Any], kind: str) -> dict[str, Tensor]:
-    """The record's weights (kind "w") or gradients (kind "g"), by our names."""
-    found = {ours: record[f"{kind}/{theirs}"] for theirs, ours in ONCE.items() if f"{kind}/{theirs}" in record}
+    """The record's weights (kind "w") or gradients (kind "g"), by our names.
+
+    In an image model theirs has the numbers of an output patch ordered by row, column and channel.
+    """
+    given = {name.removeprefix(f"{kind}/"): value for name, value in record.items() if name.startswith(f"{kind}/")}
+    patch = "patch_embedding" if "w/out_w" in record else "prediction_embedding"
+    names, found = ONCE | {"patch_w": f"{patch}.weight", "patch_b": f"{patch}.bias"}, {}
     for layer in range(size(record, "num_transformer_blocks")):
-        theirs, ours = f"{kind}/layer{layer}.", f"trunk.blocks.{layer}."
-        found |= {ours + name: record[theirs + key] for key, name in IN_BLOCK.items() if theirs + key in record}
-        found |= {ours + name: torch.cat([record[theirs + key] for key in keys]) for name, keys in JOINED.items()}
+        theirs, ours = f"layer{layer}.", f"trunk.blocks.{layer}."
+        names |= {theirs + key: ours + name for key, name in IN_BLOCK.items()}
+        for name, keys in JOINED.items():
+            if theirs + keys[0] in given:
+                found[ours + name] = torch.cat([given[theirs + key] for key in keys])
+    found |= {ours: given[theirs] for theirs, ours in names.items() if theirs in given}
+    if "out_w" in given:
+        side = size(record, "patch_size")
+        for name in ("output.weight", "output.bias"):
+            found[name] = found[name].unflatten(0, (side, side, -1)).movedim(2, 0).flatten(0, 2)
+    if "patch_w" in given:
+        found[f"{patch}.weight"] = given["patch_w"].flatten(1)
     return found
 
 
-def variant(record: dict[str, Any]) -> str:
-    if "w/final_mod_w" in record:
-        return "adaln"
-    return "time_embed" if "w/step_embedding" in record else "default"
-
-
-def build(record: dict[str, Any], streams: str = "split") -> EBT:
+def build(record: dict[str, Any], streams: str = "split") -> Any:
     """The record's EBT in float64."""
-    kind = variant(record)
-    model: EBT = _on_tokens(
+    kind = "time_embed" if "w/step_embedding" in record else "default"
+    if "w/final_mod_w" in record:
+        kind = "adaln"
+    return _on_tokens(
         EBT,
         record,
         variant=kind,
@@ -68,25 +93,32 @@ def build(record: dict[str, Any], streams: str = "split") -> EBT:
         learn_step_size="g/alpha" in record,
         streams=streams,
     )
-    return model
 
 
-def build_transformer(record: dict[str, Any]) -> TransformerPlusPlus:
+def build_transformer(record: dict[str, Any]) -> Any:
     """The record's Transformer++ in float64."""
-    model: TransformerPlusPlus = _on_tokens(TransformerPlusPlus, record)
-    return model
+    return _on_tokens(TransformerPlusPlus, record)
 
 
 def _on_tokens(make: Callable[..., Any], record: dict[str, Any], **options: Any) -> Any:
-    sizes = {
-        "vocabulary_size": len(record["w/token_embedding"]),
-        "block_length": size(record, "context_length"),
-        "width": size(record, "embedding_dim"),
-        "num_heads": size(record, "multiheaded_attention_heads"),
-        "num_layers": size(record, "num_transformer_blocks"),
-        "hidden": len(record["w/layer0.ffn_gate"]),
-    }
-    model = in_float64(partial(make, **sizes, **options))
+    vocabulary, hidden = len(record["w/token_embedding"]), len(record["w/layer0.ffn_gate"])
+    block_length = size(record, "context_length")
+    return _built(make, record, vocabulary_size=vocabulary, block_length=block_length, hidden=hidden, **options)
+
+
+def build_image_model(record: dict[str, Any]) -> Any:
+    """The record's ImageEBT, or its DiT, in float64."""
+    is_dit = "w/out_w" in record
+    image = record["x" if is_dit else "real"]
+    own = {"num_landscapes": len(record["w/condition"]), "learn_step_size": "g/alpha" in record} if not is_dit else {}
+    sizes = {"image_size": image.shape[-1], "channels": image.shape[1], "patch": size(record, "patch_size")}
+    return _built(DiT if is_dit else ImageEBT, record, hidden=len(record["w/layer0.fc1_w"]), **sizes, **own)
+
+
+def _built(make: Callable[..., Any], record: dict[str, Any], **options: Any) -> Any:
+    width, heads = size(record, "embedding_dim"), size(record, "multiheaded_attention_heads")
+    layers = size(record, "num_transformer_blocks")
+    model = in_float64(partial(make, width=width, num_heads=heads, num_layers=layers, **options))
     model.load_state_dict(tensors(record, "w"), strict=True)
     return model
 
@@ -103,68 +135,3 @@ def settings(record: dict[str, Any], listing: bool) -> ThinkingSettings:
         truncate=truncate,
         loss="last" if truncate else "mean",
     )
-
-
-IMAGE_ONCE = {
-    "energy_head": "energy_head.weight",
-    "final_mod_w": "trunk.final_modulation.weight",
-    "final_mod_b": "trunk.final_modulation.bias",
-    "condition": "landscapes.embedding.weight",
-    "alpha": "step_size_parameter",
-    "t_fc1_w": "time_embedding.0.weight",
-    "t_fc1_b": "time_embedding.0.bias",
-    "t_fc2_w": "time_embedding.2.weight",
-    "t_fc2_b": "time_embedding.2.bias",
-}
-IMAGE_IN_BLOCK = {
-    "qkv_": "attention.query_key_value.",
-    "proj_": "attention.output.",
-    "fc1_": "feed_forward.up.",
-    "fc2_": "feed_forward.down.",
-    "mod_": "modulation.",
-}
-
-
-def image_tensors(record: dict[str, Any], kind: str) -> dict[str, Tensor]:
-    """The record's weights (kind "w") or gradients (kind "g") of an image model, by our names.
-
-    Theirs has the numbers of an output patch ordered by row, column and channel.
-    """
-    patch = "patch_embedding" if "w/out_w" in record else "prediction_embedding"
-    names = {**IMAGE_ONCE, "patch_b": f"{patch}.bias"}
-    found = {ours: record[f"{kind}/{theirs}"] for theirs, ours in names.items() if f"{kind}/{theirs}" in record}
-    if f"{kind}/patch_w" in record:
-        found[f"{patch}.weight"] = record[f"{kind}/patch_w"].flatten(1)
-    side = size(record, "patch_size")
-    for theirs, ours in (("out_w", "output.weight"), ("out_b", "output.bias")):
-        if f"{kind}/{theirs}" in record:
-            whole = record[f"{kind}/{theirs}"].unflatten(0, (side, side, -1))
-            found[ours] = whole.movedim(2, 0).flatten(0, 2)
-    for layer in range(size(record, "num_transformer_blocks")):
-        for theirs, ours in IMAGE_IN_BLOCK.items():
-            for end, name in (("w", "weight"), ("b", "bias")):
-                key = f"{kind}/layer{layer}.{theirs}{end}"
-                if key in record:
-                    found[f"trunk.blocks.{layer}.{ours}{name}"] = record[key]
-    return found
-
-
-def build_image_model(record: dict[str, Any]) -> Any:
-    """The record's ImageEBT, or its DiT, in float64."""
-    image = record["x" if "w/out_w" in record else "real"]
-    sizes = {
-        "image_size": image.shape[-1],
-        "channels": image.shape[1],
-        "patch": size(record, "patch_size"),
-        "width": size(record, "embedding_dim"),
-        "num_heads": size(record, "multiheaded_attention_heads"),
-        "num_layers": size(record, "num_transformer_blocks"),
-        "hidden": len(record["w/layer0.fc1_w"]),
-    }
-    make: Callable[[], Any] = partial(DiT, **sizes)
-    if "w/out_w" not in record:
-        landscapes = len(record["w/condition"])
-        make = partial(ImageEBT, **sizes, num_landscapes=landscapes, learn_step_size="g/alpha" in record)
-    model = in_float64(make)
-    model.load_state_dict(image_tensors(record, "w"), strict=True)
-    return model

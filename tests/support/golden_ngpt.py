@@ -49,11 +49,9 @@ def build(record: dict[str, Any]) -> RotaryLanguageModel:
         for name, theirs in SCALES.items():
             options[name] = {"mode": "vector", "init": meta[f"{theirs}_init"], "scale": meta[f"{theirs}_scale"]}
     model: RotaryLanguageModel = in_float64(partial(make, **options))
-    state = {**model.state_dict(), **ours(record, "raw")}
-    model.load_state_dict(
-        {name: value.double() if value.is_floating_point() else value for name, value in state.items()}
-    )
-    assert set(ours(record, "raw")) == {name for name, _ in model.named_parameters()}
+    weights = ours(record, "raw")
+    assert set(weights) == {name for name, _ in model.named_parameters()}
+    model.load_state_dict(model.state_dict() | weights)
     if isinstance(model, NGPT):
         model.project()
     return model

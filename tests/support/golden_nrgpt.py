@@ -16,56 +16,43 @@ ENERGY_MODELS = {
     "nrgpt_ff2": nrgpt.NRGPT_H_FF2,
 }
 RECURRENT_MODELS = {"rec_serial": gpt.RGPT, "rec_parallel": gpt.RGPTParallel}
-SHELL = {
+TENSORS = {
     "tok_emb": "token_embedding.weight",
     "pos_emb": "position_embedding.weight",
-    "lnf_w": "final_norm.weight",
-    "lnf_b": "final_norm.bias",
-    "head_w": "output.weight",
-    "head_b": "output.bias",
-}
-BLOCK = {
-    "att_o_w": "attention.output.weight",
-    "att_o_b": "attention.output.bias",
-    "ff_w1": "feed_forward.up.weight",
-    "ff_b1": "feed_forward.up.bias",
-    "ff_w2": "feed_forward.down.weight",
-    "ff_b2": "feed_forward.down.bias",
-    "norm1_w": "attention_norm.weight",
-    "norm1_b": "attention_norm.bias",
-    "norm2_w": "feed_forward_norm.weight",
-    "norm2_b": "feed_forward_norm.bias",
-}
-ENERGY_BLOCK = {
-    "norm_w": "norm.weight",
-    "norm_b": "norm.bias",
     "rate": "inference_rate.weight",
     "ff_scale": "feed_forward_scale",
 }
+LAYERS = {
+    "lnf": "final_norm",
+    "head": "output",
+    "norm": "norm",
+    "att_o": "attention.output",
+    "norm1": "attention_norm",
+    "norm2": "feed_forward_norm",
+}
+"""With a weight and, in some models, a bias."""
+SIZES = {
+    "vocabulary_size": "vocab",
+    "block_length": "block",
+    "width": "n_embed",
+    "num_heads": "n_head",
+    "hidden_factor": "hid_factor",
+}
 FEED_FORWARD = {"nrgpt_ff1": ("up",), "nrgpt_ff2w": ("up", "down"), "nrgpt_ff2": ("inner", "up")}
-
-
-def _sizes(record: dict[str, Any]) -> dict[str, int]:
-    return {
-        "vocabulary_size": record["cfg_vocab"],
-        "block_length": record["cfg_block"],
-        "width": record["cfg_n_embed"],
-        "num_heads": record["cfg_n_head"],
-        "hidden_factor": record["cfg_hid_factor"],
-    }
 
 
 def build(record: dict[str, Any], inference_rate: str = "full") -> gpt.PositionalLanguageModel:
     """The model of the record, with its weights but for those of a rate that has none of its own, in float64."""
     kind, num_steps, model = record["cfg_model"], record["cfg_n_layer"], None
+    sizes = {ours: record[f"cfg_{theirs}"] for ours, theirs in SIZES.items()}
     if kind in ENERGY_MODELS:
         mask = "strict" if record["cfg_strict_mask"] else "inclusive"
-        model = ENERGY_MODELS[kind](**_sizes(record), num_steps=num_steps, mask=mask, inference_rate=inference_rate)
+        model = ENERGY_MODELS[kind](**sizes, num_steps=num_steps, mask=mask, inference_rate=inference_rate)
     elif kind in RECURRENT_MODELS:
-        model = RECURRENT_MODELS[kind](**_sizes(record), num_steps=num_steps)
+        model = RECURRENT_MODELS[kind](**sizes, num_steps=num_steps)
     else:
         assert kind == "gpt", f"the record holds an unknown model {kind!r}"
-        model = gpt.GPT(**_sizes(record), num_layers=num_steps)
+        model = gpt.GPT(**sizes, num_layers=num_steps)
     model = model.double()
     values = {name: record[f"w.{theirs}"] for name, theirs in translated(record, "w.", model).items()}
     if inference_rate == "positive_scalar":
@@ -76,18 +63,16 @@ def build(record: dict[str, Any], inference_rate: str = "full") -> gpt.Positiona
 
 def translated(record: dict[str, Any], prefix: str, model: torch.nn.Module) -> dict[str, str]:
     """Our name of every weight in the record that is kept as it is -> theirs, without ``prefix``."""
+    names, parts = dict(TENSORS), FEED_FORWARD.get(record["cfg_model"], ("up", "down"))
+    for kind in ("weight", "bias"):
+        names |= {f"{theirs}_{kind[0]}": f"{ours}.{kind}" for theirs, ours in LAYERS.items()}
+        names |= {f"ff_{kind[0]}{number}": f"feed_forward.{part}.{kind}" for number, part in enumerate(parts, 1)}
     ours, found = set(model.state_dict()), {}
     for theirs in (name.removeprefix(prefix) for name in record if name.startswith(prefix)):
         layer, _, last = theirs.rpartition(".")
         place = f"blocks.{layer.removeprefix('layer')}." if layer else "block."
-        if record["cfg_model"] in ENERGY_MODELS:
-            names = {**SHELL, **ENERGY_BLOCK}
-            for index, module in enumerate(FEED_FORWARD[record["cfg_model"]], start=1):
-                names |= {f"ff_{kind[0]}{index}": f"feed_forward.{module}.{kind}" for kind in ("weight", "bias")}
-        else:
-            names = {**SHELL, **{theirs: place + ours for theirs, ours in BLOCK.items()}}
-        if names.get(last) in ours:
-            found[names[last]] = theirs
+        name = names.get(last, "")
+        found |= dict.fromkeys({name, place + name} & ours, theirs)
     return found
 
 

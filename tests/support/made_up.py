@@ -1,6 +1,6 @@
 """Views of real artifacts with records that are made up, in memory, for tests of estimates."""
 
-import hashlib
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -16,15 +16,10 @@ from paper_repro.tables import view as views
 from paper_repro.tables.axes import EXACT
 from paper_repro.tables.claims import Contrast, Estimate
 from paper_repro.tables.plan import Plan
-from paper_repro.tables.spec import Number
 from paper_repro.tables.view import Point, View, with_derived
 
 Place = Mapping[str, str]
 Numbers = Mapping[str, float]
-
-
-def nothing(place: Place, seed: int) -> Numbers:
-    return {}
 
 
 @dataclass(frozen=True)
@@ -37,20 +32,16 @@ class Made:
         files: what lies beside the record.
         curves: losses while it trained: pairs of step and value.
         parameters: of the model there.
-        printed: numbers that stand in the place of the paper's.
-        counted: columns that stand in the place of what the config says.
         known: whether ``metrics`` are changes of what the committed record of an exact artifact has.
         seeds: others than the scale's.
         scale: another than ``cpu``, or for an exact artifact ``exact``.
     """
 
-    metrics: Callable[[Place, int], Numbers] = nothing
-    noise: float = 1e-4
+    metrics: Callable[[Place, int], Numbers] = lambda place, seed: {}
+    noise: float = 1e-6
     files: Callable[[Place, int], Mapping[str, bytes]] = lambda place, seed: {}
     curves: Callable[[Place, int], Mapping[str, Sequence[tuple[int, float]]]] = lambda place, seed: {}
     parameters: Callable[[Place], int] = lambda place: 1000
-    printed: Callable[[Place], Mapping[str, float | Number]] = lambda place: {}
-    counted: Callable[[Place], Numbers] = lambda place: {}
     known: bool = False
     seeds: tuple[int, ...] | None = None
     scale: str = "cpu"
@@ -61,22 +52,10 @@ class MadeUpView(View):
     """A view whose records, files and printed numbers are made up, and without baselines."""
 
     files: Mapping[tuple[Key, int], Mapping[str, bytes]] = field(default_factory=dict)
-    numbers: Mapping[Key, Mapping[str, float | Number]] = field(default_factory=dict)
-    columns: Mapping[Key, Numbers] = field(default_factory=dict)
 
     def attachments(self, name: str, place: Place) -> dict[int, bytes]:
         key = self.point(place).key
         return {seed: own[name] for (at, seed), own in sorted(self.files.items(), key=str) if at == key and name in own}
-
-    def printed(self, key: Key, name: str) -> Number | None:
-        given = self.numbers.get(key, {}).get(name)
-        if given is None:
-            return super().printed(key, name)
-        return given if isinstance(given, Number) else Number(given)
-
-    def counted(self, name: str, place: Place) -> float | None:
-        given = self.columns.get(self.point(place).key, {})
-        return given[name] if name in given else super().counted(name, place)
 
 
 def view(artifact: str, made: Made) -> MadeUpView:
@@ -89,9 +68,7 @@ def view(artifact: str, made: Made) -> MadeUpView:
         point.cells[cell.seed] = cell
         point.own[cell.seed] = with_derived(_record(artifact, cell, made, plan), plan.artifact.metrics)
         files[cell.key, cell.seed] = made.files(dict(cell.key), cell.seed)
-    numbers = {key: made.printed(dict(key)) for key in points}
-    columns = {key: made.counted(dict(key)) for key in points}
-    return MadeUpView(plan, points, Path("runs"), None, files=files, numbers=numbers, columns=columns)
+    return MadeUpView(plan, points, Path("runs"), None, files=files)
 
 
 def without(found: MadeUpView) -> MadeUpView:
@@ -114,6 +91,11 @@ def value(found: Estimate) -> float:
     return found.shown(found.interval.mean)
 
 
+def estimated(artifact: str, claim: str, made: Made) -> float:
+    """Return the estimate of a claim on made-up records, as it is printed."""
+    return value(estimate(view(artifact, made), claim))
+
+
 @cache
 def _plan(artifact: str, scale: str, seeds: tuple[int, ...] | None) -> Plan:
     return plans.make(spec.load(artifact), scale, seeds)
@@ -131,17 +113,11 @@ def _record(artifact: str, cell: PlannedCell, made: Made, plan: Plan) -> Record:
     place = dict(cell.key)
     known = dict(_committed(artifact).get((cell.key, cell.seed), {})) if made.known else {}
     metrics = known | {
-        name: value * (1 + made.noise * _noise(f"{artifact} {cell.key} {cell.seed} {name}"))
+        name: value * (1 + made.noise * random.Random(f"{artifact} {place} {cell.seed} {name}").uniform(-1, 1))
         for name, value in made.metrics(place, cell.seed).items()
     }
     curves = {
         name: {"step": [float(step) for step, _ in points], "value": [value for _, value in points]}
         for name, points in made.curves(place, cell.seed).items()
     }
-    parameters = made.parameters(place)
-    return Record(cell.id, FINISHED, cell.seed, {}, metrics, curves, parameters, 1000, 1.0, None, "")
-
-
-def _noise(text: str) -> float:
-    """Return a number between -1 and 1 that only the text decides."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) / 2**31 - 1
+    return Record(cell.id, FINISHED, cell.seed, {}, metrics, curves, made.parameters(place), 1000, 1.0, None, "")

@@ -4,7 +4,6 @@ It is named ``paper_repro.tests.support.slow_task.SlowTask`` (a checkout's root 
 """
 
 import contextlib
-import ctypes
 import errno
 import json
 import os
@@ -30,16 +29,10 @@ class SlowTask(Task):
     """
 
     def __init__(
-        self,
-        steps: int = 10,
-        delay: float = 0.01,
-        mishap: str = "",
-        at: int = 3,
-        only_seed: int = -1,
-        needs: str = "",
+        self, steps: int = 10, delay: float = 0.01, mishap: str = "", at: int = 3, only_seed: int = -1, needs: str = ""
     ) -> None:
-        self.steps, self.delay, self.mishap, self.at, self.only_seed = steps, delay, mishap, at, only_seed
-        self.needs = needs
+        self.steps, self.delay, self.mishap, self.at = steps, delay, mishap, at
+        self.only_seed, self.needs = only_seed, needs
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
         report.saves = True
@@ -77,14 +70,8 @@ class SlowTask(Task):
             raise MemoryError
         if self.mishap == "disk":
             raise OSError(errno.ENOSPC, "No space left on device")
-        if self.mishap == "exit":
-            os._exit(3)
         if self.mishap == "die":
             os.kill(os.getpid(), signal.SIGKILL)
-        if self.mishap == "segfault":
-            ctypes.string_at(0)
-        if self.mishap == "abort":
-            os.abort()
         if self.mishap == "die once" and not (folder / "died").exists():
             (folder / "died").touch()
             os.kill(os.getpid(), signal.SIGKILL)

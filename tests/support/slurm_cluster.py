@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 COMMANDS = ("munged", "slurmctld", "slurmd", "sbatch", "unshare")
+IDLE = ("sinfo", "--noheader", "--Node", "--states=idle", "--format=%N")
 INSTALL = "apt-get install -y --no-install-recommends slurm-wlm munge"
 CORES = 8
 """What a node says it has; SLURM is told to believe it."""
@@ -51,15 +51,6 @@ _NODE = (
 )
 
 
-def _lacking() -> str:
-    """What a test skips with; nothing where SLURM can be started."""
-    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-    absent = [command for command in COMMANDS if shutil.which(command, path=path) is None]
-    if absent:
-        return f"{absent[0]} is not installed: {INSTALL}"
-    return "" if os.geteuid() == 0 else "SLURM's daemons are started as root here"
-
-
 @contextlib.contextmanager
 def running(root: Path, blind: Path | None = None, nodes: int = 1) -> Iterator[dict[str, str]]:
     """A SLURM that lasts as long as the block; gives the environment of its commands.  Skips the test where it is
@@ -69,21 +60,23 @@ def running(root: Path, blind: Path | None = None, nodes: int = 1) -> Iterator[d
         blind: a folder that no node sees: an empty one lies over it there.
         nodes: how many nodes it has, all of them this computer.
     """
-    if lacking := _lacking():
-        pytest.skip(lacking)
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    for command in COMMANDS:
+        if shutil.which(command, path=path) is None:
+            pytest.skip(f"{command} is not installed: {INSTALL}")
+    if os.geteuid() != 0:
+        pytest.skip("SLURM's daemons are started as root here")
     host = socket.gethostname().partition(".")[0]
-    environment = {
-        **os.environ,
-        "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin",
-        "SLURM_CONF": str(root / "slurm.conf"),
-    }
+    environment = {**os.environ, "PATH": path, "SLURM_CONF": str(root / "slurm.conf")}
     names = [f"node{number}" for number in range(nodes)]
     for folder in ("state", *(f"spool-{name}" for name in names)):
         (root / folder).mkdir(parents=True)
     root.chmod(0o755)
     (root / "munge.key").write_bytes(os.urandom(1024))
     (root / "munge.key").chmod(0o600)
-    port, *ports = _free_ports(1 + nodes)
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(1 + nodes)]
+        port, *ports = (int(one.getsockname()[1]) for one in sockets)
     lines = [_NODE.format(name=name, host=host, port=own, cores=CORES) for name, own in zip(names, ports, strict=True)]
     (root / "slurm.conf").write_text(_CONF.format(host=host, root=root, port=port) + "".join(lines))
     munged = ["munged", "--foreground", "--force", f"--key-file={root}/munge.key", f"--socket={root}/munge.socket"]
@@ -102,15 +95,15 @@ def running(root: Path, blind: Path | None = None, nodes: int = 1) -> Iterator[d
                 )
                 if command is munged:
                     _wait_for((root / "munge.socket").exists, root, started)
-        _wait_for(lambda: _idle(environment) == nodes, root, started)
+        _wait_for(lambda: len(_ask(environment, *IDLE)) == nodes, root, started)
         yield environment
     finally:
-        subprocess.run(["scancel", "--user=root"], env=environment, check=False, capture_output=True, timeout=60)
+        _ask(environment, "scancel", "--user=root")
         until = time.monotonic() + 20
-        while "|" in _jobs(environment) and time.monotonic() < until:
+        while _ask(environment, "squeue", "--noheader") and time.monotonic() < until:
             time.sleep(0.2)
         for process in reversed(started):
-            process.send_signal(signal.SIGTERM)
+            process.terminate()
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:
@@ -128,22 +121,6 @@ def _wait_for(there: Callable[[], bool], root: Path, started: list[subprocess.Po
         time.sleep(0.2)
 
 
-def _idle(environment: dict[str, str]) -> int:
-    command = ["sinfo", "--noheader", "--Node", "--states=idle", "--format=%N"]
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
-    return len(found.stdout.split())
-
-
-def _jobs(environment: dict[str, str]) -> str:
-    command = ["squeue", "--noheader", "--format=%A|%T"]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60).stdout
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for item in sockets:
-        item.bind(("127.0.0.1", 0))
-    ports = [int(item.getsockname()[1]) for item in sockets]
-    for item in sockets:
-        item.close()
-    return ports
+def _ask(environment: dict[str, str], *words: str) -> list[str]:
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    return done.stdout.split()

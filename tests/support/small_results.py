@@ -1,6 +1,7 @@
 """A small folder of results with one table, three cells and words that would be tags if nobody escaped them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,61 +19,33 @@ SVG = """<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" width="100
 """
 
 
-def record(cell: str, seed: int, **changes: Any) -> Record:
+def record(cell: str, seed: int) -> Record:
     """Return a finished record with words that must be escaped."""
-    given: dict[str, Any] = {
-        "cell": cell,
-        "status": "finished",
+    config = {
         "seed": seed,
-        "config": {
-            "seed": seed,
-            "model": {"_target_": BAD},
-            "training": {"steps": 6},
-            "data": {"batch_size": 2, "window": 4},
-        },
-        "metrics": {"loss": 1.0 + seed},
-        "curves": {"train<loss>": {"step": [1, 2, 3], "value": [3.0, 2.0, 1.0]}},
-        "parameters": 12,
-        "multiply_adds": None,
-        "seconds": 1.0,
-        "peak_memory_mib": None,
-        "note": BAD,
-        "provenance": {"commit": "a" * 40, "dirty": False, "versions": {"torch": "2"}, "device": "a & b"},
+        "model": {"_target_": BAD},
+        "training": {"steps": 6},
+        "data": {"batch_size": 2, "window": 4},
     }
-    return Record(**{**given, **changes})
+    curves = {"train<loss>": {"step": [1.0, 2.0, 3.0], "value": [3.0, 2.0, 1.0]}}
+    provenance = {"commit": "a" * 40, "dirty": False, "versions": {"torch": "2"}, "device": "a & b"}
+    return Record(cell, "finished", seed, config, {"loss": 1.0 + seed}, curves, 12, None, 1.0, None, BAD, provenance)
 
 
 def claim(name: str = "a<b", p: float | None = 0.01, **changes: Any) -> dict[str, Any]:
     """Return a claim of a table.json."""
     ends = {"value": 0.5, "low": 0.4, "high": 0.6}
     named = {"of": "A", "to": "B", "kind": "ratio", "seeds": 2, "items": "seeds only", "text": f"A / B = 0.5 {BAD}"}
-    found: dict[str, Any] = {
-        "id": name,
-        "whose": "paper",
-        "where": BAD,
-        "says": BAD,
-        "verdict": "seen here",
-    }
-    found |= {"word": "seen here", "estimate": {**ends, **named}, "claimed": "below 1", "p": p, "because": BAD}
-    return {**found, "parts": [{"label": BAD, "text": "0.5", **ends}], **changes}
+    found = {"id": name, "whose": "paper", "where": BAD, "says": BAD, "verdict": "seen here", "word": "seen here"}
+    judged = {"estimate": {**ends, **named}, "claimed": "below 1", "p": p, "because": BAD}
+    return {**found, **judged, "parts": [{"label": BAD, "text": "0.5", **ends}], **changes}
 
 
 def table() -> dict[str, Any]:
     """Return the content of a table.json of an artifact that no YAML file describes."""
-    return {
-        "artifact": "own/one",
-        "title": BAD,
-        "source": BAD,
-        "scale": "cpu",
-        "made_of": BAD,
-        "headline": f"A / B = 0.5 {BAD}",
-        "claims": [claim()],
-        "cells": {
-            ONE: {"model": BAD, "seed": 0},
-            TWO: {"model": BAD, "seed": 1},
-            ABSENT: {"model": "absent", "seed": 0},
-        },
-    }
+    named = {"artifact": "own/one", "title": BAD, "source": BAD, "scale": "cpu", "made_of": BAD}
+    cells = {ONE: {"model": BAD, "seed": 0}, TWO: {"model": BAD, "seed": 1}, ABSENT: {"model": "absent", "seed": 0}}
+    return {**named, "headline": f"A / B = 0.5 {BAD}", "claims": [claim()], "cells": cells}
 
 
 def write(root: Path, **changes: Any) -> Path:
@@ -87,5 +60,5 @@ def write(root: Path, **changes: Any) -> Path:
     (folder / "figure.svg").write_text(SVG.replace("MARKS", marks))
     (folder / "figure.csv").write_text("model,step,loss\n<i>,5,10\nother,5,20\n")
     records.write(records.record_path(root, ONE), record(ONE, 0))
-    records.write(records.record_path(root, TWO), record(TWO, 1, curves={}))
+    records.write(records.record_path(root, TWO), replace(record(TWO, 1), curves={}))
     return root

@@ -1,7 +1,6 @@
 """Small sweeps of SlowTask: as planned cells, and as an artifact for the command line."""
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,6 +12,8 @@ from paper_repro.base.errors import ROOT
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.tests.support.slow_task import LOG_VARIABLE
 
+PYTHON = ("env", "--default-signal", sys.executable)
+"""A shell starts what runs in its background with SIGINT ignored, nohup with SIGHUP; children inherit that."""
 TARGET = "paper_repro.tests.support.slow_task.SlowTask"
 HANGING = "paper_repro.tests.support.slow_task.Hanging"
 ON_CARDS = "paper_repro.tests.support.slow_task.OnCards"
@@ -63,15 +64,9 @@ def write_artifact(folder: Path, steps: int, delay: float, target: str = TARGET)
 def start(papers: Path, runs: Path, log: Path) -> subprocess.Popen[bytes]:
     """Start ``reproduce.py test/sweep`` in a session of its own."""
     environment = {**os.environ, "PAPER_REPRO_PAPERS": str(papers), LOG_VARIABLE: str(log)}
-    command = [sys.executable, str(ROOT / "scripts" / "reproduce.py"), "test/sweep", "scale=smoke", f"runs={runs}"]
+    command = [*PYTHON, str(ROOT / "scripts" / "reproduce.py"), "test/sweep", "scale=smoke", f"runs={runs}"]
     with (runs.parent / f"{runs.name}.out").open("ab") as stream:
-        # A shell starts what runs in its background with SIGINT ignored, nohup with SIGHUP; children inherit that.
-        heard = {each: signal.signal(each, signal.SIG_DFL) for each in (signal.SIGINT, signal.SIGHUP)}
-        try:
-            return subprocess.Popen(command, env=environment, stdout=stream, stderr=stream, start_new_session=True)
-        finally:
-            for each, handler in heard.items():
-                signal.signal(each, handler)
+        return subprocess.Popen(command, env=environment, stdout=stream, stderr=stream, start_new_session=True)
 
 
 def steps_by_cell(log: Path) -> dict[str, int]:

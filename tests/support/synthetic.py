@@ -1,10 +1,8 @@
 """A made-up artifact, and records made up for the cells of a plan and written where the runner would write them."""
 
-import hashlib
 import math
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from paper_repro.base.configs import Override
@@ -14,7 +12,6 @@ from paper_repro.cells.records import Record, record_path
 from paper_repro.cells.tasks import FINISHED, Outcome
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec
-from paper_repro.tables.axes import EXACT
 from paper_repro.tables.baselines import NOTHING
 from paper_repro.tables.plan import Plan
 from paper_repro.tables.spec import Artifact
@@ -23,75 +20,45 @@ PROVENANCE = {"commit": "0" * 40, "dirty": False, "versions": {"torch": "2.13.0"
 
 ARTIFACT = """\
 title: Old against new
-source:
-  paper: A paper
-  where: Table 1
+source: {paper: A paper, where: Table 1}
 experiment: ebt/training_cost
 axes:
   task:
     title: Task
     values:
-      easy:
-        label: Easy
-        overrides: {trunk.layers: 1}
-      hard:
-        label: Hard
-        overrides: {trunk.layers: 2}
+      easy: {label: Easy, overrides: {trunk.layers: 1}}
+      hard: {label: Hard, overrides: {trunk.layers: 2}}
   model:
     title: Model
     values:
-      old:
-        label: Old & known
-        overrides: {trunk.width: 8}
+      old: {label: Old & known, overrides: {trunk.width: 8}}
       new:
         label: New_{50%}
         overrides: {trunk.width: 16}
 columns:
-  size:
-    title: Size
-    from: parameters
-    unit: K
-    factor: 1000.0
-    digits: 2
+  size: {title: Size, from: parameters, unit: K, factor: 1000.0, digits: 2}
   layers:
     title: Layers
     from: trunk.layers
     published: false
 metrics:
-  error:
-    title: Error
-    unit: nats
-    direction: lower
-    digits: 2
-  score:
-    title: Score
-    unit: "%"
-    direction: higher
-    digits: 1
-    published: false
+  error: {title: Error, unit: nats, direction: lower, digits: 2}
+  score: {title: Score, unit: "%", direction: higher, digits: 1, published: false}
 best_within: [task]
 published:
   repeats: not given
   rows:
-    - at: {model: old}
-      size: 1.00
-    - at: {model: new}
-      size: 2.00
-    - at: {task: easy, model: old}
-      error: [0.50, 0.05]
-    - at: {task: easy, model: new}
-      error: [0.40, 0.05]
-    - at: {task: hard, model: old}
-      error: [0.90, 0.10]
-    - at: {task: hard, model: new}
-      error: [0.90, 0.10]
+    - {at: {model: old}, size: 1.00}
+    - {at: {model: new}, size: 2.00}
+    - {at: {task: easy, model: old}, error: [0.50, 0.05]}
+    - {at: {task: easy, model: new}, error: [0.40, 0.05]}
+    - {at: {task: hard, model: old}, error: [0.90, 0.10]}
+    - {at: {task: hard, model: new}, error: [0.90, 0.10]}
 tolerances:
   size:
     printed_digits: true
     reason: it is counted
-  error:
-    published_stds: 1.0
-    reason: spread over repeats
+  error: {published_stds: 1.0, reason: spread over repeats}
 smallest: {ratio: 0.001, absolute: 1.0e-6, reason: "so small that these made-up numbers seldom reach it"}
 claims:
   - id: old_above_new
@@ -152,8 +119,6 @@ def fill(
 ) -> None:
     """Write a record for every cell of a plan to which ``outcome`` gives one, and for its baselines.
 
-    Of an artifact of the catalogue that trains, metrics lie a little apart (``apart``).
-
     Args:
         baselines: the values of the baselines' records by metric.  Every finished model beats those that it leaves
             out, and a model without the metric is given one.
@@ -163,30 +128,17 @@ def fill(
     for baseline in plan.baselines:
         worse = 1.0 if baseline.spec.direction == "lower" else -1.0
         for metric in baseline.spec.metrics if baseline.spec.judges != NOTHING else ():
-            if any(found.metrics.get(metric) is None for found in learned) and metric not in (baselines or {}):
-                for found in learned:
-                    if metric not in found.unavailable:
-                        found.metrics.setdefault(metric, -worse * 1e3)
+            for found in learned:
+                if metric not in {*found.unavailable, *(baselines or {})}:
+                    found.metrics.setdefault(metric, -worse * 1e3)
         for cell in baseline.cells.values():
             numbers = dict(baselines or {})
             for metric, name in baseline.spec.metrics.items():
                 values = [worse * found.metrics[metric] for found in learned if metric in found.metrics]
                 numbers.setdefault(name, worse * (max(values, default=0.0) + 1.0))
             write_record(root, cell, Outcome(FINISHED, numbers))
-    trained = plan.scale_name != EXACT and spec.PAPERS in plan.artifact.path.parents
     for cell, found in made.values():
-        write_record(root, cell, apart(cell, found) if trained else found)
-
-
-def apart(cell: PlannedCell, outcome: Outcome) -> Outcome:
-    """Return an outcome whose metrics differ a little, by less than one in a million: seeds that agree to the last
-    digit have no interval.
-    """
-    metrics = {
-        name: value * (1 + 1e-6 * random.Random(f"{cell.id} {name}").random())
-        for name, value in outcome.metrics.items()
-    }
-    return replace(outcome, metrics=metrics)
+        write_record(root, cell, found)
 
 
 def finished(**metrics: float) -> Outcome:
@@ -200,8 +152,8 @@ def near_the_paper(plan: Plan, spread: float = 0.02) -> Callable[[PlannedCell], 
         metrics = {}
         for name in plan.artifact.metrics:
             printed = plan.artifact.printed(cell.key, name)
-            noise = int(hashlib.sha256(f"{cell.id}/{name}".encode()).hexdigest()[:8], 16) / 2**32 - 0.5
-            metrics[name] = (1.0 if printed is None else printed.mean) * (1.0 + 2 * spread * noise)
+            noise = random.Random(f"{cell.id}/{name}").uniform(-spread, spread)
+            metrics[name] = (1.0 if printed is None else printed.mean) * (1.0 + noise)
         curve = [(step, math.exp(-step / 500)) for step in range(0, 3000, 10)]
         return Outcome(FINISHED, metrics, {"loss": curve}, parameters=22_657, multiply_adds=6_730_000, seconds=12.5)
 

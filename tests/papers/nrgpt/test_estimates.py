@@ -1,113 +1,50 @@
-"""NRGPT's estimates on made-up records with known answers."""
+"""NRGPT's estimates on made-up records with known answers, and the chance level of MMLU."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from paper_repro.tables import spec
-from paper_repro.tables.claims import Estimate
-from paper_repro.tests.support.made_up import Made, Place, estimate, value, view, without
+from paper_repro.tables.table import table_of
+from paper_repro.tests.support.made_up import Made, Numbers, Place, estimate, estimated, value, view
 
 WIDTHS = {"w32": 32, "w64": 64, "w128": 128}
 PER_SQUARE = {"gpt": 36, "rgpt_parallel": 13, "ff1": 7, "ff2w": 10}
 LISTOPS_SIZES = {"12": 3e3, "16": 1e4, "25": 3e4, "40": 1e5, "64": 3e5}
 
 
-def found(artifact: str, claim: str, made: Made) -> Estimate:
-    return estimate(view(artifact, made), claim)
-
-
-def exactly(metrics: Callable[[Place, int], Mapping[str, float]], scale: str = "cpu", **more: object) -> Made:
+def exactly(metrics: Callable[[Place, int], Numbers], scale: str = "cpu", **more: object) -> Made:
     return Made(metrics, noise=0.0, scale=scale, **more)  # type: ignore[arg-type]
 
 
-def by_model(metric: str, **numbers: float) -> Made:
-    return exactly(lambda place, seed: {metric: numbers[place["model"]]})
+def by_model(metric: str, scale: str = "cpu", **numbers: float) -> Made:
+    return exactly(lambda place, seed: {metric: numbers[place["model"]]}, scale)
 
 
-@pytest.mark.parametrize(
-    ("claim", "metric", "recorded", "expected"),
-    [
-        ("energy_ends_lower", "ends_lower", 31 / 32, 31 / 32),
-        ("energy_ends_lower", "ends_lower", 1 / 32, 1 / 32),
-        ("first_token_monotone", "first_tokens_rising", 0.05, 0.95),
-        ("first_token_monotone", "first_tokens_rising", 0.95, 0.05),
-        ("energy_bounded", "bound_use", 1.2, 1.2),
-        ("energy_settles", "late_change", 0.02, 0.02),
-    ],
-)
-def test_shares_and_sizes_of_energies_are_those_recorded(
-    claim: str, metric: str, recorded: float, expected: float
-) -> None:
-    assert value(found("nrgpt/fig2", claim, exactly(lambda place, seed: {metric: recorded}))) == pytest.approx(expected)
+def everywhere(**metrics: float) -> Made:
+    return exactly(lambda place, seed: metrics)
 
 
-def energies(*tokens: Sequence[float]) -> Made:
-    """The recorded energies of tokens over the steps."""
-    rows = [
-        f"{step},{token},{energy},0,0"
-        for step, values in enumerate(zip(*tokens, strict=True))
-        for token, energy in enumerate(values)
-    ]
-    content = "\n".join(["step,token,total,attention,feed_forward", *rows]).encode()
-    return Made(files=lambda place, seed: {"energies.csv": content})
-
-
-FIRST = [4.0, 3.0] + [2.0] * 8
-"""The first token settles after two steps."""
-FALLS = [9.0, 8.0, 7.0, 6.0, 5.0, 4.5, 4.2, 4.1, 4.0, 4.0]
-RISES = [9.0, 8.0, 7.0, 7.1, 5.0, 4.5, 4.2, 4.1, 4.0, 4.0]
-ROSE_BEFORE = [8.0, 9.0, 7.0, 6.0, 5.0, 4.5, 4.2, 4.1, 4.0, 4.0]
-SETTLED_WITH_IT = [4.0, 5.0] + [2.0] * 8
-
-
-@pytest.mark.parametrize(
-    ("tokens", "expected"),
-    [
-        ((FIRST, FALLS), (3, 3)),
-        ((FIRST, RISES), (0, 3)),
-        ((FIRST, ROSE_BEFORE), (3, 3)),
-        ((FIRST, SETTLED_WITH_IT, RISES), (0, 3)),
-        ((FIRST, FALLS, SETTLED_WITH_IT), (3, 3)),
-    ],
-)
-def test_a_token_counts_once_its_predecessors_have_settled(
-    tokens: tuple[list[float], ...], expected: tuple[int, int]
-) -> None:
-    interval = found("nrgpt/fig2", "descent_after_predecessors", energies(*tokens)).interval
-    assert (interval.hits, interval.cases) == expected  # type: ignore[union-attr]
+def scores(metric: str, ff2w: float, scale: str = "cpu") -> Made:
+    """FF1, which is no candidate, is the highest; of the other models RGPT-parallel is."""
+    return by_model(metric, scale, gpt=0.6, rgpt=0.4, rgpt_parallel=0.7, ff1=2.0, ff2w=ff2w)
 
 
 def listops(ff1: float, ff2w: float) -> Made:
     """Accuracies rise at so many times the recurrent GPT's parameters."""
     behind = {"rgpt_parallel": 1.0, "ff1": ff1, "ff2w": ff2w}
 
-    def accuracy(place: Place, seed: int) -> Mapping[str, float]:
+    def accuracy(place: Place, seed: int) -> Numbers:
         decades = math.log10(LISTOPS_SIZES[place["width"]] / (1e4 * (1 + 0.01 * seed) * behind[place["model"]]))
         return {"accuracy": 1 / (1 + math.exp(-6 * decades))}
 
     return exactly(accuracy, parameters=lambda place: int(LISTOPS_SIZES[place["width"]]))
 
 
-def test_listops_parity_is_the_ratio_of_both_variants_to_the_recurrent_gpt() -> None:
-    assert value(found("nrgpt/fig3", "listops_parity", listops(2.0, 4.0))) == pytest.approx(math.sqrt(8), rel=1e-4)
-    assert value(found("nrgpt/fig3", "listops_parity", listops(0.5, 0.25))) == pytest.approx(1 / math.sqrt(8), rel=1e-4)
-
-
-@pytest.mark.parametrize(("ff1", "ff2w", "step"), [(2.0, 3.0, 1.5), (1.2, 3.0, 1.2), (2.0, 1.0, 0.5), (0.5, 2.0, 0.5)])
-def test_listops_order_is_the_smallest_step(ff1: float, ff2w: float, step: float) -> None:
-    assert value(found("nrgpt/fig3", "listops_order", listops(ff1, ff2w))) == pytest.approx(step, rel=1e-4)
-
-
-def test_a_model_that_never_learns_has_no_transition() -> None:
-    assert found("nrgpt/fig3", "listops_parity", listops(1.0, 1e6)).interval is None
-
-
 def shakespeare(
     loss: Callable[[Place, int], float], gap: Callable[[Place], float] = lambda place: 0.2, scale: str = "cpu"
 ) -> Made:
-    def metrics(place: Place, seed: int) -> Mapping[str, float]:
+    def metrics(place: Place, seed: int) -> Numbers:
         best = loss(place, seed)
         return {"best_val_loss": best, "val_loss": best + 0.1, "train_loss": best + 0.1 - gap(place)}
 
@@ -132,102 +69,119 @@ def curve(factor: Callable[[Place, int], float]) -> Made:
     return shakespeare(loss)
 
 
-@pytest.mark.parametrize("factor", [1.0, 1.04, 0.8])
-def test_parity_is_the_ratio_of_the_lower_envelopes_at_every_common_size(factor: float) -> None:
-    estimate = found("nrgpt/fig4", "shakespeare_parity", curve(lambda place, seed: factor))
+def one_narrow_variant_is_worse(place: Place, seed: int) -> float:
+    return 1.2 if place["model"] == "ff1" and place["width"] != "w128" else 1.0
+
+
+def overfitting() -> Made:
+    """The gap of the largest width in the best setting, and others that would turn the sign if they were read."""
+
+    def gap(place: Place) -> float:
+        if place["setting"] != "lr2e-3" or place["width"] != "w512":
+            return 0.2 if is_nrgpt(place) else -5.0
+        return 0.1 if is_nrgpt(place) else 0.4
+
+    return shakespeare(lambda place, seed: 2.0 - 0.1 * (place["setting"] == "lr2e-3"), gap, "gpu")
+
+
+def spread() -> Made:
+    """The settings of NRGPT differ by 0.5, those of the others by 0.1."""
+    return shakespeare(lambda place, seed: 2.0 + (0.5 if is_nrgpt(place) else 0.1) * (place["setting"] == "lr2e-3"))
+
+
+CASES: list[tuple[str, str, Made, float]] = [
+    ("fig2", "energy_ends_lower", everywhere(ends_lower=31 / 32), 31 / 32),
+    ("fig2", "first_token_monotone", everywhere(first_tokens_rising=0.05), 0.95),
+    ("fig2", "energy_bounded", everywhere(bound_use=1.2), 1.2),
+    ("fig2", "energy_settles", everywhere(late_change=0.02), 0.02),
+    ("fig3", "listops_parity", listops(2.0, 4.0), math.sqrt(8)),
+    # The order is its smallest step.
+    ("fig3", "listops_order", listops(2.0, 3.0), 1.5),
+    ("fig3", "listops_order", listops(2.0, 1.0), 0.5),
+    ("fig4", "shakespeare_parity", curve(one_narrow_variant_is_worse), 1.0),
+    ("fig4", "shakespeare_no_overfit", overfitting(), -0.3),
+    ("fig4", "hyperparameter_sensitivity", spread(), 0.4),
+    ("table1", "owt_order", by_model("best_val_loss", gpt=2.0, rgpt_parallel=3.0, ff2w=3.3), 1.1),
+    ("table5", "loss_order_at_equal_parameters", by_model("best_val_loss", gpt=2, rgpt_parallel=2.1, ff2w=3.3), 1.05),
+    ("table5", "loss_order_at_equal_parameters", by_model("best_val_loss", gpt=2, rgpt_parallel=3, ff2w=2.7), 0.9),
+    # The highest, or lowest, is compared with the best other.
+    ("table2", "diversity_distinct_1", scores("distinct_1", 0.9), 0.2),
+    ("table2", "diversity_distinct_2", scores("distinct_2", 0.5, "gpu"), -0.2),
+    ("table4", "text_quality_gqs", scores("gqs_paper", 0.9), 0.2),
+    ("table4", "text_quality_perplexity", scores("perplexity", 0.5), 0.5 / 0.4),
+    ("table6", "mmlu_best", scores("mmlu_generated_average", 0.9, "gpu"), 0.2),
+    ("table6", "continuations_best", scores("continuations_mean", 0.5), -0.2),
+]
+
+
+@pytest.mark.parametrize(("artifact", "claim", "made", "expected"), CASES, ids=[f"{a}-{b}" for a, b, *_ in CASES])
+def test_an_estimate_has_its_value(artifact: str, claim: str, made: Made, expected: float) -> None:
+    assert estimated(f"nrgpt/{artifact}", claim, made) == pytest.approx(expected, rel=1e-4)
+
+
+def energies(*tokens: Sequence[float]) -> Made:
+    """The recorded energies of tokens over the steps."""
+    rows = [
+        f"{step},{token},{energy},0,0"
+        for step, values in enumerate(zip(*tokens, strict=True))
+        for token, energy in enumerate(values)
+    ]
+    content = "\n".join(["step,token,total,attention,feed_forward", *rows]).encode()
+    return Made(files=lambda place, seed: {"energies.csv": content})
+
+
+FIRST = [4.0, 3.0] + [2.0] * 8
+"""The first token settles after two steps."""
+LATER = [5.0, 4.5, 4.2, 4.1, 4.0, 4.0]
+FALLS = [9.0, 8.0, 7.0, 6.0, *LATER]
+RISES = [9.0, 8.0, 7.0, 7.1, *LATER]
+ROSE_BEFORE = [8.0, 9.0, 7.0, 6.0, *LATER]
+SETTLED_WITH_IT = [4.0, 5.0] + [2.0] * 8
+
+
+@pytest.mark.parametrize(
+    ("tokens", "hits"),
+    [((FIRST, ROSE_BEFORE), 3), ((FIRST, SETTLED_WITH_IT, RISES), 0), ((FIRST, FALLS, SETTLED_WITH_IT), 3)],
+)
+def test_a_token_counts_once_its_predecessors_have_settled(tokens: tuple[list[float], ...], hits: int) -> None:
+    interval = estimate(view("nrgpt/fig2", energies(*tokens)), "descent_after_predecessors").interval
+    assert (interval.hits, interval.cases) == (hits, 3)  # type: ignore[union-attr]
+
+
+def test_a_model_that_never_learns_has_no_transition() -> None:
+    assert estimate(view("nrgpt/fig3", listops(1.0, 1e6)), "listops_parity").interval is None
+
+
+def test_parity_is_the_ratio_of_the_lower_envelopes_at_every_common_size_paired_by_seed() -> None:
+    found = estimate(view("nrgpt/fig4", curve(lambda place, seed: 1.04)), "shakespeare_parity")
     common = {
         PER_SQUARE[model] * width**2 for model in PER_SQUARE if model != "gpt" for width in WIDTHS.values()
     } & set(range(13 * 32**2, 10 * 128**2 + 1))  # from the baseline's smallest model to NRGPT's largest
-    assert {label for label, _ in estimate.parts} == {f"{size:,} parameters" for size in common}
-    assert all(estimate.shown(part.mean) == pytest.approx(factor, rel=1e-3) for _, part in estimate.parts)
-    assert value(estimate) == pytest.approx(factor, rel=1e-3)
-
-
-def test_parity_takes_the_better_variant_and_pairs_seeds() -> None:
-    made = curve(lambda place, seed: 1.2 if place["model"] == "ff1" and place["width"] != "w128" else 1.0)
-    assert value(found("nrgpt/fig4", "shakespeare_parity", made)) == pytest.approx(1.0)
-    noisy = found("nrgpt/fig4", "shakespeare_parity", curve(lambda place, seed: 1.0 + 0.05 * seed)).interval
+    assert {label for label, _ in found.parts} == {f"{size:,} parameters" for size in common}
+    assert all(found.shown(part.mean) == pytest.approx(1.04, rel=1e-3) for _, part in found.parts)
+    assert value(found) == pytest.approx(1.04, rel=1e-3)
+    noisy = estimate(view("nrgpt/fig4", curve(lambda place, seed: 1.0 + 0.05 * seed)), "shakespeare_parity").interval
     assert noisy is not None and noisy.paired and noisy.low < 0 < noisy.high
 
 
-def test_overfitting_is_the_gap_at_the_largest_width_in_the_best_setting() -> None:
-    def gap(place: Place) -> float:
-        if place["setting"] != "lr2e-3" or place["width"] != "w512":
-            return 0.2 if is_nrgpt(place) else -5.0  # would turn the sign if it were read
-        return 0.1 if is_nrgpt(place) else 0.4
-
-    made = shakespeare(lambda place, seed: 2.0 - 0.1 * (place["setting"] == "lr2e-3"), gap, "gpu")
-    assert value(found("nrgpt/fig4", "shakespeare_no_overfit", made)) == pytest.approx(-0.3)
-
-
-@pytest.mark.parametrize(("ours", "other"), [(0.5, 0.1), (0.1, 0.5)])
-def test_sensitivity_is_the_difference_of_spreads(ours: float, other: float) -> None:
-    made = shakespeare(lambda place, seed: 2.0 + (ours if is_nrgpt(place) else other) * (place["setting"] == "lr2e-3"))
-    estimate = found("nrgpt/fig4", "hyperparameter_sensitivity", made)
-    assert value(estimate) == pytest.approx(ours - other)
-    assert len(estimate.parts) == 2 * len(WIDTHS)
-
-
-@pytest.mark.parametrize(
-    ("losses", "step"),
-    [
-        ({"gpt": 2.0, "rgpt_parallel": 3.0, "ff2w": 3.3}, 1.1),
-        ({"gpt": 2.0, "rgpt_parallel": 2.1, "ff2w": 3.3}, 1.05),
-        ({"gpt": 2.0, "rgpt_parallel": 3.0, "ff2w": 2.7}, 0.9),
-    ],
-)
-@pytest.mark.parametrize(
-    ("artifact", "claim"), [("nrgpt/table1", "owt_order"), ("nrgpt/table5", "loss_order_at_equal_parameters")]
-)
-def test_the_order_of_losses_is_its_smallest_step(
-    artifact: str, claim: str, losses: dict[str, float], step: float
-) -> None:
-    assert value(found(artifact, claim, by_model("best_val_loss", **losses))) == pytest.approx(step)
-
-
-@pytest.mark.parametrize(
-    ("artifact", "claim", "metric", "scale"),
-    [
-        ("nrgpt/table2", "diversity_distinct_1", "distinct_1", "cpu"),
-        ("nrgpt/table2", "diversity_distinct_2", "distinct_2", "gpu"),
-        ("nrgpt/table4", "text_quality_gqs", "gqs_paper", "cpu"),
-        ("nrgpt/table6", "mmlu_best", "mmlu_generated_average", "gpu"),
-        ("nrgpt/table6", "continuations_best", "continuations_mean", "cpu"),
-    ],
-)
-@pytest.mark.parametrize(("ours", "ahead"), [(0.9, 0.2), (0.5, -0.2)])
-def test_the_highest_is_compared_with_the_best_other(
-    artifact: str, claim: str, metric: str, scale: str, ours: float, ahead: float
-) -> None:
-    others = {"gpt": 0.6, "rgpt": 0.4, "rgpt_parallel": 0.7, "ff1": 2.0}
-
-    def metrics(place: Place, seed: int) -> Mapping[str, float]:
-        return {metric: ours if place["model"] == "ff2w" else others[place["model"]]}
-
-    assert value(found(artifact, claim, exactly(metrics, scale))) == pytest.approx(ahead)
-
-
-@pytest.mark.parametrize(("ours", "ratio"), [(80.0, 0.8), (150.0, 1.5)])
-def test_the_lowest_perplexity_is_compared_with_the_best_other(ours: float, ratio: float) -> None:
-    made = by_model("perplexity", gpt=100.0, rgpt=300.0, rgpt_parallel=200.0, ff1=1.0, ff2w=ours)
-    assert value(found("nrgpt/table4", "text_quality_perplexity", made)) == pytest.approx(ratio)
-
-
-@pytest.mark.parametrize(("ours", "ratio"), [(3.0, 2.0), (0.75, 0.5)])
-def test_flops_are_compared_at_equal_parameters(ours: float, ratio: float) -> None:
-    def metrics(place: Place, seed: int) -> Mapping[str, float]:
+def test_flops_are_compared_at_equal_parameters() -> None:
+    def metrics(place: Place, seed: int) -> Numbers:
         at_equal = place["parameters"] == "equal" and place["model"] in ("ff1_8d", "ff2w")
-        return {"ratio": ours / 1.5 if at_equal else 9.0}
+        return {"ratio": 2.0 if at_equal else 9.0}
 
-    estimate = found("nrgpt/flops", "flops_1_to_2", exactly(metrics, "exact"))
-    assert estimate.interval is not None
-    assert (estimate.interval.low, estimate.interval.high) == (ratio, ratio)
-    assert len(estimate.parts) == 12
+    found = estimate(view("nrgpt/flops", exactly(metrics)), "flops_1_to_2")
+    assert found.interval is not None and len(found.parts) == 12
+    assert (found.interval.low, found.interval.high) == (2.0, 2.0)
 
 
-def test_without_records_nothing_is_estimated() -> None:
-    for name in (name for name in spec.find() if name.startswith("nrgpt/")):
-        artifact = spec.load(name)
-        for claim in artifact.claims:
-            scale = "exact" if "exact" in artifact.scales else (claim.scales or ["cpu"])[0]
-            assert estimate(without(view(name, Made(scale=scale))), claim.id).interval is None, (name, claim.id)
+def test_chance_of_mmlu_has_the_noise_of_every_question_and_printed_columns_their_mean() -> None:
+    records = view("nrgpt/table6", Made(scale="paper"))
+    columns = records.plan.cells[0].config["probes"]["mmlu"]["columns"]
+    variance = 0.0
+    for subjects in columns.values():
+        for size in subjects.values():
+            weight = 1 / (size * len(subjects) * len(columns))  # of one question in the average
+            variance += size * weight**2 * 0.25 * 0.75
+    summary = table_of(records).summary()
+    assert summary["chance_half_width"] == pytest.approx(1.959964 * 100 * math.sqrt(variance), rel=1e-9)
+    assert summary["printed_ff2w"] == pytest.approx(207.8 / 7)
