@@ -519,48 +519,6 @@ def rows_to_samples(rows: Tensor, query: Tensor) -> Tensor:
     return by_sample.permute(2, 0, 1, 3, 4).flatten(0, 1)  # (N B, H, T, Y)
 
 
-def gelu_slope(factor: Tensor, z: Tensor) -> Tensor:
-    """Compute factor * gelu'(z), gelu'(z) = Phi(z) + z pdf(z) of the exact GELU, in one pass."""
-    return torch.ops.aten.gelu_backward(factor, z)
-
-
-def one_layer_gradient(g: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Compute -2 W1^T (gelu(z) * gelu'(z)) with z = W1 g + b1; (..., D)."""
-    z = functional.linear(g, weight, bias)
-    return -2 * torch.matmul(gelu_slope(functional.gelu(z), z), weight)
-
-
-def two_weight_gradient(g: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor) -> Tensor:
-    """Compute -(W2 gelu(z) + b2 + W1^T (gelu'(z) * W2^T g)) with z = W1 g + b1; (..., D)."""
-    z = functional.linear(g, up, up_bias)
-    through = torch.matmul(gelu_slope(torch.matmul(g, down), z), up)
-    return -(functional.linear(functional.gelu(z), down, down_bias) + through)
-
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": functional.silu, "gelu": functional.gelu}
-
-
-def descend_mlp(
-    x: Tensor,
-    gamma: Tensor,
-    reading: Tensor,
-    writing: Tensor,
-    num_steps: int,
-    step_size: float = 1.0,
-    activation: str = "silu",
-) -> Tensor:
-    """Repeat x <- x + step_size * writing^T (gamma * act(reading x)) (CEM, equations 15 and 17).
-
-    x is (*E, ..., D), gamma (*E, ..., M), reading and writing (*E, M, D), where *E is a stack of models, or none.
-    """
-    act = ACTIVATIONS[activation]
-    tokens = (*reading.shape[:-2], -1)
-    state, context = x.reshape(*tokens, x.shape[-1]), gamma.reshape(*tokens, gamma.shape[-1])
-    for _ in range(num_steps):
-        state = state + step_size * torch.matmul(context * act(torch.matmul(state, reading.mT)), writing)
-    return state.reshape(x.shape)
-
-
 class Positions(NamedTuple):
     """What a score owes to its places alone: -slope_k (i - j) + (bias_self where i = j, else bias_cross)."""
 

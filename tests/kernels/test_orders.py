@@ -14,10 +14,8 @@ from torch import Tensor
 
 from paper_repro.kernels import (
     causal_attention,
-    cem_mlp,
     energy_attention,
     linear_ce,
-    nrgpt_block,
     projected_step,
     qk_rotary,
     rms_norm,
@@ -49,9 +47,6 @@ OPS = {
     "causal_attention": Op(
         causal_attention.causal_attention, ((2, 2, 3, 2),) * 3, "fused", "derivative for .* is not implemented"
     ),
-    "cem_mlp": Op(
-        lambda *t, **way: cem_mlp.descend(*t, num_steps=2, **way), ((3, 2), (3, 4), (4, 2), (4, 2)), "closed_form"
-    ),
     "energy_attention": Op(
         lambda q, k, **way: _sum(energy_attention.energy_attention(q, k, 0.7, **way)), ((1, 2, 3, 2),) * 2, None
     ),
@@ -60,8 +55,6 @@ OPS = {
         ((2, 3, 2), (5, 2), (5,)),
         "closed_form",
     ),
-    "one_layer": Op(nrgpt_block.one_layer_gradient, ((3, 2), (4, 2), (4,)), "closed_form"),
-    "two_weights": Op(nrgpt_block.two_weight_gradient, ((3, 2), (4, 2), (4,), (2, 4), (2,)), "closed_form"),
     "projected_step": Op(
         lambda z, t, **way: projected_step.projected_step(z, t, 0.3, **way)[0], ((2, 4), (2, 4)), None
     ),
@@ -209,11 +202,8 @@ def test_shapes_that_do_not_fit_and_unknown_ways_are_refused(op: Op) -> None:
 
 AUTO = {
     "causal_attention.WAYS": ("fused", "fused", "fused", "closed_form"),
-    "cem_mlp.WAYS": ("closed_form", "reference", "reference", "reference"),
     "energy_attention.op.WAYS": ("reference", "reference", "closed_form", "reference"),
     "linear_ce.op.WAYS": ("closed_form", "reference", "closed_form", "reference"),
-    "nrgpt_block.ONE_LAYER_WAYS": ("closed_form", "closed_form", "reference", "reference"),
-    "nrgpt_block.TWO_WEIGHTS_WAYS": ("closed_form", "closed_form", "reference", "reference"),
     "projected_step.op.WAYS": ("reference", "reference", "closed_form", "reference"),
     "projected_step.op.IMAGE_WAYS": ("reference", "reference", "closed_form", "reference"),
     "qk_rotary.op.WAYS": ("closed_form", "closed_form", "reference", "reference"),
