@@ -24,7 +24,6 @@ from paper_repro.kernels import (
     sphere_step,
     swiglu,
     tied_attention,
-    unit_adam,  # noqa: F401 - its ways
 )
 from paper_repro.kernels.dispatch import Way, choose, differentiable
 from paper_repro.kernels.preferences import prefer
@@ -214,7 +213,6 @@ AUTO = {
     "sphere_step.op.WAYS": ("closed_form", "closed_form", "reference", "reference"),
     "swiglu.WAYS": ("reference", "reference", "reference", "closed_form"),
     "tied_attention.op.WAYS": ("closed_form", "reference", "reference", "reference"),
-    "unit_adam.WAYS": ("reference", "reference", "fused", "reference"),
 }
 """What auto takes on a CPU: for a gradient of large inputs, of small ones, without a gradient, to second order."""
 
