@@ -53,43 +53,26 @@ def adam_(
             raise ValueError(f"unit rows need a matrix (..., rows, D), got {tuple(four[0].shape)}")
         if four[0].numel():
             (taken if _fits(four) else others).append(four)
-    options = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay}
     if taken:
-        _by_torch(taken, step, unit_rows, options)
-    for four in others:
-        _by_definition(four, step, unit_rows, **options)
-
-
-def _by_torch(taken: list[tuple[Tensor, ...]], step: float, unit_rows: bool, options: dict[str, Any]) -> None:
-    steps = list(torch.full((len(taken),), step - 1.0, device=taken[0][0].device).unbind())
-    tensors = [list(some) for some in zip(*taken, strict=True)]
-    fixed: Any = {"fused": True, "amsgrad": False, "maximize": False}
-    adamw(tensors[0], tensors[1], tensors[2], tensors[3], [], steps, **fixed, **options)
+        steps = list(torch.full((len(taken),), step - 1.0, device=taken[0][0].device).unbind())
+        tensors = [list(some) for some in zip(*taken, strict=True)]
+        options: Any = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay}
+        options |= {"fused": True, "amsgrad": False, "maximize": False}
+        adamw(tensors[0], tensors[1], tensors[2], tensors[3], [], steps, **options)
     for parameter, *_ in taken if unit_rows else []:
         # One reciprocal per row: a division of every number takes twice as long.
         parameter.mul_(torch.linalg.vector_norm(parameter, dim=-1, keepdim=True).reciprocal_())
-
-
-def _by_definition(
-    four: tuple[Tensor, ...],
-    step: float,
-    unit_rows: bool,
-    lr: float,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    weight_decay: float,
-) -> None:
-    p, g, m, v = (tensor.to(wide(four[0])) for tensor in four)  # (..., D) each
-    p.mul_(1 - lr * weight_decay)
-    m.lerp_(g, 1 - beta1)
-    v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
-    p.addcdiv_(m, v.sqrt().div_(math.sqrt(1 - beta2**step)).add_(eps), value=-lr / (1 - beta1**step))
-    if unit_rows:
-        project_rows_(p)
-    for tensor, value in zip((four[0], *four[2:]), (p, m, v), strict=True):
-        if value is not tensor:
-            tensor.copy_(value)
+    for four in others:
+        p, g, m, v = (tensor.to(wide(four[0])) for tensor in four)  # (..., D) each
+        p.mul_(1 - lr * weight_decay)
+        m.lerp_(g, 1 - betas[0])
+        v.mul_(betas[1]).addcmul_(g, g, value=1 - betas[1])
+        p.addcdiv_(m, v.sqrt().div_(math.sqrt(1 - betas[1] ** step)).add_(eps), value=-lr / (1 - betas[0] ** step))
+        if unit_rows:
+            project_rows_(p)
+        for tensor, value in zip((four[0], *four[2:]), (p, m, v), strict=True):
+            if value is not tensor:
+                tensor.copy_(value)
 
 
 def _fits(four: tuple[Tensor, ...]) -> bool:
