@@ -238,14 +238,8 @@ def _fused(
     return tuple(Fused.apply(x, *tables, scale, normalize).transpose(1, 2) for x in inputs)
 
 
-def _definition(
-    inputs: tuple[Tensor, ...], tables: RotaryTables, scale: Tensor | None, normalize: bool
-) -> tuple[Tensor, ...]:
-    return tuple(rotate_by_definition(x, tables, scale, normalize) for x in inputs)
-
-
 WAYS = (
     triton_way(_fused, widest=WIDEST),
     closed_form_way(_closed_form, order=1, transforms=False, autocast=True, auto_on=("cpu",), auto_order=1),
-    Way("reference", _definition),
+    Way("reference", lambda inputs, *given: tuple(rotate_by_definition(x, *given) for x in inputs)),
 )
