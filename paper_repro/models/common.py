@@ -607,7 +607,8 @@ PROJECTION_EPS = 1e-12
 
 def project(z: Tensor) -> Tensor:
     """Return the nearest tokens of mean 0 and population standard deviation 1: of each row of (..., D) (equation 2)."""
-    return functional.layer_norm(z, z.shape[-1:], eps=PROJECTION_EPS)
+    centred = z - z.mean(-1, keepdim=True)
+    return centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + PROJECTION_EPS)
 
 
 def projected_step(
