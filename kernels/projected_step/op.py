@@ -99,11 +99,11 @@ def _fused(name: str) -> Step:
     return step
 
 
-WAYS = (
+WAYS: tuple[Way[Step], ...] = (
     triton_way(_fused("projected_step"), order=0, widest=LONGEST_ROW),
     Way("reference", common.projected_step),
 )
-IMAGE_WAYS = (
+IMAGE_WAYS: tuple[Way[Step], ...] = (
     triton_way(_fused("image_step"), order=0, widest=LONGEST_ROW),
     Way("reference", common.image_step),
 )

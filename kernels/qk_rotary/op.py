@@ -12,7 +12,7 @@ cos + i sin: one pass instead of three.
 Legend: B sequences, T tokens, H heads, Y head width, P positions of the tables.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -238,7 +238,7 @@ def _fused(
     return tuple(Fused.apply(x, *tables, scale, normalize).transpose(1, 2) for x in inputs)
 
 
-WAYS = (
+WAYS: tuple[Way[Callable[..., tuple[Tensor, ...]]], ...] = (
     triton_way(_fused, widest=WIDEST),
     closed_form_way(_closed_form, order=1, transforms=False, autocast=True, auto_on=("cpu",), auto_order=1),
     Way("reference", lambda inputs, *given: tuple(rotate_by_definition(x, *given) for x in inputs)),
