@@ -54,7 +54,8 @@ def causal_attention(
 
 
 def _fused(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float) -> Tensor:
-    if dropout == 0 and _inside_vmap():
+    innermost = None if torch.compiler.is_compiling() else peek_interpreter_stack()  # a compiler traces the plain call
+    if dropout == 0 and innermost is not None and innermost.key() == TransformType.Vmap:
         attended: Tensor = _Folded.apply(query, key, value, scale)
         return attended
     return functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, scale=scale)
@@ -71,14 +72,6 @@ WAYS: tuple[Way[Callable[..., Tensor]], ...] = (  # all but the first and the la
     triton_way(_fused_to_second_order, order=2, widest=self_slot_attention.WIDEST, transforms=True, auto_order=2),
     Way("reference", common.causal_attention),
 )
-
-
-def _inside_vmap() -> bool:
-    """Return whether the innermost transform is vmap; a compiler traces the plain call."""
-    if torch.compiler.is_compiling():
-        return False
-    innermost = peek_interpreter_stack()
-    return innermost is not None and innermost.key() == TransformType.Vmap
 
 
 class _Folded(Function):
