@@ -1,7 +1,6 @@
 """Queries and keys as attention reads them: turned by their position, on the unit sphere, scaled.
 
-With J (a, b) = (-b, a) on pairs
-(a + ib times i), C = (cos, cos), S = (sin_first, sin_second) and G the gradient of y,
+With J (a, b) = (-b, a) on pairs (a + ib times i), C = (cos, cos), S = (sin_first, sin_second) and G the gradient of y,
 
     r = C x + S J x,   n = r / |r|,   y = s n,
     ds = sum n G,   dn = s G,   dr = (dn - n (n . dn)) / |r|,   dx = C dr - J S dr

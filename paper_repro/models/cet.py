@@ -8,7 +8,7 @@ import contextlib
 import math
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch._C._functorch import peek_interpreter_stack
 
 from paper_repro.base.errors import at_least, one_of, positive
-from paper_repro.models.common import fold, from_blocks, project, to_blocks
+from paper_repro.models.common import capture, fold, from_blocks, project, to_blocks
 from paper_repro.models.descent import Change, Energy, StepRule, Trajectory, descend, walk
 
 try:
@@ -407,19 +407,6 @@ class _Parts(NamedTuple):
     hidden: Tensor  # (B, N, M)
     drawn: Tensor  # (B, N, P)
     patches: Tensor  # the same, (B, N_side, N_side, k, k, C s^2)
-
-
-def capture(work: Callable[[], Trajectory[CETState]]) -> tuple[Callable[[], None], Trajectory[CETState]]:
-    """Capture work on the current GPU as a CUDA graph; returns what does it again, and where it leaves its results."""
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
-        work()  # kernels are compiled and libraries loaded outside the capture
-    torch.cuda.current_stream().wait_stream(aside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        ended = work()
-    return graph.replay, ended
 
 
 class CapturedSteps:

@@ -10,13 +10,15 @@ block length, D width, H heads, Y head width, Z width of a value, M hidden width
 import math
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from paper_repro.base.errors import at_least, positive
+
+Result = TypeVar("Result")
 
 
 class CausalLanguageModel(nn.Module):
@@ -677,3 +679,16 @@ def reach_and_side(patches: Tensor, y: Tensor) -> tuple[int, int]:
 def speed() -> SimpleNamespace:
     """Return what a process without kernels prefers, see ``kernels.preferences.Speed``."""
     return SimpleNamespace(recompute=False, cuda_graph=False)
+
+
+def capture(work: Callable[[], Result]) -> tuple[Callable[[], None], Result]:
+    """Capture work on the current GPU as a CUDA graph; returns what does it again, and where it leaves its results."""
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        work()  # kernels are compiled and libraries loaded outside the capture
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        ended = work()
+    return graph.replay, ended
