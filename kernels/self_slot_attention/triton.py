@@ -12,8 +12,8 @@ u = t - T, R_i = sum_j (ds u + p w), r = ds u + p (w - R).  The derivatives of d
 Sums over j include one's own column, if there is one: PyTorch computes its numbers, one for each row.  The kernels go
 over the observed columns, j <= i + lead.  A program takes some rows of a head, or some columns; scores are computed
 anew in each pass.  The gradient goes over columns for dq, then over rows for dk and dv.  Its own gradient goes over the
-columns twice, for T and for what needs T; R needs T too, and is taken out of the sum that needs it: r k = (ds u + p w) k
-- R p k.  The last kernel goes over rows.  Every sum has a fixed order; nothing is added atomically.
+columns twice, for T and for what needs T; R needs T too, and is taken out of the sum that needs it, as r k =
+(ds u + p w) k - R p k.  The last kernel goes over rows.  Every sum has a fixed order; nothing is added atomically.
 
 Legend: B sequences, H heads, N samples, T tokens, R = N T rows, Y channels of a head, Z channels of its values.
 """
