@@ -15,6 +15,7 @@ from torch.autograd import Function
 from torch.nn import functional
 
 from paper_repro.kernels.dispatch import Shapes, Way, choose, derivative_order, triton_way
+from paper_repro.kernels.first_order import joined
 from paper_repro.kernels.self_slot_attention import op as self_slot_attention
 from paper_repro.models import common
 
@@ -87,10 +88,7 @@ class _Folded(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> tuple[Tensor, int]:
-        *heads, scale = given
-        joined = []
-        for tensor, dim in zip(heads, in_dims[:3], strict=True):
-            stack = tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-            joined.append(stack.flatten(0, 1))  # (E B, H, T, Y or Z)
-        out = _fused(*joined, scale, 0.0)  # (E B, H, T, Z)
+        pairs = zip(given, in_dims, strict=True)
+        query, key, value, scale = (joined(info.batch_size, *pair) for pair in pairs)  # (E B, H, T, Y or Z) each
+        out = _fused(query, key, value, scale, 0.0)  # (E B, H, T, Z)
         return out.unflatten(0, (info.batch_size, -1)), 0  # (E, B, H, T, Z)

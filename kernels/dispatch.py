@@ -51,6 +51,7 @@ class Way(Generic[Call]):
     one_dtype: bool = False  # whether all tensors must have one dtype
     widest: int | None = None  # the longest row that it takes
     transforms: bool = True  # whether it may be called within a transform of torch.func
+    vmap: bool = False  # whether that may be torch.func.vmap though it is by hand
     autocast: bool = True  # whether it may be called under autocast
     auto_on: Collection[str] | None = None  # device types on which "auto" takes it; None for all
     auto_order: int = 0  # "auto" takes it from this order on: 1 where it saves nothing without a backward pass
@@ -255,7 +256,7 @@ def _obstacle(way: Way[Call], tensors: Sequence[Tensor], width: int, insisted: b
         return "torch.compile cannot trace it, and fuses the definition itself"
     if not way.transforms and peek_interpreter_stack() is not None:
         return "a transform of torch.func is active"
-    if way.by_hand and TransformType.Vmap in (level.key() for level in get_interpreter_stack() or []):
+    if way.by_hand and not way.vmap and TransformType.Vmap in (level.key() for level in get_interpreter_stack() or []):
         return "torch.func.vmap is active"
     if not way.autocast and under_autocast(tensors[0]):
         return "autocast is active"

@@ -84,6 +84,25 @@ class WithGradient(FirstOrder):
         cls.backward = staticmethod(backward)  # type: ignore[method-assign]
 
 
+class Stackable(FirstOrder):
+    """An op on a stack of E models, dimension 0 of every tensor, with which the dimension of vmap is joined."""
+
+    def __init_subclass__(cls) -> None:
+        def over_models(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> Any:
+            found = cls.apply(*(joined(info.batch_size, *pair) for pair in zip(arguments, in_dims, strict=True)))
+            return tuple(one.unflatten(0, (info.batch_size, -1)) for one in found), (0,) * len(found)
+
+        super().__init_subclass__()
+        cls.vmap = staticmethod(over_models)  # type: ignore[method-assign]
+
+
+def joined(size: int, value: Any, dim: int | None) -> Any:
+    """Return a tensor whose first dimension is that of vmap, ``dim``, of this size, and its own; else the value."""
+    if not isinstance(value, Tensor):
+        return value
+    return (value.expand(size, *value.shape) if dim is None else value.movedim(dim, 0)).flatten(0, 1)
+
+
 def _refuse(ctx: Any, order: int) -> NoReturn:
     has, further = {1: ("first", "second"), 2: ("first and second", "third")}[order]
     raise NotImplementedError(

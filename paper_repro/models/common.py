@@ -519,6 +519,24 @@ def rows_to_samples(rows: Tensor, query: Tensor) -> Tensor:
     return by_sample.permute(2, 0, 1, 3, 4).flatten(0, 1)  # (N B, H, T, Y)
 
 
+def gelu_slope(factor: Tensor, z: Tensor) -> Tensor:
+    """Compute factor * gelu'(z), gelu'(z) = Phi(z) + z pdf(z) of the exact GELU, in one pass."""
+    return torch.ops.aten.gelu_backward(factor, z)
+
+
+def one_layer_gradient(g: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Compute -2 W1^T (gelu(z) * gelu'(z)) with z = W1 g + b1; (..., D)."""
+    z = functional.linear(g, weight, bias)
+    return -2 * torch.matmul(gelu_slope(functional.gelu(z), z), weight)
+
+
+def two_weight_gradient(g: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor) -> Tensor:
+    """Compute -(W2 gelu(z) + b2 + W1^T (gelu'(z) * W2^T g)) with z = W1 g + b1; (..., D)."""
+    z = functional.linear(g, up, up_bias)
+    through = torch.matmul(gelu_slope(torch.matmul(g, down), z), up)
+    return -(functional.linear(functional.gelu(z), down, down_bias) + through)
+
+
 class Positions(NamedTuple):
     """What a score owes to its places alone: -slope_k (i - j) + (bias_self where i = j, else bias_cross)."""
 

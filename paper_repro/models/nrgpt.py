@@ -22,15 +22,22 @@ from paper_repro.models.common import (
     PositionalLanguageModel,
     check_dropout,
     check_heads,
+    gelu_slope,
     linear,
 )
 from paper_repro.models.descent import Trajectory, descend
 
 try:
     from paper_repro.kernels.causal_attention import causal_attention
+    from paper_repro.kernels.nrgpt_block import one_layer_gradient, two_weight_gradient
     from paper_repro.kernels.preferences import speed
 except ImportError:  # the same, slower
-    from paper_repro.models.common import causal_attention, speed  # type: ignore[assignment]
+    from paper_repro.models.common import (  # type: ignore[assignment]
+        causal_attention,
+        one_layer_gradient,
+        speed,
+        two_weight_gradient,
+    )
 
 # The energies: attention and feed-forward, per token, each with its gradient in closed form.
 
@@ -110,11 +117,6 @@ class NRGPTAttention(nn.Module):
         return f"num_heads={self.num_heads}, mask={self.mask}, beta={self.beta:g}, dropout={self.dropout}"
 
 
-def gelu_slope(factor: Tensor, z: Tensor) -> Tensor:
-    """Compute factor * gelu'(z), gelu'(z) = Phi(z) + z pdf(z) of the exact GELU, in one pass."""
-    return torch.ops.aten.gelu_backward(factor, z)
-
-
 class FeedForwardEnergy(nn.Module):
     """An energy E(g), (...,), of each token alone, g (..., D); a subclass has ``energy`` and its ``gradient``."""
 
@@ -141,8 +143,7 @@ class OneLayerEnergy(FeedForwardEnergy):
         return -functional.gelu(self.up(g)).square().sum(-1)  # (..., D) -> (..., M) -> (...,)
 
     def gradient(self, g: Tensor) -> Tensor:
-        z = self.up(g)  # (..., M)
-        return -2 * torch.matmul(gelu_slope(functional.gelu(z), z), self.up.weight)  # (..., D)
+        return one_layer_gradient(g, self.up.weight, self.up.bias)
 
 
 class TwoWeightEnergy(FeedForwardEnergy):
@@ -161,9 +162,8 @@ class TwoWeightEnergy(FeedForwardEnergy):
         return -(g * self.down(functional.gelu(self.up(g)))).sum(-1)  # (..., D) -> (..., M) -> (..., D) -> (...,)
 
     def gradient(self, g: Tensor) -> Tensor:
-        z = self.up(g)  # (..., M)
-        through = torch.matmul(gelu_slope(torch.matmul(g, self.down.weight), z), self.up.weight)  # (..., D)
-        return -(self.down(functional.gelu(z)) + through)
+        up, down = self.up, self.down
+        return two_weight_gradient(g, up.weight, up.bias, down.weight, down.bias)
 
 
 class TwoLayerEnergy(FeedForwardEnergy):

@@ -15,6 +15,7 @@ from paper_repro.kernels import (
     causal_attention,
     energy_attention,
     linear_ce,
+    nrgpt_block,
     projected_step,
     qk_rotary,
     rms_norm,
@@ -54,6 +55,8 @@ OPS = {
         ((2, 3, 2), (5, 2), (5,)),
         "closed_form",
     ),
+    "one_layer": Op(nrgpt_block.one_layer_gradient, ((3, 2), (4, 2), (4,)), "closed_form"),
+    "two_weights": Op(nrgpt_block.two_weight_gradient, ((3, 2), (4, 2), (4,), (2, 4), (2,)), "closed_form"),
     "projected_step": Op(
         lambda z, t, **way: projected_step.projected_step(z, t, 0.3, **way)[0], ((2, 4), (2, 4)), None
     ),
