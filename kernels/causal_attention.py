@@ -14,9 +14,9 @@ from torch._C._functorch import TransformType, peek_interpreter_stack
 from torch.autograd import Function
 from torch.nn import functional
 
-from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, derivative_order, triton_way
+from paper_repro.kernels.dispatch import Shapes, Way, choose, derivative_order, triton_way
 from paper_repro.kernels.first_order import joined
-from paper_repro.kernels.self_slot_attention import op as attention
+from paper_repro.kernels.self_slot_attention import op as self_slot_attention
 from paper_repro.models import common
 
 
@@ -33,8 +33,7 @@ def causal_attention(
     "fused" is torch's scaled_dot_product_attention, which has first derivatives only (pytorch#116350) and then raises
     torch's own "derivative ... is not implemented".  "auto" takes it unless a second or forward-mode derivative may be
     asked for, whatever the process prefers.  Where a second one may be, and there is no dropout, "fused" is a Triton
-    kernel with first and second derivatives in reverse mode, and "auto" takes it on CUDA; on a CPU it takes
-    "closed_form" (PyTorch, some rows at a time) where scores are many.  Both hold no T^2 scores.
+    kernel with first and second derivatives in reverse mode, which holds no T^2 scores; "auto" takes it on CUDA.
 
     Under ``torch.func.vmap``, where torch would loop over the models, the stacked dimension joins the batch.
 
@@ -50,42 +49,30 @@ def causal_attention(
     tensors, order = (query, key, value), derivative_order(query, key, value)
     SHAPES.check(*tensors)
     ways = WAYS if dropout == 0 else (WAYS[0], WAYS[-1])
-    width, large = max(query.shape[3], value.shape[3]), attention.many_scores(query, key, order)
-    options: dict[str, Any] = {"order": order, "width": width, "large": large, "preferable": order > 1}
-    way = choose("causal_attention", ways, implementation, tensors, **options)
+    width = max(query.shape[3], value.shape[3])
+    way = choose("causal_attention", ways, implementation, tensors, order=order, width=width, preferable=order > 1)
     return way(query, key, value, scale, dropout)
 
 
 def _fused(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float) -> Tensor:
-    if dropout == 0 and _inside_vmap():
+    innermost = None if torch.compiler.is_compiling() else peek_interpreter_stack()  # a compiler traces the plain call
+    if dropout == 0 and innermost is not None and innermost.key() == TransformType.Vmap:
         attended: Tensor = _Folded.apply(query, key, value, scale)
         return attended
     return functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, scale=scale)
 
 
-def _by(passes: Callable[[], attention.Passes]) -> Callable[..., Tensor]:
-    def attend(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float) -> Tensor:
-        number = 1 / math.sqrt(query.shape[3]) if scale is None else float(scale)
-        return attention.attend(passes(), (query, None, None, key, value), 0, number)
-
-    return attend
+def _fused_to_second_order(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float) -> Tensor:
+    number = 1 / math.sqrt(query.shape[3]) if scale is None else float(scale)
+    return self_slot_attention.fused(query, None, None, key, value, lead=0, scale=number)
 
 
 SHAPES = Shapes(query="B H T Y", key="B H T Y", value="B H T Z")
 WAYS: tuple[Way[Callable[..., Tensor]], ...] = (  # all but the first and the last are without dropout
     Way("fused", _fused, order=1),
-    triton_way(_by(attention.fused_passes), order=2, widest=attention.WIDEST, transforms=True, auto_order=2),
-    closed_form_way(_by(lambda: attention.PASSES), order=2, auto_on=("cpu",), auto_order=2, auto_large=True),
+    triton_way(_fused_to_second_order, order=2, widest=self_slot_attention.WIDEST, transforms=True, auto_order=2),
     Way("reference", common.causal_attention),
 )
-
-
-def _inside_vmap() -> bool:
-    """Return whether the innermost transform is vmap; a compiler traces the plain call."""
-    if torch.compiler.is_compiling():
-        return False
-    innermost = peek_interpreter_stack()
-    return innermost is not None and innermost.key() == TransformType.Vmap
 
 
 class _Folded(Function):

@@ -45,16 +45,14 @@ class Way(Generic[Call]):
     name: str  # one of ``preferences.IMPLEMENTATIONS`` but "auto"
     call: Call  # what the op then calls; it imports Triton, if it needs it, when it is called
     order: int = ANY_ORDER  # the highest order of derivatives that it has: 0 for none
-    devices: Collection[str] | None = None  # device types on which it runs; None for all
-    triton: bool = False  # a Triton kernel: these run anywhere under TRITON_INTERPRET=1, if asked for
+    triton: bool = False  # a Triton kernel: runs on CUDA, and anywhere under TRITON_INTERPRET=1, if asked for
+    by_hand: bool = False  # not within torch.func.vmap, nor traced by torch.compile, nor for tensors without entries
     dtypes: Collection[torch.dtype] | None = None  # those of the tensors that it takes; None for all
     one_dtype: bool = False  # whether all tensors must have one dtype
     widest: int | None = None  # the longest row that it takes
     transforms: bool = True  # whether it may be called within a transform of torch.func
-    vmap: bool = True  # whether that may be torch.func.vmap
-    compiler: bool = True  # whether torch.compile may trace it
+    vmap: bool = False  # whether that may be torch.func.vmap though it is by hand
     autocast: bool = True  # whether it may be called under autocast
-    empty: bool = True  # whether it takes tensors without entries
     auto_on: Collection[str] | None = None  # device types on which "auto" takes it; None for all
     auto_order: int = 0  # "auto" takes it from this order on: 1 where it saves nothing without a backward pass
     auto_large: bool = False  # "auto" takes it only where the op says that there is enough to save
@@ -62,14 +60,14 @@ class Way(Generic[Call]):
 
 def triton_way(call: Call, **options: Any) -> Way[Call]:
     """Return a way "fused" by a Triton kernel, by default with first derivatives and outside of torch.func."""
-    usual = {"order": 1, "devices": ("cuda",), "dtypes": FLOATS, "transforms": False, "vmap": False}
-    return Way("fused", call, triton=True, compiler=False, empty=False, **{**usual, **options})
+    usual = {"order": 1, "dtypes": FLOATS, "transforms": False}
+    return Way("fused", call, triton=True, by_hand=True, **{**usual, **options})
 
 
 def closed_form_way(call: Call, *, order: int, **options: Any) -> Way[Call]:
     """Return a way "closed_form", by default an autograd.Function of derivatives by hand in the tensors' one dtype."""
-    usual = {"dtypes": EXACT, "one_dtype": True, "vmap": False, "autocast": False, "compiler": False}
-    return Way("closed_form", call, order=order, empty=False, **{**usual, **options})
+    usual = {"dtypes": EXACT, "one_dtype": True, "autocast": False}
+    return Way("closed_form", call, order=order, by_hand=True, **{**usual, **options})
 
 
 class _Scope:
@@ -243,22 +241,22 @@ def _obstacle(way: Way[Call], tensors: Sequence[Tensor], width: int, insisted: b
         return f"it takes rows of at most {way.widest}, got {width}"
     if way.name != "reference" and any(tensor.device != device for tensor in tensors):
         return f"tensors on different devices ({', '.join(sorted({str(tensor.device) for tensor in tensors}))})"
-    if way.devices is not None and device_type(tensors[0]) not in way.devices:
-        if not (way.triton and insisted and os.environ.get("TRITON_INTERPRET") == "1"):
-            return f"it runs on {' or '.join(way.devices)}, the tensors are on {device}"
-        taken = None if taken is None else (*taken, torch.float64)
+    if way.triton and device_type(tensors[0]) != "cuda":
+        if not (insisted and os.environ.get("TRITON_INTERPRET") == "1"):
+            return f"it runs on cuda, the tensors are on {device}"
+        taken = (*(taken or ()), torch.float64)
     dtypes = {tensor.dtype for tensor in tensors}
     if way.one_dtype and len(dtypes) > 1:
         return f"it needs one dtype, got {', '.join(sorted(map(str, dtypes)))}"
     if odd := [] if taken is None else sorted(str(dtype) for dtype in dtypes if dtype not in taken):
         return f"it does not take {', '.join(odd)}"
-    if not way.empty and any(tensor.numel() == 0 for tensor in tensors):
+    if way.by_hand and any(tensor.numel() == 0 for tensor in tensors):
         return "a tensor is empty"
-    if not way.compiler and torch.compiler.is_compiling():
+    if way.by_hand and torch.compiler.is_compiling():
         return "torch.compile cannot trace it, and fuses the definition itself"
     if not way.transforms and peek_interpreter_stack() is not None:
         return "a transform of torch.func is active"
-    if not way.vmap and TransformType.Vmap in (level.key() for level in get_interpreter_stack() or []):
+    if way.by_hand and not way.vmap and TransformType.Vmap in (level.key() for level in get_interpreter_stack() or []):
         return "torch.func.vmap is active"
     if not way.autocast and under_autocast(tensors[0]):
         return "autocast is active"

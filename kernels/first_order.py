@@ -85,36 +85,22 @@ class WithGradient(FirstOrder):
 
 
 class Stackable(FirstOrder):
-    """An op on a stack of E models, dimension 0 of every tensor, with which the dimension of vmap is joined.
-
-    ``arguments_by_step`` and ``results_by_step`` are the places of those that have steps in front of the models.
-    """
-
-    arguments_by_step: ClassVar[tuple[int, ...]] = ()
-    results_by_step: ClassVar[tuple[int, ...]] = ()
+    """An op on a stack of E models, dimension 0 of every tensor, with which the dimension of vmap is joined."""
 
     def __init_subclass__(cls) -> None:
         def over_models(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> Any:
-            size, pairs = info.batch_size, zip(arguments, in_dims, strict=True)
-            given = [joined(size, *pair, int(place in cls.arguments_by_step)) for place, pair in enumerate(pairs)]
-            found = cls.apply(*given)
-            dims = tuple(int(place in cls.results_by_step) for place in range(len(found)))
-            parted = [one.unflatten(dim, (size, one.shape[dim] // size)) for one, dim in zip(found, dims, strict=True)]
-            return tuple(parted), dims
+            found = cls.apply(*(joined(info.batch_size, *pair) for pair in zip(arguments, in_dims, strict=True)))
+            return tuple(one.unflatten(0, (info.batch_size, -1)) for one in found), (0,) * len(found)
 
         super().__init_subclass__()
         cls.vmap = staticmethod(over_models)  # type: ignore[method-assign]
 
 
-def joined(size: int, value: Any, dim: int | None, at: int = 0) -> Any:
-    """Return a tensor whose dimension ``at`` is that of vmap, ``dim``, of this size, and its own; else the value."""
+def joined(size: int, value: Any, dim: int | None) -> Any:
+    """Return a tensor whose first dimension is that of vmap, ``dim``, of this size, and its own; else the value."""
     if not isinstance(value, Tensor):
         return value
-    if dim is None:
-        value = value.unsqueeze(at).expand(*value.shape[:at], size, *value.shape[at:])
-    else:
-        value = value.movedim(dim, at)
-    return value.flatten(at, at + 1)
+    return (value.expand(size, *value.shape) if dim is None else value.movedim(dim, 0)).flatten(0, 1)
 
 
 def _refuse(ctx: Any, order: int) -> NoReturn:

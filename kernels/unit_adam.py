@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
-from paper_repro.kernels.dispatch import EXACT, Way, choose
+from paper_repro.kernels.dispatch import EXACT
+from paper_repro.kernels.preferences import speed
 from paper_repro.models.common import project_rows_, wide
 
 
@@ -24,7 +25,6 @@ def adam_(
     eps: float,
     weight_decay: float,
     unit_rows: bool,
-    implementation: str = "auto",
 ) -> None:
     """Take one step of Adam with decoupled weight decay (arXiv 1412.6980, 1711.05101) of every parameter, in place.
 
@@ -32,15 +32,16 @@ def adam_(
     p <- p - lr m' / (sqrt(v') + eps) with m' = m / (1 - b1^step), v' = v / (1 - b2^step);
     and, with ``unit_rows``, p <- p / |p| over the last dimension.
 
-    Computed in float32 (float64 where the parameter is), each result rounded once to the dtype it is kept in.  "fused"
-    is torch's own fused Adam, then the projection; "auto" takes the definition for tensors that this does not take.
+    Computed in float32 (float64 where the parameter is), each result rounded once to the dtype it is kept in: by
+    torch's own fused Adam, then the projection, or by the definition for tensors that this does not take, and where
+    the process prefers "reference".
 
     Args:
         parameters, gradients, first_moments, second_moments: p, g, m, v, one of each per parameter and of its shape.
         step: the number of this step, from 1.
 
     Raises:
-        ValueError: shapes that differ, a vector with ``unit_rows``, or a fused kernel that is not possible.
+        ValueError: shapes that differ, or a vector with ``unit_rows``.
     """
     taken, others = list[tuple[Tensor, ...]](), list[tuple[Tensor, ...]]()
     four: tuple[Tensor, ...]
@@ -52,58 +53,30 @@ def adam_(
             raise ValueError(f"unit rows need a matrix (..., rows, D), got {tuple(four[0].shape)}")
         if four[0].numel():
             (taken if _fits(four) else others).append(four)
-    kinds = {(tensor.device, tensor.dtype): tensor for four in [*taken, *others] for tensor in four}
-    if not choose("unit_adam", WAYS, implementation, list(kinds.values()) or [torch.empty(0)]):
-        taken, others = [], [*taken, *others]
-    elif others and implementation == "fused":
-        raise ValueError(
-            "unit_adam: implementation='fused' needs contiguous tensors of one dtype, float32 or float64, got "
-            f"{others[0][0].dtype} {tuple(others[0][0].shape)}; use implementation='auto' or 'reference'"
-        )
-    options = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay}
     if taken:
-        _by_torch(taken, step, unit_rows, options)
-    for four in others:
-        _by_definition(four, step, unit_rows, **options)
-
-
-def _by_torch(taken: list[tuple[Tensor, ...]], step: float, unit_rows: bool, options: dict[str, Any]) -> None:
-    steps = list(torch.full((len(taken),), step - 1.0, device=taken[0][0].device).unbind())
-    tensors = [list(some) for some in zip(*taken, strict=True)]
-    fixed: Any = {"fused": True, "amsgrad": False, "maximize": False}
-    adamw(tensors[0], tensors[1], tensors[2], tensors[3], [], steps, **fixed, **options)
+        steps = list(torch.full((len(taken),), step - 1.0, device=taken[0][0].device).unbind())
+        tensors = [list(some) for some in zip(*taken, strict=True)]
+        options: Any = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay}
+        options |= {"fused": True, "amsgrad": False, "maximize": False}
+        adamw(tensors[0], tensors[1], tensors[2], tensors[3], [], steps, **options)
     for parameter, *_ in taken if unit_rows else []:
         # One reciprocal per row: a division of every number takes twice as long.
         parameter.mul_(torch.linalg.vector_norm(parameter, dim=-1, keepdim=True).reciprocal_())
-
-
-def _by_definition(
-    four: tuple[Tensor, ...],
-    step: float,
-    unit_rows: bool,
-    lr: float,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    weight_decay: float,
-) -> None:
-    p, g, m, v = (tensor.to(wide(four[0])) for tensor in four)  # (..., D) each
-    p.mul_(1 - lr * weight_decay)
-    m.lerp_(g, 1 - beta1)
-    v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
-    p.addcdiv_(m, v.sqrt().div_(math.sqrt(1 - beta2**step)).add_(eps), value=-lr / (1 - beta1**step))
-    if unit_rows:
-        project_rows_(p)
-    for tensor, value in zip((four[0], *four[2:]), (p, m, v), strict=True):
-        if value is not tensor:
-            tensor.copy_(value)
-
-
-WAYS = (Way("fused", True, order=0, devices=("cpu", "cuda")), Way("reference", False))
-"""Whether torch's fused Adam steps."""
+    for four in others:
+        p, g, m, v = (tensor.to(wide(four[0])) for tensor in four)  # (..., D) each
+        p.mul_(1 - lr * weight_decay)
+        m.lerp_(g, 1 - betas[0])
+        v.mul_(betas[1]).addcmul_(g, g, value=1 - betas[1])
+        p.addcdiv_(m, v.sqrt().div_(math.sqrt(1 - betas[1] ** step)).add_(eps), value=-lr / (1 - betas[0] ** step))
+        if unit_rows:
+            project_rows_(p)
+        for tensor, value in zip((four[0], *four[2:]), (p, m, v), strict=True):
+            if value is not tensor:
+                tensor.copy_(value)
 
 
 def _fits(four: tuple[Tensor, ...]) -> bool:
-    """Return whether torch's fused Adam takes these tensors."""
+    """Return whether torch's fused Adam is to step these tensors."""
     plain = all(type(tensor) in (Tensor, nn.Parameter) and tensor.is_contiguous() for tensor in four)
-    return plain and four[0].dtype in EXACT and len({(tensor.dtype, tensor.device) for tensor in four}) == 1
+    alike = four[0].dtype in EXACT and len({(tensor.dtype, tensor.device) for tensor in four}) == 1
+    return plain and alike and four[0].device.type in ("cpu", "cuda") and speed().implementation != "reference"

@@ -232,7 +232,7 @@ import sys
 from importlib.util import find_spec
 import torch
 import paper_repro
-from paper_repro.kernels import cem_mlp
+from paper_repro.kernels import causal_attention
 from paper_repro.kernels.scaled_swiglu import scaled_swiglu
 from paper_repro.models import common
 from paper_repro.tables import plan, spec
@@ -245,7 +245,7 @@ assert len(plan.make(spec.load("cem/table3"), "smoke").cells) == 60
 assert spec.load("ebt/tableD1").modules
 assert len(spec.load("ebt/figB4").bases) == 3
 counter_based = find_spec("paper_repro.datamodules.counter_based").origin
-print(sys.prefix, len(paper_repro.__path__), paper_repro.__file__, counter_based, cem_mlp.__file__)
+print(sys.prefix, len(paper_repro.__path__), paper_repro.__file__, counter_based, causal_attention.__file__)
 """
 
 

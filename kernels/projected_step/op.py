@@ -6,33 +6,11 @@ Legend: B images, D token width, n^2 patches of k x k blocks of C numbers, S = n
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.nn import functional
 
-from paper_repro.kernels.dispatch import Shapes, Way, check_out, choose, closed_form_way, triton_way
+from paper_repro.kernels.dispatch import Shapes, Way, check_out, choose, triton_way
 from paper_repro.models import common
-from paper_repro.models.common import PROJECTION_EPS, changed, reach_and_side
-
-
-def _fast_step(z: Tensor, target: Tensor, step_size: float) -> Tensor:
-    target = target.to(z.dtype)
-    reached = target if step_size == 1 else torch.lerp(z, target, step_size)  # (..., D)
-    return functional.layer_norm(reached, z.shape[-1:], eps=PROJECTION_EPS)
-
-
-def _fast_image_step(
-    y: Tensor, patches: Tensor, bias: Tensor, step_size: float, wanted: Tensor | None, beta: Tensor | None
-) -> Tensor:
-    (reach, side), own = reach_and_side(patches, y), y.shape[3]
-    target = torch.empty_like(y, memory_format=torch.contiguous_format).copy_(bias)  # (B, S, S, C)
-    for index, part in enumerate(patches.unflatten(1, (side, side)).split(own, -1)):
-        i, j = divmod(index, reach)
-        target[:, i : i + side, j : j + side] += part
-    if wanted is not None and beta is not None:
-        target.addcmul_(y - wanted, beta.view(-1, 1, 1, 1), value=-2)
-    return target if step_size == 1 else torch.lerp(y, target, step_size)
-
+from paper_repro.models.common import reach_and_side
 
 Step = Callable[..., tuple[Tensor, Tensor]]
 
@@ -54,7 +32,7 @@ def projected_step(
     """Compute z' = Proj(z + eps (t - z)), rows of mean 0 and population standard deviation 1, and max |z' - z| of each.
 
     With t = z - dE/dz that is a projected step down E (equation 1), and the second result over eps its residual.
-    "fused" (Triton) and "closed_form" have no gradient.
+    "fused" (Triton) has no gradient.
 
     Args:
         z, target: (..., D); z's dtype is that of the result and of the computation.
@@ -121,22 +99,11 @@ def _fused(name: str) -> Step:
     return step
 
 
-def _by(compute: Callable[..., Tensor]) -> Step:
-    """Return a way that takes the step by ``compute``, and measures its changes afterwards."""
-
-    def step(before: Tensor, *given: Any, out: Tensor | None, changes: bool) -> tuple[Tensor, Tensor]:
-        return changed(before, compute(before, *given), out, changes)
-
-    return step
-
-
-def _ways(name: str, fast: Callable[..., Tensor], definition: Step) -> tuple[Way[Step], ...]:
-    return (
-        triton_way(_fused(name), order=0, widest=LONGEST_ROW),
-        closed_form_way(_by(fast), order=0, transforms=False, auto_on=("cpu",)),
-        Way("reference", definition),
-    )
-
-
-WAYS = _ways("projected_step", _fast_step, common.projected_step)
-IMAGE_WAYS = _ways("image_step", _fast_image_step, common.image_step)
+WAYS: tuple[Way[Step], ...] = (
+    triton_way(_fused("projected_step"), order=0, widest=LONGEST_ROW),
+    Way("reference", common.projected_step),
+)
+IMAGE_WAYS: tuple[Way[Step], ...] = (
+    triton_way(_fused("image_step"), order=0, widest=LONGEST_ROW),
+    Way("reference", common.image_step),
+)

@@ -1,7 +1,6 @@
 """Queries and keys as attention reads them: turned by their position, on the unit sphere, scaled.
 
-With J (a, b) = (-b, a) on pairs
-(a + ib times i), C = (cos, cos), S = (sin_first, sin_second) and G the gradient of y,
+With J (a, b) = (-b, a) on pairs (a + ib times i), C = (cos, cos), S = (sin_first, sin_second) and G the gradient of y,
 
     r = C x + S J x,   n = r / |r|,   y = s n,
     ds = sum n G,   dn = s G,   dr = (dn - n (n . dn)) / |r|,   dx = C dr - J S dr
@@ -12,7 +11,7 @@ cos + i sin: one pass instead of three.
 Legend: B sequences, T tokens, H heads, Y head width, P positions of the tables.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -238,14 +237,8 @@ def _fused(
     return tuple(Fused.apply(x, *tables, scale, normalize).transpose(1, 2) for x in inputs)
 
 
-def _definition(
-    inputs: tuple[Tensor, ...], tables: RotaryTables, scale: Tensor | None, normalize: bool
-) -> tuple[Tensor, ...]:
-    return tuple(rotate_by_definition(x, tables, scale, normalize) for x in inputs)
-
-
-WAYS = (
+WAYS: tuple[Way[Callable[..., tuple[Tensor, ...]]], ...] = (
     triton_way(_fused, widest=WIDEST),
     closed_form_way(_closed_form, order=1, transforms=False, autocast=True, auto_on=("cpu",), auto_order=1),
-    Way("reference", _definition),
+    Way("reference", lambda inputs, *given: tuple(rotate_by_definition(x, *given) for x in inputs)),
 )

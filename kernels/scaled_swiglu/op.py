@@ -13,16 +13,6 @@ from paper_repro.kernels.dispatch import EXACT, Shapes, Way, choose, triton_way
 from paper_repro.models import common
 
 
-def folded(weight: Tensor, scale_u: Tensor | None, scale_nu: Tensor | None) -> Tensor:
-    """Return W' (2M, D) with [u s_u, nu s_nu] = W' x where [u, nu] = W x."""
-    half = weight.shape[0] // 2
-    if scale_u is None and scale_nu is None:
-        return weight
-    one = weight.new_ones(1)
-    rows = [(one if scale is None else scale).expand(half) for scale in (scale_u, scale_nu)]
-    return weight * torch.cat(rows).unsqueeze(1)
-
-
 def scaled_swiglu(
     pre: Tensor, scale_u: Tensor | None = None, scale_nu: Tensor | None = None, implementation: str = "auto"
 ) -> Tensor:
@@ -85,8 +75,11 @@ def _fused_of_product(x: Tensor, weight: Tensor, scale_u: Tensor | None, scale_n
 
 
 def _folded(x: Tensor, weight: Tensor, scale_u: Tensor | None, scale_nu: Tensor | None) -> Tensor:
-    product = functional.linear(x, folded(weight, scale_u, scale_nu))  # (..., 2M)
-    return common.scaled_swiglu(product, None, None)
+    one, half = weight.new_ones(1), weight.shape[0] // 2
+    if scale_u is not None or scale_nu is not None:
+        rows = [(one if scale is None else scale).expand(half) for scale in (scale_u, scale_nu)]
+        weight = weight * torch.cat(rows).unsqueeze(1)  # (2M, D)
+    return common.scaled_swiglu(functional.linear(x, weight), None, None)
 
 
 SHAPES = Shapes(x="... D", weight="N D")

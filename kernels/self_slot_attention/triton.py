@@ -1,26 +1,182 @@
-"""The observed columns in Triton: a program takes some rows of a head, or some columns; formulas: see ``op``.
+"""EBT's attention of candidates in Triton, with its gradient and the gradient of that by hand.
 
-Scores are computed anew in each pass.  The gradient goes over columns for dq, then over rows for dk and dv.  Its own
-gradient goes over the columns twice, for T and for what needs T; R needs T too, and is taken out of the sum that needs
-it: r k = (ds u + p w) k - R p k.  The last kernel goes over rows.  Every sum has a fixed order; nothing is added
-atomically.
+With s_ij = c q_i . k_j, p = softmax_j(s), G and g the gradients of o and lse, D_i = G_i . o_i - g_i, dp_ij = G_i . v_j,
 
-Legend: B sequences, H heads, N samples, T tokens, Y channels of a head, Z channels of its values.
+    ds = p (dp - D),   dq = c ds k,   dk = c ds^T q,   dv = p^T G
+
+Let a, b, d be the cotangents of dq, dk, dv, and t_ij = c (a_i . k_j + q_i . b_j), w_ij = G_i . d_j, T_i = sum_j p t,
+u = t - T, R_i = sum_j (ds u + p w), r = ds u + p (w - R).  The derivatives of dq . a + dk . b + dv . d are
+
+    by G: (p u) v + p d    by g: T    by v: (p u)^T G    by q: c (r k + ds b)    by k: c (r^T q + ds^T a)
+
+Sums over j include one's own column, if there is one: PyTorch computes its numbers, one for each row.  The kernels go
+over the observed columns, j <= i + lead.  A program takes some rows of a head, or some columns; scores are computed
+anew in each pass.  The gradient goes over columns for dq, then over rows for dk and dv.  Its own gradient goes over the
+columns twice, for T and for what needs T; R needs T too, and is taken out of the sum that needs it, as r k =
+(ds u + p w) k - R p k.  The last kernel goes over rows.  Every sum has a fixed order; nothing is added atomically.
+
+Legend: B sequences, H heads, N samples, T tokens, R = N T rows, Y channels of a head, Z channels of its values.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from paper_repro.kernels.self_slot_attention.op import Cotangents, Curvature, Observed, OwnRows
+from paper_repro.kernels.first_order import SecondOrder, WithGradient
 from paper_repro.kernels.triton import product_constants
-from paper_repro.models.common import wide
+from paper_repro.models.common import rows_to_samples, samples_to_rows, wide
 
 LEAST = 16
 """Rows, columns or channels that a matrix product takes at least."""
+
+
+class Observed(NamedTuple):
+    """The observed columns, and the rows that read them."""
+
+    query: Tensor
+    """(B, H, R, Y)."""
+    keys: Tensor
+    """(B, H, T + lead, Y)."""
+    values: Tensor
+    """(B, H, T + lead, Z)."""
+    lead: int
+    scale: float
+
+
+class Cotangents(NamedTuple):
+    """What dq, dk and dv of the observed columns are multiplied with: a, b and d; None for zeros."""
+
+    query: Tensor
+    keys: Tensor | None
+    values: Tensor | None
+
+
+class OwnRows(NamedTuple):
+    """What one's own column adds to the sums over a row, each (B, H, R, 1): ds, t, p t and p w."""
+
+    ds: Tensor
+    t: Tensor
+    pt: Tensor
+    pw: Tensor
+
+
+class Curvature(NamedTuple):
+    """The derivatives by G, q, k and v, without what the own column adds, and T and R (B, H, R, 1) of each row."""
+
+    direction: Tensor | None
+    query: Tensor | None
+    keys: Tensor | None
+    values: Tensor | None
+    T: Tensor
+    R: Tensor
+
+
+def attend(*tensors: Tensor | None, lead: int, scale: float) -> Tensor:
+    """Compute o (N B, H, T, Z) of the query, own keys and values, or None and None, keys and values."""
+    query, keys = tensors[0], tensors[3]
+    assert query is not None and keys is not None
+    rows = (None if tensor is None else samples_to_rows(tensor, keys) for tensor in tensors[:3])
+    out, _ = Attention.apply(*rows, *tensors[3:], lead, scale)  # (B, H, N T, Z)
+    return rows_to_samples(out, query)
+
+
+class AttentionCurvature(SecondOrder):
+    """The derivatives of ``AttentionGradient`` along cotangents of its results; they have none themselves.
+
+    What o and lse depend on is in the other derivatives.
+    """
+
+    @staticmethod
+    def forward(*given: Any) -> tuple[Tensor | None, ...]:
+        a, own_b, own_d, b, d, G, query, own_key, own_value, keys, values, out, lse, lead, scale, _, needs = given
+        a = torch.zeros_like(query) if a is None else a  # (B, H, R, Y)
+        D, wanted = _dot(G, out), (needs[0], needs[1], needs[4], needs[5])
+        observed, along = Observed(query, keys, values, lead, scale), Cotangents(a, b, d)
+        if own_key is None:
+            found = curvature(observed, G, lse, D, along, None, wanted)
+            by_key = by_value = None
+            by_direction, by_query = found.direction, found.query  # (B, H, R, Z), (B, H, R, Y)
+        else:
+            p, ds = _own(query, own_key, own_value, G, lse, D, scale)
+            t = _dot(a, own_key) * scale  # (B, H, R, 1)
+            t = t if own_b is None else t + _dot(query, own_b) * scale
+            w = torch.zeros_like(t) if own_d is None else _dot(G, own_d)  # (B, H, R, 1)
+            found = curvature(observed, G, lse, D, along, OwnRows(ds, t, p * t, p * w), wanted)
+            pu = p * (t - found.T)  # (B, H, R, 1)
+            r = (ds * (t - found.T) + p * (w - found.R)) * scale  # (B, H, R, 1)
+            ds = ds * scale
+            by_direction = _added(found.direction, (pu, own_value), (p, own_d))  # (B, H, R, Z)
+            by_query = _added(found.query, (r, own_key), (ds, own_b))  # (B, H, R, Y)
+            by_key = (r * query).addcmul_(ds, a) if needs[2] else None  # (B, H, R, Y)
+            by_value = pu * G if needs[3] else None  # (B, H, R, Z)
+        return _as_given((by_direction, by_query, by_key, by_value, found.keys, found.values), (G, *given[6:11]))
+
+
+class AttentionGradient(WithGradient, SecondOrder):
+    """The gradients of q, own k, own v, keys and values, those that are needed: of G, these tensors, o and lse."""
+
+    gradient, num_results, selective = AttentionCurvature, 5, True
+
+    @staticmethod
+    def forward(*given: Any) -> tuple[Tensor | None, ...]:
+        G, query, own_key, own_value, keys, values, out, lse, lead, scale, needs = given
+        D, wanted = _dot(G, out), (needs[0], needs[3], needs[4])
+        observed = Observed(query, keys, values, lead, scale)
+        dquery, dkeys, dvalues = gradient(observed, G, lse, D, wanted)  # (B, H, R or T + lead, Y or Z)
+        dkey = dvalue = None
+        if own_key is not None:
+            p, ds = _own(query, own_key, own_value, G, lse, D, scale)
+            dquery = _added(dquery, (ds * scale, own_key))  # (B, H, R, Y)
+            dkey = (ds * scale) * query if needs[1] else None  # (B, H, R, Y)
+            dvalue = p * G if needs[2] else None  # (B, H, R, Z)
+        return _as_given((dquery, dkey, dvalue, dkeys, dvalues), given[1:6])
+
+
+class Attention(WithGradient, SecondOrder):
+    """o (B, H, R, Z) of q, own k, own v, keys, values; both or neither own ones are None.  Keeps lse (B, H, R, 1)."""
+
+    gradient, keeps_results, selective = AttentionGradient, True, True
+
+    @staticmethod
+    def forward(*given: Any) -> tuple[Tensor, Tensor]:
+        query, own_key, own_value, keys, values, lead, scale = given
+        out, lse = forward(Observed(query, keys, values, lead, scale))
+        if own_key is not None:
+            own = _dot(query, own_key) * scale  # (B, H, R, 1)
+            out = torch.lerp(out, own_value.to(out.dtype), torch.sigmoid(own - lse).to(out.dtype))  # (B, H, R, Z)
+            lse = torch.logaddexp(lse, own)
+        return out.to(values.dtype), lse
+
+
+def _own(
+    q: Tensor, key: Tensor, value: Tensor, G: Tensor, lse: Tensor, D: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Return p and ds of one's own column, (B, H, R, 1)."""
+    p = torch.exp(_dot(q, key) * scale - lse)
+    return p, p * (_dot(G, value) - D)
+
+
+def _dot(one: Tensor, two: Tensor) -> Tensor:
+    """Return the products of rows, (B, H, R, 1), in float32 at least."""
+    return (one.to(wide(one)) * two).sum(-1, keepdim=True)
+
+
+def _added(total: Tensor | None, *terms: tuple[Tensor, Tensor | None]) -> Tensor | None:
+    for factor, rows in terms:
+        if total is not None and rows is not None:
+            total.addcmul_(factor, rows)
+    return total
+
+
+def _as_given(found: tuple[Tensor | None, ...], given: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+    """Return each in the dtype of what it is the gradient of; none where that was not given."""
+    return tuple(
+        None if tensor is None or like is None else tensor.to(like.dtype)
+        for tensor, like in zip(found, given, strict=True)
+    )
 
 
 def forward(given: Observed) -> tuple[Tensor, Tensor]:

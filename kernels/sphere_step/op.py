@@ -8,6 +8,7 @@ where the sum goes over rows.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -97,21 +98,13 @@ def _fused(h: Tensor, f: Tensor, rate: Tensor) -> Tensor:
     return _by_rows(triton.SphereStep, h, f, rate.expand(h.shape[-1]))
 
 
-def _closed_form(h: Tensor, f: Tensor, rate: Tensor) -> Tensor:
-    return _by_rows(SphereStep, h, f, rate)
-
-
 def _by_rows(function: type[WithGradient], h: Tensor, f: Tensor, rate: Tensor) -> Tensor:
     out, _ = function.apply(*(x.reshape(-1, x.shape[-1]) for x in (h, f)), rate)  # (N, D) each
     return out.view(h.shape)
 
 
-def _definition(h: Tensor, f: Tensor, rate: Tensor) -> Tensor:
-    return common.sphere_step(h, f, rate, absolute=False)
-
-
 WAYS: tuple[Way[Callable[..., Tensor]], ...] = (
     triton_way(_fused, widest=LONGEST_ROW),
-    closed_form_way(_closed_form, order=1, **ANY_FLOATS, auto_on=("cpu",), auto_order=1),
-    Way("reference", _definition),
+    closed_form_way(partial(_by_rows, SphereStep), order=1, **ANY_FLOATS, auto_on=("cpu",), auto_order=1),
+    Way("reference", partial(common.sphere_step, absolute=False)),
 )

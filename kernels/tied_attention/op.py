@@ -372,27 +372,17 @@ def descend(
     if reading.shape[0] != keys.shape[2] * keys.shape[3]:
         raise ValueError(f"reading and writing must be (H Y, D), got {tuple(reading.shape)}")
     positions = _positions(keys, tau, slopes, bias_self, bias_cross)
-    given = [value for value in (x, keys, reading, writing, context, norm_weight) if value is not None]
+    tensors = x, keys, reading, writing, context, norm_weight
+    given = [value for value in tensors if value is not None]
+    numbers: Any = {"num_steps": num_steps, "step_size": float(step_size), "tau": float(tau), "norm_eps": norm_eps}
     attention = _attention("tied_attention.descend", implementation, keys, num_steps, (*given, *positions))
     if attention is None:
-        return common.descend_attention(
-            x,
-            keys,
-            reading,
-            writing,
-            context,
-            norm_weight,
-            num_steps=num_steps,
-            step_size=step_size,
-            tau=tau,
-            norm_eps=norm_eps,
-            **positions._asdict(),
-        )
+        return common.descend_attention(*tensors, **numbers, **positions._asdict())
     dtype = torch.get_autocast_dtype(x.device.type) if under_autocast(x) else keys.dtype
     keys, reading, writing = (value.to(dtype) for value in (keys, reading, writing))
     context = None if context is None else context.to(dtype)  # (B, T, D)
-    numbers = num_steps, float(step_size), float(tau), float(norm_eps)
-    out: Tensor = Descent.apply(x, keys, reading, writing, context, norm_weight, *positions, *numbers, attention)[0]
+    tensors = x, keys, reading, writing, context, norm_weight
+    out: Tensor = Descent.apply(*tensors, *positions, *numbers.values(), attention)[0]
     return out
 
 

@@ -12,14 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from paper_repro.base.errors import at_least, one_of, positive
-from paper_repro.models.common import ACTIVATIONS, KeyValueCache, check_heads
+from paper_repro.models.common import KeyValueCache, check_heads
 from paper_repro.models.descent import Trajectory, descend
 
 try:
-    from paper_repro.kernels.cem_mlp import descend as descend_mlp
     from paper_repro.kernels.tied_attention import descend as descend_attention
 except ImportError:  # the same, slower
-    from paper_repro.models.common import descend_attention, descend_mlp  # type: ignore[assignment]
+    from paper_repro.models.common import descend_attention  # type: ignore[assignment]
 
 # What attention and MLP share: S steps down an energy, and the preconditioner of a step.
 
@@ -405,6 +404,7 @@ def gelu_potential(x: Tensor) -> Tensor:
     return ((x * x - 1) * cumulative + x * density) / 2
 
 
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": functional.silu, "gelu": functional.gelu}
 POTENTIALS = {"silu": silu_potential, "gelu": gelu_potential}
 
 
@@ -481,23 +481,6 @@ class CEMMLP(CEMPart):
     def stepper(self, context: Tensor) -> Callable[[Tensor], Tensor]:
         gamma, writing = functional.linear(context, self.context_weight), self._writing_weight()  # (..., m), (m, D)
         return lambda x: x + self.step_size * self._update(x, gamma, writing)
-
-    def all_steps(self, x: Tensor, context: Tensor, num_steps: int) -> Tensor | None:
-        if self.norm_inside:
-            return None
-        gamma, writing = functional.linear(context, self.context_weight), self._writing_weight()  # (..., m), (m, D)
-        step_size = self.step_size
-        if isinstance(step_size, Tensor):
-            writing, step_size = step_size * writing, 1.0
-        return descend_mlp(
-            x,
-            gamma,
-            self.reading_weight,
-            writing,
-            num_steps=num_steps,
-            step_size=step_size,
-            activation=self.activation,
-        )
 
     def _writing_weight(self) -> Tensor:
         return self.preconditioner.fold(self.reading_weight)  # (m, D)

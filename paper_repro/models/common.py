@@ -537,30 +537,6 @@ def two_weight_gradient(g: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, do
     return -(functional.linear(functional.gelu(z), down, down_bias) + through)
 
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": functional.silu, "gelu": functional.gelu}
-
-
-def descend_mlp(
-    x: Tensor,
-    gamma: Tensor,
-    reading: Tensor,
-    writing: Tensor,
-    num_steps: int,
-    step_size: float = 1.0,
-    activation: str = "silu",
-) -> Tensor:
-    """Repeat x <- x + step_size * writing^T (gamma * act(reading x)) (CEM, equations 15 and 17).
-
-    x is (*E, ..., D), gamma (*E, ..., M), reading and writing (*E, M, D), where *E is a stack of models, or none.
-    """
-    act = ACTIVATIONS[activation]
-    tokens = (*reading.shape[:-2], -1)
-    state, context = x.reshape(*tokens, x.shape[-1]), gamma.reshape(*tokens, gamma.shape[-1])
-    for _ in range(num_steps):
-        state = state + step_size * torch.matmul(context * act(torch.matmul(state, reading.mT)), writing)
-    return state.reshape(x.shape)
-
-
 class Positions(NamedTuple):
     """What a score owes to its places alone: -slope_k (i - j) + (bias_self where i = j, else bias_cross)."""
 

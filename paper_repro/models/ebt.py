@@ -353,34 +353,13 @@ def concatenated_states(
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         keys, values = key[:, :, :rows], value[:, :, :rows]  # (B, H, R, Y) each
-        own = superdiagonal_attention(query[:, :, rows:], key[:, :, rows:], value[:, :, rows:], keys, values, lead)
+        own = self_slot_attention(query[:, :, rows:], key[:, :, rows:], value[:, :, rows:], keys, values, lead)
         return torch.cat([causal_attention(query[:, :, :rows], keys, values), own], 2)  # (B, H, R + T, Y)
 
     x = torch.cat([observed, predicted], 1)  # (B, R + T, D)
     for block in trunk.layers():
         x = block(x, tables, attend, condition)
     return trunk.final(x[:, rows:], condition)
-
-
-def superdiagonal_attention(
-    query: Tensor, own_key: Tensor, own_value: Tensor, keys: Tensor, values: Tensor, lead: int
-) -> Tensor:
-    """Let prediction i attend to the observed rows 0 ... lead + i and to itself (equations 5 to 8), (B, H, T, Y).
-
-    Queries, own keys and values are (B, H, T, Y), those of the observed rows (B, H, R, Y).  The matrix of scores gets a
-    column, so that its diagonal number lead + 1 has T entries.  These are replaced by the predictions' scores with
-    themselves; after the softmax they weight the predictions' own values.
-    """
-    count, columns = query.shape[2], keys.shape[2] + 1
-    scores = torch.nn.functional.pad(query @ keys.mT, (0, 1))  # (B, H, T, R + 1)
-    places = torch.arange(columns, device=query.device) - torch.arange(count, device=query.device)[:, None] - lead
-    diagonal = places == 1  # (T, R + 1)
-    own = (query * own_key).sum(-1, keepdim=True)  # (B, H, T, 1)
-    scores = torch.where(diagonal, own, scores) / math.sqrt(query.shape[-1])
-    weights = torch.softmax(scores.masked_fill(places > 1, -math.inf), -1)  # (B, H, T, R + 1)
-    on_own = (weights * diagonal).sum(-1, keepdim=True)  # (B, H, T, 1)
-    on_observed = weights.masked_fill(diagonal, 0.0)[..., :-1]  # (B, H, T, R)
-    return on_observed @ values + on_own * own_value  # (B, H, T, Y)
 
 
 # How a prediction is optimised: the step rules, and each technique of the training as a setting (3.3, C.2).

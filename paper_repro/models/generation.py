@@ -1,6 +1,6 @@
 """One text from one prompt and one seed, and NRGPT's descent stopped once a token's energy has settled.
 
-Legend: B sequences, T tokens, N tokens that have a key, D width, H heads.
+Legend: T tokens, D width.
 """
 
 import math
@@ -101,31 +101,12 @@ def generate(
     return Generation(found[0].tolist(), used)
 
 
-@torch.no_grad()
-def energy_of_last(model: NRGPT, x: Tensor) -> Tensor:
-    """Compute E_att + s E_ff of the last token, (B,), at the state x, (B, T, D): ``model.energies(x).total[:, -1]``.
-
-    This is cheaper: g_A . J_h g_B is taken as (J_h^T g_A) . g_B, so no key is formed.
-    """
-    attention, g = model.attention, model.norm(x)
-    last = g[:, -1]  # (B, D)
-    feed_forward = model.feed_forward_scale * model.feed_forward.energy(g[:, -1:])[:, 0]  # (B,)
-    sources = g[:, :-1] if attention.mask == "strict" else g  # (B, N, D)
-    if not sources.shape[1]:
-        return feed_forward
-    maps = attention.key.weight.unflatten(0, (attention.num_heads, -1))  # (H, D, D)
-    queries = torch.einsum("bi,hij->bhj", last, maps)  # (B, H, D)
-    log_sums = (attention.beta * torch.matmul(queries, sources.mT)).logsumexp(-1)  # (B, H, N) -> (B, H)
-    weighted = log_sums if attention.head_weights is None else attention.head_weights * log_sums
-    return feed_forward - weighted.sum(-1) / attention.beta
-
-
 def _settled(model: NRGPT, settle: Settle, used: list[int], ids: Tensor) -> Tensor:
     """Return the state (1, T, D) at which the last token's energy has settled; ``used`` gets the steps that it took."""
     found = model.descend(
         ids,
         settle.num_steps,
-        energy=partial(energy_of_last, model),
+        energy=lambda x: model.energies(x).total[:, -1],  # (1,), E_att + s E_ff of the last token
         tolerance=settle.tolerance or None,
         patience=settle.patience,
     )

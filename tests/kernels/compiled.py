@@ -26,7 +26,7 @@ from paper_repro.kernels.projected_step.triton import image_step, projected_step
 from paper_repro.kernels.qk_rotary.triton import Rotation, RotationGradient
 from paper_repro.kernels.scaled_swiglu.triton import ScaledSwiGLU, ScaledSwiGLUGradient
 from paper_repro.kernels.self_slot_attention import triton as self_slot
-from paper_repro.kernels.self_slot_attention.op import Cotangents, Observed, OwnRows
+from paper_repro.kernels.self_slot_attention.triton import Cotangents, Observed, OwnRows
 from paper_repro.kernels.sphere_step.triton import SphereStep, SphereStepGradient
 from paper_repro.kernels.tied_attention import triton as tied
 from paper_repro.kernels.tied_attention.triton import tiles

@@ -4,17 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import (
-    EXACT,
-    Way,
-    choose,
-    differentiable,
-    triton_way,
-)
+from paper_repro.kernels.dispatch import Way, choose, closed_form_way, differentiable, triton_way
 from paper_repro.kernels.preferences import Speed, prefer, speed
 
 KERNEL = triton_way("kernel", widest=8)
-CLOSED = Way("closed_form", "by hand", order=1, dtypes=EXACT, one_dtype=True, autocast=False, empty=False, auto_order=1)
+CLOSED = closed_form_way("by hand", order=1, auto_order=1)
 DEFINITION = Way("reference", "definition")
 
 
@@ -80,7 +74,7 @@ def test_the_compiler_traces_the_choice() -> None:
     """The same ways as without it, but for those that it cannot trace; within torch.func the definition."""
     ways = (
         Way("fused", torch.sin, order=1),
-        Way("closed_form", torch.tan, compiler=False),
+        Way("closed_form", torch.tan, by_hand=True),
         Way("reference", torch.cos),
     )
 

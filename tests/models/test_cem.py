@@ -165,18 +165,6 @@ def test_the_update_is_minus_the_preconditioned_gradient_of_the_energy(part: CEM
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("preconditioner", ["none", "diagonal"])
-def test_learned_step_size_gets_the_gradient_of_the_plain_loop(preconditioner: str) -> None:
-    block = randomised(CEMMLP(6, 9, num_steps=3, preconditioner=preconditioner, learn_step_size=True))
-    stream = torch.randn(5, 6).double()
-    parameters = list(block.parameters())
-    assert any(parameter is block.step_size for parameter in parameters)
-    found = torch.autograd.grad(block(stream).square().sum(), parameters)
-    expected = torch.autograd.grad(block.trace(stream).states[-1].square().sum(), parameters)
-    for ours, theirs in zip(found, expected, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11)
-
-
 def test_regressor_is_linear_norm_block_linear() -> None:
     model = randomised(cem.GaussianProcessRegressor(cem.GatedMLP(8, 11), num_inputs=3, width=8))
     x = torch.randn(7, 3).double()
