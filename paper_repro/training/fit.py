@@ -43,22 +43,22 @@ class Fit(Task):
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
         _check_alike(cells)
-        machine = Machine.of(cells[0].config.get("machine") or {})
-        device = machine.device
+        machine = asked = Machine.of(cells[0].machine)
+        device, rows, self.micro_batch = machine.device, 1, None
         forget_peak_memory(device)
         with settings(machine):
-            can_halve = machine.micro_batch == AUTO and machine.count == len(cells) == 1
-            rows, self.micro_batch = 1, None
             while True:
                 try:
                     built = [build(cell) for cell in cells]
-                    if self.micro_batch is not None:
-                        built[0].machine = replace(built[0].machine, micro_batch=self.micro_batch)
-                    if can_halve and built[0].module.automatic_optimization:
+                    built[0].machine = machine
+                    alone = asked.count == len(cells) == 1 and built[0].module.automatic_optimization
+                    if asked.micro_batch == AUTO and alone:
                         rows = self.micro_batch or rows_of(built[0].data.example_batch())
                     return _fit(built, folder, report)
                 except (MemoryError, RuntimeError) as error:
-                    if not _is_of_memory(error):
+                    # On a CPU torch raises a plain RuntimeError.
+                    kinds = torch.OutOfMemoryError | MemoryError
+                    if not isinstance(error, kinds) and "can't allocate memory" not in str(error):
                         raise
                     peak = peak_memory_mib(device)
                 if rows == 1:
@@ -67,12 +67,13 @@ class Fit(Task):
                 gc.collect()
                 torch.cuda.empty_cache()
                 self.micro_batch = -(-rows // 2)
+                machine = replace(machine, micro_batch=self.micro_batch)
                 _log.warning("out of memory on %s: steps take micro-batches of %d rows", device, self.micro_batch)
-            advice = "use a smaller data batch, a lower training.precision, or a machine with more memory"
-            if len(cells) > 1:
-                advice = "lower machine.stack.most, so that fewer cells are trained together"
-            note = f"out of memory on {device} with {len(cells)} cell(s) at once: {advice}"
-            return [Outcome(tasks.OUT_OF_MEMORY, peak_memory_mib=peak, note=note) for _ in cells]
+        advice = "use a smaller data batch, a lower training.precision, or a machine with more memory"
+        if len(cells) > 1:
+            advice = "lower machine.stack.most, so that fewer cells are trained together"
+        note = f"out of memory on {device} with {len(cells)} cell(s) at once: {advice}"
+        return [Outcome(tasks.OUT_OF_MEMORY, peak_memory_mib=peak, note=note) for _ in cells]
 
     def rehearse(self, config: Mapping[str, Any]) -> Rehearsal:
         from paper_repro.training.rehearsal import rehearse
@@ -86,36 +87,27 @@ class Fit(Task):
         return (folder / checkpoints.WEIGHTS).is_file()
 
     def measure(self, cell: Cell, folder: Path, name: str) -> Findings:
-        with settings(Machine.of(cell.config.get("machine") or {})):
+        with settings(Machine.of(cell.machine)):
             built = rebuild(folder, cell, [name])
             built.data.prepare_data()
             built.data.setup("test")
             return _findings(built, name)
 
 
-def _is_of_memory(error: Exception) -> bool:
-    # On a CPU torch raises a plain RuntimeError.
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
-
-
 def _fit(built: list[BuiltCell], folder: Path, report: Report) -> list[Outcome]:
     for one in built:
         check_window(one)
         check_precision(one.training.precision, one.machine.device)
-    if len(built) == 1:
-        return _fit_one(built[0], folder, report)
-    with closing(Journal(built, folder)) as journal:
-        return _fit_stack(built, folder, report, journal)
-
-
-def _fit_one(built: BuiltCell, folder: Path, report: Report) -> list[Outcome]:
-    checkpoints_folder = folder / tasks.CHECKPOINTS
-    with launched(built.cell, checkpoints_folder, built.machine) as rank, closing(Journal([built], folder)) as journal:
-        found = single.train(built, checkpoints_folder, report, rank, journal)
-    outcome = _outcome(built, found.watch, 0, found.metrics, found.evaluations, folder)
+    if len(built) > 1:
+        with closing(Journal(built, folder)) as journal:
+            return _fit_stack(built, folder, report, journal)
+    (one,), place = built, folder / tasks.CHECKPOINTS
+    with launched(one.cell, place, one.machine) as rank, closing(Journal(built, folder)) as journal:
+        found = single.train(one, place, report, rank, journal)
+    outcome = _outcome(one, found.watch, 0, found.metrics, found.evaluations, folder)
     outcome.seconds, outcome.compiled = found.watch.seconds, found.compiled
-    if built.machine.micro_batch != (built.cell.config.get("machine") or {}).get("micro_batch"):
-        halved = f"steps took micro-batches of {built.machine.micro_batch} rows for want of memory"
+    if one.machine.micro_batch != one.cell.machine.get("micro_batch"):
+        halved = f"steps took micro-batches of {one.machine.micro_batch} rows for want of memory"
         outcome.note = "; ".join(filter(None, [outcome.note, halved]))
     return [outcome]
 
@@ -123,7 +115,7 @@ def _fit_one(built: BuiltCell, folder: Path, report: Report) -> list[Outcome]:
 def _fit_stack(built: list[BuiltCell], folder: Path, report: Report, journal: Journal) -> list[Outcome]:
     training, machine, device = built[0].training, built[0].machine, built[0].machine.device
     _check_stackable(training, machine)
-    identity = [one.cell.id for one in built]
+    place, identity = folder / tasks.CHECKPOINTS, [one.cell.id for one in built]
     for one in built:
         one.data.prepare_data()
         one.data.setup("fit")
@@ -134,21 +126,15 @@ def _fit_stack(built: list[BuiltCell], folder: Path, report: Report, journal: Jo
     log = LossLog(len(built), training.steps, device)
 
     def save(step: int) -> None:
-        content = {
-            "ensemble": ensemble.state_dict(),
-            "watch": watch.state_dict(),
-            "evaluations": evaluations.state_dict(),
-        }
-        checkpoints.save(checkpoints.checkpoint_path(folder / tasks.CHECKPOINTS, step), content, identity)
+        content = {name: part.state_dict() for name, part in parts.items()}
+        checkpoints.save(checkpoints.checkpoint_path(place, step), content, identity)
 
     watch = Watch(log, machine, report, save, journal)
-    found = checkpoints.newest(folder / tasks.CHECKPOINTS, identity)
-    if found is not None:
-        content = checkpoints.load(checkpoints.checkpoint_path(folder / tasks.CHECKPOINTS, found), identity)
-        ensemble.load_state_dict(content["ensemble"])
-        watch.load_state_dict(content["watch"])
-        evaluations.load_state_dict(content["evaluations"])
-        watch.resumed_at(found)
+    parts: dict[str, Any] = {"ensemble": ensemble, "watch": watch, "evaluations": evaluations}
+    if (found := checkpoints.newest(place, identity)) is not None:
+        content = checkpoints.load(checkpoints.checkpoint_path(place, found), identity)
+        for name, part in parts.items():
+            part.load_state_dict(content[name])
     journal.begin(ensemble.step)
     watch.stop_if_requested(ensemble.step)
     while ensemble.step < training.steps:

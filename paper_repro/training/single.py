@@ -22,6 +22,7 @@ from torch import Tensor
 from paper_repro.base.configs import instantiate
 from paper_repro.base.errors import UsageError, first_line
 from paper_repro.base.identity import AUTO
+from paper_repro.cells.planned import count_devices
 from paper_repro.cells.tasks import Report
 from paper_repro.training import checkpoints
 from paper_repro.training.build import BuiltCell
@@ -131,8 +132,6 @@ def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, jou
     _step_by(built)
     with _quiet():
         step = rank.share((checkpoints.newest(folder, identity) or 0) if rank.index == 0 else 0)
-        if step:
-            watch.resumed_at(step)
         if journal is not None:
             journal.begin(step)
         callbacks = [instantiate(node) for node in training.callbacks.values()]
@@ -142,12 +141,9 @@ def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, jou
         falls_back = machine.compile == AUTO and compiled.startswith("yes")
         with _compiler(falls_back):
             path = checkpoints.checkpoint_path(folder, step) if step else None
-            try:
-                trainer.fit(built.module, datamodule=built.data, ckpt_path=path)
-            finally:
-                if built.module.graphs is not None:
-                    compiled = "; ".join(filter(None, [compiled, f"CUDA graph: {built.module.graphs}"]))
-                built.module.train_as_built()  # what measures the trained module may copy it
+            trainer.fit(built.module, datamodule=built.data, ckpt_path=path)
+        if built.module.graphs is not None:
+            compiled = "; ".join(filter(None, [compiled, f"CUDA graph: {built.module.graphs}"]))
         if log.diverged()[0] is not None:
             return Trained(watch, evaluations, {}, compiled)
         if trainer.global_step != training.steps and not callbacks:
@@ -157,7 +153,7 @@ def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, jou
     built.module.to(device)  # Lightning has moved it to the CPU
     with _compiler(falls_back):
         metrics = evaluations.finish(0, log.end)
-    built.module.evaluate_as_built()
+    built.module.compute_as_built()  # what measures the trained module may copy it
     return Trained(watch, evaluations, metrics, compiled)
 
 
@@ -234,7 +230,7 @@ def _trainer(
     try:
         return L.Trainer(
             accelerator="gpu" if on_gpu else "cpu",
-            devices=machine.devices if on_gpu else machine.devices_here,
+            devices=machine.devices if on_gpu else count_devices(machine.devices),
             num_nodes=machine.nodes if rank.count > 1 else 1,
             strategy=strategy if rank.count > 1 else "auto",
             accumulate_grad_batches=machine.batches_each(training.accumulate),

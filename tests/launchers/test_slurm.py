@@ -218,7 +218,7 @@ def test_cells_that_are_to_be_filled_are_open(tmp_path: Path, monkeypatch: pytes
     (cell,) = sweeps.cells(1, steps=1, needs=str(tmp_path / "file"))
     own = _sweep(tmp_path, None, cells=[cell])
     assert runner.run([cell], own.runs, io.StringIO()).exit_code == 0
-    filling = replace(own, order=replace(own.order, fill=True))
+    filling = slurm.Sweep([cell], replace(own.order, fill=True))
     assert own.left() == [] and filling.left() == [cell]
     (tmp_path / "file").touch()
     assert runner.run([cell], own.runs, io.StringIO(), fill=True).exit_code == 0
