@@ -97,12 +97,6 @@ class Ensemble:
     ) -> None:
         if precision not in PRECISIONS:
             raise UsageError(f"training.precision={precision!r}: models trained together take {', '.join(PRECISIONS)}")
-        found = sorted({str(parameter.dtype) for module in modules for parameter in module.parameters()})
-        if len(found) > 1:
-            raise UsageError(
-                f"the parameters are kept in {' and '.join(found)}, and models trained together in one dtype: "
-                "train these cells one by one, with machine.stack=null"
-            )
         self.device, self.steps, self.clip_norm = torch.device(device), steps, clip_norm
         self.dtype, self._autocast = PRECISIONS[precision], precision == "bf16-mixed"
         self.modules = [module.to(self.device, self.dtype) for module in modules]

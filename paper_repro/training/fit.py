@@ -103,9 +103,9 @@ def _fit(built: list[BuiltCell], folder: Path, report: Report) -> list[Outcome]:
             return _fit_stack(built, folder, report, journal)
     (one,), place = built, folder / tasks.CHECKPOINTS
     with launched(one.cell, place, one.machine) as rank, closing(Journal(built, folder)) as journal:
-        found = single.train(one, place, report, rank, journal)
-    outcome = _outcome(one, found.watch, 0, found.metrics, found.evaluations, folder)
-    outcome.seconds, outcome.compiled = found.watch.seconds, found.compiled
+        watch, evaluations, metrics, compiled = single.train(one, place, report, rank, journal)
+    outcome = _outcome(one, watch, 0, metrics, evaluations, folder)
+    outcome.seconds, outcome.compiled = watch.seconds, compiled
     if one.machine.micro_batch != one.cell.machine.get("micro_batch"):
         halved = f"steps took micro-batches of {one.machine.micro_batch} rows for want of memory"
         outcome.note = "; ".join(filter(None, [outcome.note, halved]))

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import lightning as L
 import torch
@@ -95,20 +95,14 @@ class Watching(L.Callback):
         self.module.carries = self.rank.own(state_dict["carries"])
 
 
-class Trained(NamedTuple):
-    watch: Watch
-    evaluations: Evaluations
-    metrics: dict[str, float]
-    """Empty if the run diverged."""
-    compiled: str
-    """``Outcome.compiled``."""
-
-
-def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, journal: Journal | None = None) -> Trained:
+def train(
+    built: BuiltCell, folder: Path, report: Report | None, rank: Rank, journal: Journal | None = None
+) -> tuple[Watch, Evaluations, dict[str, float], str]:
     """Train the cell's module, from the newest checkpoint in ``folder`` if there is one, and evaluate it.
 
     Every rank calls this.  Each computes its share of a step's batches and evaluates all of every split; rank 0 alone
-    has checkpoints, a report and a journal.
+    has checkpoints, a report and a journal.  The last two results are the metrics, none if the run diverged, and
+    ``Outcome.compiled``.
 
     StopRequestedError: after a checkpoint was saved; UsageError: a checkpoint of another cell, or a loss that cannot be
     compiled.
@@ -145,7 +139,7 @@ def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, jou
         if built.module.graphs is not None:
             compiled = "; ".join(filter(None, [compiled, f"CUDA graph: {built.module.graphs}"]))
         if log.diverged()[0] is not None:
-            return Trained(watch, evaluations, {}, compiled)
+            return watch, evaluations, {}, compiled
         if trainer.global_step != training.steps and not callbacks:
             raise RuntimeError(f"training ended after step {trainer.global_step}, expected {training.steps}")
         log.end = trainer.global_step
@@ -154,7 +148,7 @@ def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, jou
     with _compiler(falls_back):
         metrics = evaluations.finish(0, log.end)
     built.module.compute_as_built()  # what measures the trained module may copy it
-    return Trained(watch, evaluations, metrics, compiled)
+    return watch, evaluations, metrics, compiled
 
 
 def _step_by(built: BuiltCell) -> None:
@@ -178,9 +172,10 @@ def compile_loss(built: BuiltCell) -> str:
     What ``auto`` does follows from the config and this machine alone, so a resumed run does the same.
     """
     asked = built.machine.compile
-    against = _reason_against(built) if asked == AUTO else ""
-    if not asked or against:
-        return f"no: {against}" if against else ""
+    if asked == AUTO and (against := _reason_against(built)):
+        return f"no: {against}"
+    if not asked:
+        return ""
     built.module.compile_loss()
     return f"yes: machine.compile={str(asked).lower()}"
 
