@@ -70,17 +70,14 @@ class Watching(L.Callback):
         self.watch.log.add(trainer.global_step - 1, losses * self.module.weights.correction)
         self._losses.clear()
         if self.evaluations.due(trainer.global_step, self.watch.log.steps):
-            self._tell_callbacks(trainer, self.evaluations.after(trainer.global_step)[0])
-        if not self.watch.after_step(trainer.global_step):
-            trainer.should_stop = True
-
-    def _tell_callbacks(self, trainer: L.Trainer, metrics: dict[str, float]) -> None:
-        """Let Lightning's callbacks see an evaluation as a validation of Lightning's own."""
-        others = [one for one in trainer.callbacks if one is not self]  # type: ignore[attr-defined]
-        if others:
-            self.module.log_dict(metrics, logger=False, prog_bar=True)
+            (metrics,) = self.evaluations.after(trainer.global_step)
+            others = [one for one in trainer.callbacks if one is not self]  # type: ignore[attr-defined]
+            if others:  # which take it for a validation of Lightning's own
+                self.module.log_dict(metrics, logger=False, prog_bar=True)
             for callback in others:
                 callback.on_validation_end(trainer, self.module)
+        if not self.watch.after_step(trainer.global_step):
+            trainer.should_stop = True
 
     def state_dict(self) -> dict[str, Any]:
         return {

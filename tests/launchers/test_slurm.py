@@ -184,9 +184,25 @@ def _sweep(folder: Path, seeds: list[int] | None, *overrides: str, cells: Sequen
     return slurm.Sweep(cells, Order("test/sweep", "smoke", seeds, [*overrides], str(folder), "", False, 0, 1))
 
 
-def test_other_words_submit_another_array(tmp_path: Path) -> None:
-    jobs = {_sweep(tmp_path, seeds, *words).job for seeds in ([7], [9]) for words in ((), ("optimizer.lr=0.003",))}
-    assert len(jobs) == 4 and slurm._last(_sweep(tmp_path, [7])) == ""
+def test_an_array_is_watched_and_cancelled_by_the_words_that_submitted_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = _sweep(tmp_path, [7], "optimizer.lr=0.003"), _sweep(tmp_path, [9], "optimizer.lr=0.003")
+    one.folder.mkdir(parents=True)
+    one.job.write_text("123")
+    jobs, said = ["123"], io.StringIO()
+    monkeypatch.setattr(slurm, "_check_commands", lambda: None)
+    monkeypatch.setattr(slurm, "_states", lambda number: Counter(number for job in jobs if job == number))
+
+    def call(*command: str) -> "subprocess.CompletedProcess[str]":
+        jobs.remove(command[1])
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(slurm, "_call", call)
+    assert slurm.cancel(other, said) == 0 and jobs == ["123"]
+    assert said.getvalue() == "nothing to cancel: no job of test/sweep smoke is there for these words\n"
+    assert slurm._last(one) == "123" and slurm._last(other) == ""
+    assert slurm.cancel(one) == 0 and not jobs
 
 
 def test_cells_without_their_data_count_as_neither_done_nor_left(tmp_path: Path) -> None:
