@@ -105,34 +105,29 @@ def train(
     compiled.
     """
     machine, training, device = built.machine, built.training, built.machine.device_of(rank.local)
-    identity = [built.cell.id]
     log = LossLog(1, training.steps, device)
 
     def save(step: int) -> None:
         trainer.save_checkpoint(checkpoints.checkpoint_path(folder, step))
 
-    watch = Watch(log, machine, report, save, journal, rank)
-
     def context() -> contextlib.AbstractContextManager[Any]:
         return trainer.precision_plugin.forward_context()
 
-    evaluations = Evaluations([built], context, journal)
+    watch, evaluations = Watch(log, machine, report, save, journal, rank), Evaluations([built], context, journal)
     if training.precision == "64-true":  # Lightning loads a checkpoint before it converts the module
         built.module.double()
     compiled = compile_loss(built)
     _step_by(built)
-    with _quiet():
-        step = rank.share((checkpoints.newest(folder, identity) or 0) if rank.index == 0 else 0)
+    with _quiet(), _compiler(falls_back=machine.compile == AUTO and compiled.startswith("yes")):
+        step = rank.share((checkpoints.newest(folder, [built.cell.id]) or 0) if rank.index == 0 else 0)
         if journal is not None:
             journal.begin(step)
         callbacks = [instantiate(node) for node in training.callbacks.values()]
         loggers = journal.loggers if journal is not None and callbacks else []
         built.module.logs_losses = bool(callbacks)
         trainer = _trainer(built, folder, [Watching(built.module, watch, evaluations, rank), *callbacks], loggers, rank)
-        falls_back = machine.compile == AUTO and compiled.startswith("yes")
-        with _compiler(falls_back):
-            path = checkpoints.checkpoint_path(folder, step) if step else None
-            trainer.fit(built.module, datamodule=built.data, ckpt_path=path)
+        path = checkpoints.checkpoint_path(folder, step) if step else None
+        trainer.fit(built.module, datamodule=built.data, ckpt_path=path)
         if built.module.graphs is not None:
             compiled = "; ".join(filter(None, [compiled, f"CUDA graph: {built.module.graphs}"]))
         if log.diverged()[0] is not None:
@@ -141,8 +136,7 @@ def train(
             raise RuntimeError(f"training ended after step {trainer.global_step}, expected {training.steps}")
         log.end = trainer.global_step
         watch.stop_if_requested(log.end)
-    built.module.to(device)  # Lightning has moved it to the CPU
-    with _compiler(falls_back):
+        built.module.to(device)  # Lightning has moved it to the CPU
         metrics = evaluations.finish(0, log.end)
     built.module.compute_as_built()  # what measures the trained module may copy it
     return watch, evaluations, metrics, compiled

@@ -19,6 +19,7 @@ from paper_repro.tests.training.doubles import (
     by_hand,
     weights,
 )
+from paper_repro.tests.training.test_energy_training import EXACT
 from paper_repro.training import checkpoints
 from paper_repro.training.build import build
 from paper_repro.training.fit import Fit
@@ -95,31 +96,30 @@ def test_a_stop_before_the_first_step_saves_nothing(cell, tmp_path):
         assert not report.seen and not list(folder.rglob("*.ckpt"))
 
 
-@pytest.mark.parametrize(
-    ("changes", "refused"),
-    [
-        ({"machine__compile": True}, r"machine\.compile=true"),
-        ({"machine__devices": 2, "training__accumulate": 2}, r"machine\.devices=2"),
-        ({"training__callbacks": {"bar": {"_target_": "lightning.pytorch.callbacks.TQDMProgressBar"}}}, "callbacks"),
-    ],
-)
-def test_what_cells_cannot_do_together_is_refused(changes, refused, cell, recorder, tmp_path):
-    with pytest.raises(UsageError, match=rf"{refused}: .*machine\.stack=null"):
-        Fit().run([cell(seed=seed, **changes) for seed in range(2)], tmp_path, recorder())
+BAR = {"bar": {"_target_": "lightning.pytorch.callbacks.TQDMProgressBar"}}
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("count", "changes", "message"),
     [
-        ({"training": {"step": 3}}, r"training\.step' \(did you mean 'steps'\?\)"),
-        ({"training__clip_norm": 0.0}, r"training\.clip_norm must be"),
-        ({"training__precision": "33-true"}, "33-true"),
-        ({"data": {"_target_": "paper_repro.training.schedules.Constant"}}, "not a CounterBasedDataModule"),
+        (1, {"training": {"step": 3}}, r"training\.step' \(did you mean 'steps'\?\)"),
+        (1, {"training__clip_norm": 0.0}, r"training\.clip_norm must be"),
+        (1, {"training__precision": "33-true"}, "33-true"),
+        (1, {"training__keep": "test_loss"}, r"training\.keep='test_loss': .* \(did you mean 'test_rmse'\?\)"),
+        (1, {"data": {"_target_": "paper_repro.training.schedules.Constant"}}, "not a CounterBasedDataModule"),
+        (1, {"machine__micro_batch": 2, "training__precision": "16-mixed"}, "16-mixed"),
+        (1, {"machine__micro_batch": 2, **EXACT}, "keeps tensors from step to step"),
+        (2, {"machine__compile": True}, r"machine\.compile=true: .*machine\.stack=null"),
+        (2, {"machine__devices": 2, "training__accumulate": 2}, r"machine\.devices=2: .*machine\.stack=null"),
+        (2, {"training__callbacks": BAR}, r"callbacks: .*machine\.stack=null"),
     ],
 )
-def test_a_config_that_cannot_run_is_refused(changes, message, cell, recorder, tmp_path):
+def test_a_config_that_cannot_run_is_refused_before_the_first_step(
+    count, changes, message, cell, run, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(torch.optim.AdamW, "step", lambda *_: pytest.fail("a step was taken"))
     with pytest.raises(UsageError, match=message):
-        Fit().run([cell(**changes)], tmp_path, recorder())
+        run([cell(seed=seed, **changes) for seed in range(count)], tmp_path)
 
 
 def test_outcome_holds_what_a_record_needs(cell, run, tmp_path):

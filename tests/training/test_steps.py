@@ -58,18 +58,6 @@ def test_out_of_memory_halves_the_rows_from_the_last_checkpoint(cell, recorder, 
     assert [step for step, *_ in report.seen] == sorted(step for step, *_ in report.seen)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"training__precision": "16-mixed"}, "16-mixed"),
-        ({**EXACT}, "keeps tensors from step to step"),
-    ],
-)
-def test_micro_batches_that_cannot_be_are_refused(changes, message, cell, recorder, tmp_path):
-    with pytest.raises(UsageError, match=message):
-        Fit().run([cell(machine__micro_batch=2, **changes)], tmp_path, recorder())
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS[:2])
 def test_devices_share_the_rows_of_a_batch_where_there_are_fewer_batches(kind, language, run, tmp_path):
