@@ -30,17 +30,7 @@ from lightning.fabric.plugins.environments.cluster_environment import ClusterEnv
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 
-from paper_repro.base.errors import (
-    BY_TORCHRUN,
-    STOPPING,
-    Place,
-    UsageError,
-    cause,
-    check_started,
-    end_with_parent,
-    first_line,
-    place,
-)
+from paper_repro.base.errors import BY_TORCHRUN, STOPPING, Place, UsageError, check_started, end_with_parent, place
 from paper_repro.cells.tasks import NODE_LOST, Cell, StopRequestedError
 from paper_repro.training import single
 from paper_repro.training.build import build
@@ -61,18 +51,27 @@ _LEFT = "left"
 @contextlib.contextmanager
 def launched(cell: Cell, folder: Path, machine: Machine) -> Iterator[Rank]:
     """This process as rank 0 of ``machine.count``, the others training the same cell until the block ends."""
-    own = place()
+    if (own := place()) is not None:
+        with _led(own, cell, folder, machine) as rank:
+            yield rank
+        return
     check_started(machine.nodes)
-    if own is None and machine.count == 1:
+    if machine.count == 1:
         yield Rank()
         return
-    with _led(own, cell, folder, machine) if own is not None else _accompanied(cell, folder, machine) as rank:
-        try:
-            yield rank
-        except (StopRequestedError, UsageError):  # after another error NCCL would wait for what no longer comes
+    store = meeting_place(machine.count)
+    others = _Others(cell, folder, machine.count, store.port)
+    orderly = False
+    try:
+        yield join(0, machine.count, store, machine.device)
+        orderly = True
+    except StopRequestedError:
+        orderly = True
+        raise
+    finally:
+        others.end(orderly)
+        if orderly:  # after an error NCCL would wait for what no longer comes
             dist.destroy_process_group()
-            raise
-        dist.destroy_process_group()
 
 
 def _train_with_rank_0(cell: Cell, folder: Path, meet: Callable[[Machine], Rank]) -> None:
@@ -94,46 +93,47 @@ def _leave_signals_to_rank_0() -> None:
 # One computer.
 
 
-@contextlib.contextmanager
-def _accompanied(cell: Cell, folder: Path, machine: Machine) -> Iterator[Rank]:
-    """Start the processes of ranks 1, 2, ..., which end with this one, and end it if one of them dies.
+class _Others:
+    """The processes of ranks 1, 2, ..., watched by a thread: rank 0 may hang in a call that waits for a dead one."""
 
-    A thread watches them: rank 0 may hang in a call that waits for a dead one.
-    """
-    context, store, over = multiprocessing.get_context("spawn"), meeting_place(machine.count), threading.Event()
-    jobs = [(cell, folder, index, store.port) for index in range(1, machine.count)]
-    others = [context.Process(target=_be_rank, args=job) for job in jobs]
-    for process in others:
-        process.start()
+    def __init__(self, cell: Cell, folder: Path, count: int, port: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        jobs = [(cell, folder, index, port) for index in range(1, count)]
+        self._processes = [context.Process(target=_be_rank, args=job) for job in jobs]
+        for process in self._processes:
+            process.start()
+        self._over = threading.Event()
+        threading.Thread(target=self._watch, daemon=True).start()
 
-    def watch() -> None:
-        while not over.wait(_LOOK_SECONDS):
-            for index, process in enumerate(others, 1):
-                code = process.exitcode
-                if not code or (code > 0 and over.wait(_OWN_ERROR_SECONDS)):
-                    continue
-                print(f"rank {index}: {cause(code)}: ending the other ranks too", file=sys.stderr, flush=True)
-                if code == -signal.SIGKILL:  # as if it had been rank 0: out of memory, or an impatient user
-                    os.kill(os.getpid(), signal.SIGKILL)
-                os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-    patience = 0.0
-    try:
-        yield join(0, machine.count, store, machine.device)
-        patience = _LEAVE_SECONDS
-    except StopRequestedError:
-        patience = _LEAVE_SECONDS
-        raise
-    except Exception:  # where it is only that of the lost connection to a killed rank, the thread ends this process
-        time.sleep(5 * _LOOK_SECONDS)
-        raise
-    finally:
-        over.set()
-        until = time.monotonic() + patience
-        for process in others:
+    def end(self, orderly: bool) -> None:
+        self._over.set()
+        until = time.monotonic() + (_LEAVE_SECONDS if orderly else 10 * _LOOK_SECONDS)
+        for index, process in enumerate(self._processes, 1):
             process.join(max(0.0, until - time.monotonic()))
+            if not orderly and (process.exitcode or 0) < 0:  # rank 0's error is but that of the lost connection
+                self._abandon(index, process.exitcode or 0)
+        self._kill()
+
+    def _watch(self) -> None:
+        while not self._over.wait(_LOOK_SECONDS):
+            for index, process in enumerate(self._processes, 1):
+                if code := process.exitcode:
+                    if code > 0 and self._over.wait(_OWN_ERROR_SECONDS):
+                        return
+                    self._abandon(index, code)
+
+    def _abandon(self, index: int, code: int) -> NoReturn:
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        print(f"rank {index} {how}: ending the other ranks too", file=sys.stderr, flush=True)
+        self._kill()
+        if code == -signal.SIGKILL:  # as if it had been rank 0: out of memory, or an impatient user
+            os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(1)
+
+    def _kill(self) -> None:
+        for process in self._processes:
             process.kill()
+        for process in self._processes:
             process.join()
 
 
@@ -181,17 +181,18 @@ class Group:
         met = dist.PrefixStore(f"job/{number}/group", store)  # type: ignore[attr-defined]
         return join(own.rank, own.count, met, machine.device_of(local), local, node)
 
-    def end_process(self, why: str, without_store: bool = False) -> NoReturn:
-        if without_store:
-            why = f"the node of rank 0, {self.environment.main_address}, cannot be reached ({why})"
+    def end_process(self, why: str) -> NoReturn:
         advice = "start all nodes again, it goes on from its last checkpoint"
         print(f"{why}: {self} ends too; {advice}", file=sys.stderr, flush=True)
         os._exit(NODE_LOST)
 
+    def end_without_store(self, why: str) -> NoReturn:
+        self.end_process(f"the node of rank 0, {self.environment.main_address}, cannot be reached ({why})")
+
     @contextlib.contextmanager
     def answered(self) -> Iterator[None]:
         """End this process if the store does not answer: a node without power or network closes no connection."""
-        timer = threading.Timer(SILENT_SECONDS, self.end_process, [f"no answer for {SILENT_SECONDS:.0f} s", True])
+        timer = threading.Timer(SILENT_SECONDS, self.end_without_store, [f"no answer for {SILENT_SECONDS:.0f} s"])
         timer.daemon = True
         timer.start()
         try:
@@ -222,7 +223,12 @@ def _led(place: Place, cell: Cell, folder: Path, machine: Machine) -> Iterator[R
     folder.mkdir(parents=True, exist_ok=True)
     store.set(f"job/{number}", json.dumps({"cell": cell.id, "config": cell.config, "folder": str(folder)}))
     with _heartbeat(own, number):
-        yield own.join(store, number, machine)
+        try:
+            yield own.join(store, number, machine)
+        except (StopRequestedError, UsageError):
+            dist.destroy_process_group()
+            raise
+    dist.destroy_process_group()
 
 
 def follow(place: Place) -> int:
@@ -273,7 +279,7 @@ def _heartbeat(own: Group, number: int) -> Iterator[None]:
             _beat(own, own.connect(), f"job/{number}", over)
         except Exception as error:
             if not over.is_set():
-                own.end_process(first_line(error), without_store=True)
+                own.end_without_store(str(error).partition("\n")[0])
 
     threading.Thread(target=run, daemon=True).start()
     try:

@@ -136,7 +136,7 @@ def test_a_killed_rank_ends_the_others_and_the_cell_goes_on_from_its_checkpoint(
     (record,) = tmp_path.rglob("record.json")
     assert json.loads(record.read_text())["status"] == "finished"
     assert (record.parent / "weights.safetensors").is_file() and not list(tmp_path.rglob("lease"))
-    assert "rank 1: killed by signal 9" in (record.parent / "log.txt").read_text()
+    assert "rank 1 was killed by signal 9" in (record.parent / "log.txt").read_text()
 
 
 @pytest.mark.slow
