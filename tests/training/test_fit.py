@@ -117,7 +117,11 @@ BAR = {"bar": {"_target_": "lightning.pytorch.callbacks.TQDMProgressBar"}}
 def test_a_config_that_cannot_run_is_refused_before_the_first_step(
     count, changes, message, cell, run, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(torch.optim.AdamW, "step", lambda *_: pytest.fail("a step was taken"))
+    def step(self, closure):
+        closure()
+        pytest.fail("a step was taken")
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
     with pytest.raises(UsageError, match=message):
         run([cell(seed=seed, **changes) for seed in range(count)], tmp_path)
 
