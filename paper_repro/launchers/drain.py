@@ -12,11 +12,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from paper_repro.base.errors import INTERRUPTED, STOPPING, UsageError
+from paper_repro.base.errors import STOPPING, run_main
 
 PATIENCE_SECONDS = 120.0
 """How long a job stays for cells that other jobs run: longer than a dead one's lease counts."""
@@ -87,7 +88,7 @@ class Drain:
                 time.sleep(0.1)
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the order on standard input; the first signal to stop is heard, later ones change nothing."""
     for name in STOPPING:
         signal.signal(name, _stop_once)
@@ -99,11 +100,7 @@ def main() -> int:
 
     plan = plans.make(spec.load(order.artifact), order.scale, order.seeds, order.overrides)
     runs, share = Path(order.runs), runner.Share(order.index, order.count, PATIENCE_SECONDS, order.since)
-    try:
-        result = runner.run_cells(plan.all_cells, runs, [runs, Path(order.results)], order.fill, share)
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    result = runner.run_cells(plan.all_cells, runs, [runs, Path(order.results)], order.fill, share)
     if result.fatal:
         print(f"error: {result.fatal}", file=sys.stderr)
     return result.exit_code
@@ -121,7 +118,4 @@ def _end_with_job() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:  # before or after the cells
-        sys.exit(INTERRUPTED)
+    sys.exit(run_main(main))

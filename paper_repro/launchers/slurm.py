@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TextIO
@@ -33,30 +33,16 @@ _LOG_LINES = 5
 _ELSEWHERE = "log in to a node of the cluster, or leave launcher out to run the cells on this computer"
 
 
-@dataclass(frozen=True)
 class Sweep:
     """The cells of an artifact at a scale, and the order of the first job; all nodes share its ``runs``."""
 
-    cells: Sequence[PlannedCell]
-    order: Order
-
-    @property
-    def runs(self) -> Path:
-        return Path(self.order.runs)
-
-    @property
-    def folder(self) -> Path:
-        return self.runs / "slurm" / f"{self.order.artifact.replace('/', '-')}-{self.order.scale}"
-
-    @property
-    def job(self) -> Path:
+    def __init__(self, cells: Sequence[PlannedCell], order: Order) -> None:
+        self.cells, self.order, self.runs = cells, order, Path(order.runs)
+        self.able = [cell for cell in cells if not cell.missing]
+        self.folder = self.runs / "slurm" / f"{order.artifact.replace('/', '-')}-{order.scale}"
+        words = json.dumps([order.seeds, order.overrides, order.fill])
+        self.job = self.folder / f"job-{sha256_of_bytes(words.encode())[:8]}"
         """The file with the number of the last array of these cells: those of other seeds and overrides have others."""
-        words = [self.order.seeds, self.order.overrides, self.order.fill]
-        return self.folder / f"job-{sha256_of_bytes(json.dumps(words).encode())[:8]}"
-
-    @property
-    def able(self) -> list[PlannedCell]:
-        return [cell for cell in self.cells if not cell.missing]
 
     def left(self, cells: Sequence[PlannedCell] | None = None) -> list[PlannedCell]:
         """Return those of some cells, or of all that can be run, that have no result, or are to be filled."""
@@ -114,8 +100,7 @@ def run(sweep: Sweep, slurm: Slurm, stream: TextIO = sys.stderr) -> Result:
 def cancel(sweep: Sweep, stream: TextIO = sys.stderr) -> int:
     """End the jobs of a sweep, which save first; returns the exit code."""
     _check_commands()
-    number = _last(sweep)
-    if not number:
+    if not (number := _last(sweep)):
         named = f"{sweep.order.artifact} {sweep.order.scale}"
         print(f"nothing to cancel: no job of {named} is there for these words", file=stream)
         return 0
@@ -146,14 +131,8 @@ def _submit(sweep: Sweep, slurm: Slurm) -> str:
     import submitit
 
     machine = sweep.cells[0].machine
-    wanted = {
-        "partition": slurm.partition,
-        "gpus_per_node": slurm.gpus,
-        "mem": slurm.memory_gb and f"{slurm.memory_gb}GB",
-        "account": slurm.account,
-        "qos": slurm.qos,
-        "constraint": slurm.constraint,
-    }
+    wanted = {name: getattr(slurm, name) for name in ("partition", "account", "qos", "constraint")}
+    wanted |= {"gpus_per_node": slurm.gpus, "mem": slurm.memory_gb and f"{slurm.memory_gb}GB"}
     executor = submitit.SlurmExecutor(sweep.folder, max_num_timeout=10**6)
     executor.update_parameters(
         job_name=f"{sweep.order.artifact}-{sweep.order.scale}",
@@ -176,6 +155,7 @@ def _submit(sweep: Sweep, slurm: Slurm) -> str:
 
 
 def _last(sweep: Sweep) -> str:
+    """Return the number of the sweep's last array, or nothing where none of its tasks is left."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
         number = sweep.job.read_text()
         if number.isdigit() and _states(number):
@@ -224,8 +204,7 @@ def _what_ended(sweep: Sweep, number: str, left: Sequence[PlannedCell]) -> str:
             "there. Give a folder that login node and nodes share, runs=DIR"
         )
     recorded = count_by_status(left, sweep.runs)
-    unrun = recorded.get("not run", 0) + recorded.get("not measured", 0)
-    if not unrun:
+    if not (unrun := recorded.get("not run", 0) + recorded.get("not measured", 0)):
         return ""
     last = max(logs, key=lambda path: (path.suffix == ".err", path.stat().st_mtime))
     lines = last.read_text(errors="replace").splitlines()[-_LOG_LINES:]

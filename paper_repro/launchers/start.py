@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from paper_repro.base import identity
 from paper_repro.base.errors import ROOT, UsageError, nearest, place
@@ -47,16 +48,23 @@ class Slurm:
 
 def take(arguments: Sequence[str]) -> tuple[Slurm | None, list[str]]:
     """Return what the words that begin with ``launcher`` ask for (None: this computer), and the other words."""
-    given: dict[str, str] = {}
+    known = {PREFIX: False, **{f"{PREFIX}.{field.name}": "int" in str(field.type) for field in fields(Slurm)}}
+    given: dict[str, Any] = {}
     rest = []
     for word in arguments:
-        key, equals, value = word.partition("=")
-        if not equals or (key != PREFIX and not key.startswith(f"{PREFIX}.")):
+        key, equals, text = word.partition("=")
+        if not equals or key.partition(".")[0] != PREFIX:
             rest.append(word)
+        elif key not in known:
+            raise UsageError(f"unknown key {key}{nearest(key, known)}")
         elif key in given:
             raise UsageError(f"{key} is given twice: {key}={given[key]} and {word}; give it once")
+        elif known[key] and not (text.isdecimal() and int(text)):
+            raise UsageError(f"{word}: expected a whole number of 1 or more")
+        elif len(text.split()) != 1:
+            raise UsageError(f"{word}: expected a word")
         else:
-            given[key] = value
+            given[key] = int(text) if known[key] else text
     if not given:
         return None, rest
     kind = given.pop(PREFIX, None)
@@ -64,17 +72,7 @@ def take(arguments: Sequence[str]) -> tuple[Slurm | None, list[str]]:
         raise UsageError(f"{next(iter(given))} goes with {PREFIX}={SLURM}; give both, or neither")
     if kind != SLURM:
         raise UsageError(f"{PREFIX}={kind}: expected {SLURM}; without {PREFIX} the cells are run on this computer")
-    known = {f"{PREFIX}.{field.name}": "int" in str(field.type) for field in fields(Slurm)}
-    values: dict[str, str | int] = {}
-    for key, text in given.items():
-        if key not in known:
-            raise UsageError(f"unknown key {key}{nearest(key, known)}")
-        if known[key] and not (text.isdecimal() and int(text)):
-            raise UsageError(f"{key}={text}: expected a whole number of 1 or more")
-        if not text or any(character.isspace() for character in text):
-            raise UsageError(f"{key}={text}: expected a word")
-        values[key.removeprefix(f"{PREFIX}.")] = int(text) if known[key] else text
-    return Slurm(**values), rest  # type: ignore[arg-type]
+    return Slurm(**{key.removeprefix(f"{PREFIX}."): value for key, value in given.items()}), rest
 
 
 # Data that cells lack, where their preparation needs no files and no download but the documentation's.

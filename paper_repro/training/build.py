@@ -85,7 +85,6 @@ def rebuild(folder: Path, cell: Cell, probes: Sequence[str] = ()) -> BuiltCell:
 def build_module(config: Mapping[str, Any]) -> PaperModule:
     """Build a config's module, its model initialised under ``mix(seed, "init")``."""
     parts = {name: config[name] for name in ("model", "optimizer", "schedule")}
-    own = {key: value for key, value in config["module"].items() if key != TARGET}
     torch.manual_seed(mix(int(config["seed"]), "init"))
     model = instantiate(config["model"])
     # Built through a partial: given as keywords, hydra would turn the schedule, a dataclass, into a dict.
@@ -99,6 +98,7 @@ def build_module(config: Mapping[str, Any]) -> PaperModule:
     except (TypeError, ValueError) as error:
         raise UsageError(f"module: {error}") from error
     module.seed = int(config["seed"])
+    own = {key: value for key, value in config["module"].items() if key != TARGET}
     module.save_hyperparameters({**own, **parts, "seed": module.seed}, logger=False)  # for load_from_checkpoint
     return module
 

@@ -17,7 +17,6 @@ from paper_repro.cells import tasks
 
 KEEP = 2
 WEIGHTS = tasks.WEIGHTS
-_SHOWN = 5
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
@@ -32,11 +31,10 @@ def save(path: Path, content: dict[str, Any], identity: Sequence[str]) -> None:
     except (OSError, CorruptFileError):  # otherwise the whole file is there
         _save(path, {"identity": list(identity), "content": content})
     kept = {checkpoint_path(path.parent, step).name for step in _steps(path.parent)[:KEEP]}
-    for other in path.parent.iterdir():
-        ours = other.name.startswith("step-") and other.name.endswith((".ckpt", ".ckpt.sha256"))
-        unfinished = other.name.startswith(".step-") and other.name.endswith(PART_SUFFIX)  # of a kill
-        if unfinished or (ours and other.name.removesuffix(".sha256") not in kept):
-            other.unlink(missing_ok=True)
+    for pattern in ("step-*.ckpt", "step-*.ckpt.sha256", f".step-*{PART_SUFFIX}"):  # the last are left by a kill
+        for other in path.parent.glob(pattern):
+            if other.name.removesuffix(".sha256") not in kept:
+                other.unlink(missing_ok=True)
 
 
 def _save(path: Path, content: dict[str, Any]) -> None:
@@ -181,9 +179,9 @@ def distinct(module: nn.Module) -> dict[str, Tensor]:
     return result
 
 
-def _listed(items: Sequence[object]) -> str:
-    more = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
-    return ", ".join(map(str, items[:_SHOWN])) + more
+def _listed(items: Sequence[object], most: int = 5) -> str:
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(map(str, items[:most])) + more
 
 
 def _steps(folder: Path) -> list[int]:

@@ -97,19 +97,13 @@ class Ensemble:
     ) -> None:
         if precision not in PRECISIONS:
             raise UsageError(f"training.precision={precision!r}: models trained together take {', '.join(PRECISIONS)}")
-        found = sorted({str(parameter.dtype) for module in modules for parameter in module.parameters()})
-        if len(found) > 1:
-            raise UsageError(
-                f"the parameters are kept in {' and '.join(found)}, and models trained together in one dtype: "
-                "train these cells one by one, with machine.stack=null"
-            )
         self.device, self.steps, self.clip_norm = torch.device(device), steps, clip_norm
         self.dtype, self._autocast = PRECISIONS[precision], precision == "bf16-mixed"
         self.modules = [module.to(self.device, self.dtype) for module in modules]
         self.data = list(data)
         self.step = 0
         self.layout = layout_of(self.modules)
-        self.values = torch.zeros(len(self.modules), self.layout.width, dtype=self.dtype, device=self.device)
+        self.values = torch.zeros(len(self.modules), self.layout.starts[-1], dtype=self.dtype, device=self.device)
         self._gradients = torch.zeros_like(self.values)
         views = [self.layout.view(self.values, index) for index in range(len(self.layout.names))]
         self._parameters = dict(zip(self.layout.names, views, strict=True))
@@ -162,12 +156,8 @@ class Ensemble:
         each = []
         for module in self.modules if self._dropped[key] else ():
             torch.manual_seed(mix(module.seed, "step", self.step))
-            each.append(
-                [
-                    functional.dropout(torch.ones(shape, dtype=dtype, device=self.device), share)
-                    for shape, dtype, share in self._dropped[key]
-                ]
-            )
+            ones = [(torch.ones(shape, dtype=dtype, device=self.device), p) for shape, dtype, p in self._dropped[key]]
+            each.append([functional.dropout(one, p) for one, p in ones])
         return stack(each) if each else []
 
     def _tensors(self) -> dict[str, Tensor]:
@@ -203,7 +193,7 @@ class Ensemble:
     def state_dict(self) -> dict[str, Any]:
         return {
             "step": self.step,
-            "layout": self.layout.state_dict(),
+            "names": [*self.layout.names],
             "values": self.values,
             "constants": self._constants,
             "optimizer": self._optimizer.state_dict(),
@@ -212,18 +202,17 @@ class Ensemble:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state``, bit for bit on a CPU; UsageError: it is of models of another shape or number."""
-        found, expected = state["layout"], self.layout.state_dict()
-        rows = len(state["values"])
-        if found != expected or rows != len(self.modules) or state["constants"].keys() != self._constants.keys():
+        found, names, constants = state["values"], state["names"], state["constants"]
+        same = names == [*self.layout.names] and constants.keys() == self._constants.keys()
+        if not same or found.shape != self.values.shape:
             raise UsageError(
-                f"the checkpoint holds {rows} models with {len(found['names'])} parameters each ({found['width']} "
-                f"columns), expected {len(self.modules)} with {len(expected['names'])} ({expected['width']}), of the "
-                "same names and shapes: use another folder, or delete the checkpoints to start anew"
+                f"the checkpoint holds {len(found)} models of {len(names)} parameters, other ones than these "
+                f"{len(self.modules)}: use another folder, or delete the checkpoints to start anew"
             )
         with torch.no_grad():
-            self.values.copy_(state["values"])
+            self.values.copy_(found)
             for name, tensor in self._constants.items():
-                tensor.copy_(state["constants"][name])
+                tensor.copy_(constants[name])
         self._optimizer.load_state_dict(state["optimizer"])
         self._carry = map_tensors(lambda tensor: tensor.to(self.device, copy=True), state["carry"])
         self.step = int(state["step"])
@@ -259,17 +248,10 @@ class Layout:
     groups: tuple[tuple[int, ...], ...]
     """Positions in ``names``, group by group, in the order of the columns."""
 
-    @property
-    def width(self) -> int:
-        return self.starts[-1]
-
     def view(self, matrix: Tensor, index: int) -> Tensor:
         """Return parameter ``index`` of every row, (S, *shape), sharing memory with ``matrix``, (S, P)."""
         start, shape = self.starts[index], self.shapes[index]
         return matrix[:, start : start + shape.numel()].view(len(matrix), *shape)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"names": list(self.names), "shapes": [list(shape) for shape in self.shapes], "width": self.width}
 
 
 def layout_of(modules: Sequence[PaperModule]) -> Layout:
@@ -313,6 +295,8 @@ def _optimizer(
     Models with equal options and schedule share a parameter group.
     """
     make, keywords = _maker(modules[0])
+    if make is torch.optim.LBFGS:
+        raise UsageError("LBFGS evaluates the loss several times a step: train these cells one by one")
     element_wise = make in {UnitAdamW, *(getattr(torch.optim, name) for name in ELEMENT_WISE)}
     groups: dict[str, dict[str, Any]] = {}
     schedules: list[Schedule] = []
@@ -330,35 +314,23 @@ def _optimizer(
             if key not in groups:
                 groups[key] = {"params": [], **options}
                 schedules.append(schedule)
-            whole = element_wise and not options.get("unit_rows")
-            groups[key]["params"] += _pieces(whole, layout, values[row], gradients[row], positions)
-    optimizer = make(list(groups.values()), **_with_fused(make, keywords, values.device))
+            if element_wise and not options.get("unit_rows"):
+                columns = slice(layout.starts[positions[0]], layout.starts[positions[-1] + 1])
+                pieces = [(values[row, columns], gradients[row, columns])]
+            else:
+                pieces = [(layout.view(values, at)[row], layout.view(gradients, at)[row]) for at in positions]
+            for piece, gradient in pieces:
+                piece.grad = gradient
+                groups[key]["params"].append(piece)
+    if "fused" in inspect.signature(make).parameters and not {"fused", "foreach", "differentiable"} & keywords.keys():
+        keywords["fused"] = True
+    optimizer = make(list(groups.values()), **keywords)
     keep_unit_rows(optimizer)
     return optimizer, schedules
 
 
-def _pieces(whole: bool, layout: Layout, row: Tensor, grad: Tensor, positions: Sequence[int]) -> list[Tensor]:
-    if whole:
-        columns = slice(layout.starts[positions[0]], layout.starts[positions[-1] + 1])
-        pairs = [(row[columns], grad[columns])]
-    else:
-        pairs = [(layout.view(row[None], index)[0], layout.view(grad[None], index)[0]) for index in positions]
-    for piece, gradient in pairs:
-        piece.grad = gradient
-    return [piece for piece, _ in pairs]
-
-
 def _maker(module: PaperModule) -> tuple[Callable[..., Optimizer], dict[str, Any]]:
-    make = getattr(module.optimizer, "func", module.optimizer)
-    if make is torch.optim.LBFGS:
-        raise UsageError("LBFGS evaluates the loss several times a step: train these cells one by one")
-    return make, dict(getattr(module.optimizer, "keywords", {}))
-
-
-def _with_fused(make: Callable[..., Any], keywords: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    chosen = {"fused", "foreach", "differentiable"} & keywords.keys()
-    offered = "fused" in inspect.signature(make).parameters and device.type in ("cpu", "cuda")
-    return {**keywords, "fused": True} if offered and not chosen else keywords
+    return getattr(module.optimizer, "func", module.optimizer), dict(getattr(module.optimizer, "keywords", {}))
 
 
 def _description(module: PaperModule) -> list[str]:

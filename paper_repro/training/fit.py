@@ -1,9 +1,14 @@
 """The task that trains and evaluates: one cell through Lightning, several of one shape as a stack."""
 
+import contextlib
 import gc
+import itertools
 import logging
 import math
-from collections.abc import Mapping, Sequence
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -12,20 +17,27 @@ from typing import Any
 
 import torch
 
+from paper_repro.base.configs import instantiate
 from paper_repro.base.errors import UsageError
-from paper_repro.base.identity import AUTO
+from paper_repro.base.identity import AUTO, MACHINE
 from paper_repro.cells import tasks
 from paper_repro.cells.planned import TrainingSettings
 from paper_repro.cells.tasks import Cell, Findings, Outcome, Rehearsal, Report, Task
+from paper_repro.datamodules.counter_based import Batch, CounterBasedDataModule
 from paper_repro.training import checkpoints, counting, single
 from paper_repro.training.build import BuiltCell, build, check_window, rebuild
 from paper_repro.training.ensemble import Ensemble
 from paper_repro.training.launch import launched
 from paper_repro.training.machine import Machine, check_precision, forget_peak_memory, peak_memory_mib, settings
 from paper_repro.training.steps import Graphs, rows_of
+from paper_repro.training.tensors import map_tensors, tensors_of
 from paper_repro.training.watch import Evaluations, Journal, LossLog, Watch
 
 _log = logging.getLogger(__name__)
+WARM_UP, STEPS = 2, 3
+"""Steps that are not timed, because kernels and graphs are built in them, and steps that are."""
+PRECISIONS = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+SPLIT = "made_up"
 SHARED_SECTIONS = ("task", "module", "model", "training", "probes")
 """What cells must have in common to be trained together: the stack runs the code of the first for all of them."""
 
@@ -43,22 +55,22 @@ class Fit(Task):
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
         _check_alike(cells)
-        machine = Machine.of(cells[0].config.get("machine") or {})
-        device = machine.device
+        machine = asked = Machine.of(cells[0].machine)
+        device, rows, self.micro_batch = machine.device, 1, None
         forget_peak_memory(device)
         with settings(machine):
-            can_halve = machine.micro_batch == AUTO and machine.count == len(cells) == 1
-            rows, self.micro_batch = 1, None
             while True:
                 try:
                     built = [build(cell) for cell in cells]
-                    if self.micro_batch is not None:
-                        built[0].machine = replace(built[0].machine, micro_batch=self.micro_batch)
-                    if can_halve and built[0].module.automatic_optimization:
+                    built[0].machine = machine
+                    alone = asked.count == len(cells) == 1 and built[0].module.automatic_optimization
+                    if asked.micro_batch == AUTO and alone:
                         rows = self.micro_batch or rows_of(built[0].data.example_batch())
                     return _fit(built, folder, report)
                 except (MemoryError, RuntimeError) as error:
-                    if not _is_of_memory(error):
+                    # On a CPU torch raises a plain RuntimeError.
+                    kinds = torch.OutOfMemoryError | MemoryError
+                    if not isinstance(error, kinds) and "can't allocate memory" not in str(error):
                         raise
                     peak = peak_memory_mib(device)
                 if rows == 1:
@@ -67,17 +79,58 @@ class Fit(Task):
                 gc.collect()
                 torch.cuda.empty_cache()
                 self.micro_batch = -(-rows // 2)
+                machine = replace(machine, micro_batch=self.micro_batch)
                 _log.warning("out of memory on %s: steps take micro-batches of %d rows", device, self.micro_batch)
-            advice = "use a smaller data batch, a lower training.precision, or a machine with more memory"
-            if len(cells) > 1:
-                advice = "lower machine.stack.most, so that fewer cells are trained together"
-            note = f"out of memory on {device} with {len(cells)} cell(s) at once: {advice}"
-            return [Outcome(tasks.OUT_OF_MEMORY, peak_memory_mib=peak, note=note) for _ in cells]
+        advice = "use a smaller data batch, a lower training.precision, or a machine with more memory"
+        if len(cells) > 1:
+            advice = "lower machine.stack.most, so that fewer cells are trained together"
+        note = f"out of memory on {device} with {len(cells)} cell(s) at once: {advice}"
+        return [Outcome(tasks.OUT_OF_MEMORY, peak_memory_mib=peak, note=note) for _ in cells]
 
     def rehearse(self, config: Mapping[str, Any]) -> Rehearsal:
-        from paper_repro.training.rehearsal import rehearse
+        """Take a few steps, an evaluation and a checkpoint of a cell on made-up data of its shapes.
 
-        return rehearse(config)
+        In a new process, whose memory is the cell's; UsageError: what a run would raise.
+        """
+        machine = {
+            **(config.get(MACHINE) or {}),
+            "progress_every_seconds": 0,  # every step is told, after it has ended
+            "checkpoint_every_seconds": None,
+            "checkpoint_every_steps": None,
+            "logger": None,
+        }
+        made_up = {"_target_": f"{__name__}.{MadeUp.__name__}", "data": config["data"], "_recursive_": False}
+        without: dict[str, Any] = {"callbacks": {}, "evaluate_every": None, "evaluation_batches": None, "keep": None}
+        steps = max(config["training"]["steps"], WARM_UP + STEPS)
+        training = {**config["training"], **without, "steps": steps}
+        cell = Cell("rehearsal", {**config, MACHINE: machine, "data": made_up, "training": training, "probes": {}})
+        clock = _Clock()
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            with contextlib.suppress(tasks.StopRequestedError):
+                (outcome,) = self.run([cell], folder, clock)
+                if outcome.status != tasks.FINISHED:
+                    return Rehearsal(trouble=outcome.note)
+            found = sum(path.stat().st_size for path in (folder / tasks.CHECKPOINTS).rglob("*") if path.is_file())
+        times = [after - before for before, after in itertools.pairwise(clock.ends)][-STEPS:]
+        built = build(cell)
+        device = built.machine.device
+        trained = peak_memory_mib(device)
+        forget_peak_memory(device)
+        with settings(built.machine):
+            built.module.to(device)
+            try:
+                seconds = min(_seconds_of_an_evaluation(built) for _ in range(2))
+            except torch.OutOfMemoryError:
+                trouble = f"an evaluation is out of memory on {device}: lower data.evaluation_batch_size"
+                return Rehearsal(trouble=trouble)
+        return Rehearsal(
+            step_seconds=statistics.median(times),
+            evaluation_seconds=seconds,
+            memory_bytes=round(max(trained, peak_memory_mib(device)) * 2**20),
+            checkpoint_bytes=found,
+            micro_batch=self.micro_batch,
+        )
 
     def check(self, config: Mapping[str, Any]) -> None:
         counting.check(config)
@@ -86,36 +139,27 @@ class Fit(Task):
         return (folder / checkpoints.WEIGHTS).is_file()
 
     def measure(self, cell: Cell, folder: Path, name: str) -> Findings:
-        with settings(Machine.of(cell.config.get("machine") or {})):
+        with settings(Machine.of(cell.machine)):
             built = rebuild(folder, cell, [name])
             built.data.prepare_data()
             built.data.setup("test")
             return _findings(built, name)
 
 
-def _is_of_memory(error: Exception) -> bool:
-    # On a CPU torch raises a plain RuntimeError.
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
-
-
 def _fit(built: list[BuiltCell], folder: Path, report: Report) -> list[Outcome]:
     for one in built:
         check_window(one)
         check_precision(one.training.precision, one.machine.device)
-    if len(built) == 1:
-        return _fit_one(built[0], folder, report)
-    with closing(Journal(built, folder)) as journal:
-        return _fit_stack(built, folder, report, journal)
-
-
-def _fit_one(built: BuiltCell, folder: Path, report: Report) -> list[Outcome]:
-    checkpoints_folder = folder / tasks.CHECKPOINTS
-    with launched(built.cell, checkpoints_folder, built.machine) as rank, closing(Journal([built], folder)) as journal:
-        found = single.train(built, checkpoints_folder, report, rank, journal)
-    outcome = _outcome(built, found.watch, 0, found.metrics, found.evaluations, folder)
-    outcome.seconds, outcome.compiled = found.watch.seconds, found.compiled
-    if built.machine.micro_batch != (built.cell.config.get("machine") or {}).get("micro_batch"):
-        halved = f"steps took micro-batches of {built.machine.micro_batch} rows for want of memory"
+    if len(built) > 1:
+        with closing(Journal(built, folder)) as journal:
+            return _fit_stack(built, folder, report, journal)
+    (one,), place = built, folder / tasks.CHECKPOINTS
+    with launched(one.cell, place, one.machine) as rank, closing(Journal(built, folder)) as journal:
+        watch, evaluations, metrics, compiled = single.train(one, place, report, rank, journal)
+    outcome = _outcome(one, watch, 0, metrics, evaluations, folder)
+    outcome.seconds, outcome.compiled = watch.seconds, compiled
+    if one.machine.micro_batch != one.cell.machine.get("micro_batch"):
+        halved = f"steps took micro-batches of {one.machine.micro_batch} rows for want of memory"
         outcome.note = "; ".join(filter(None, [outcome.note, halved]))
     return [outcome]
 
@@ -123,7 +167,7 @@ def _fit_one(built: BuiltCell, folder: Path, report: Report) -> list[Outcome]:
 def _fit_stack(built: list[BuiltCell], folder: Path, report: Report, journal: Journal) -> list[Outcome]:
     training, machine, device = built[0].training, built[0].machine, built[0].machine.device
     _check_stackable(training, machine)
-    identity = [one.cell.id for one in built]
+    place, identity = folder / tasks.CHECKPOINTS, [one.cell.id for one in built]
     for one in built:
         one.data.prepare_data()
         one.data.setup("fit")
@@ -134,21 +178,15 @@ def _fit_stack(built: list[BuiltCell], folder: Path, report: Report, journal: Jo
     log = LossLog(len(built), training.steps, device)
 
     def save(step: int) -> None:
-        content = {
-            "ensemble": ensemble.state_dict(),
-            "watch": watch.state_dict(),
-            "evaluations": evaluations.state_dict(),
-        }
-        checkpoints.save(checkpoints.checkpoint_path(folder / tasks.CHECKPOINTS, step), content, identity)
+        content = {name: part.state_dict() for name, part in parts.items()}
+        checkpoints.save(checkpoints.checkpoint_path(place, step), content, identity)
 
     watch = Watch(log, machine, report, save, journal)
-    found = checkpoints.newest(folder / tasks.CHECKPOINTS, identity)
-    if found is not None:
-        content = checkpoints.load(checkpoints.checkpoint_path(folder / tasks.CHECKPOINTS, found), identity)
-        ensemble.load_state_dict(content["ensemble"])
-        watch.load_state_dict(content["watch"])
-        evaluations.load_state_dict(content["evaluations"])
-        watch.resumed_at(found)
+    parts: dict[str, Any] = {"ensemble": ensemble, "watch": watch, "evaluations": evaluations}
+    if (found := checkpoints.newest(place, identity)) is not None:
+        content = checkpoints.load(checkpoints.checkpoint_path(place, found), identity)
+        for name, part in parts.items():
+            part.load_state_dict(content[name])
     journal.begin(ensemble.step)
     watch.stop_if_requested(ensemble.step)
     while ensemble.step < training.steps:
@@ -256,3 +294,59 @@ def _check_stackable(training: TrainingSettings, machine: Machine) -> None:
                 f"{asked}: cells that are trained together run uncompiled, without callbacks, in one process on one "
                 "device, and take one batch a step; set machine.stack=null"
             )
+
+
+# A rehearsal.
+
+
+class MadeUp(CounterBasedDataModule):
+    """Batches of the shapes of other data, zeros for whole numbers, and numbers between 0 and 1; nothing is read."""
+
+    splits = (SPLIT,)
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.data: Any = instantiate(data)
+        self.window = getattr(self.data, "window", 0)
+        generator = torch.Generator().manual_seed(0)
+
+        def filled(tensor: torch.Tensor) -> torch.Tensor:
+            if not tensor.is_floating_point():
+                return tensor
+            return torch.rand(tensor.shape, generator=generator).to(tensor.dtype)
+
+        self._batch = map_tensors(filled, self.data.example_batch())
+
+    def train_batch(self, step: int) -> Batch:
+        return self._batch
+
+    def example_batch(self) -> Batch:
+        return self._batch
+
+    def evaluation_batches(self, split: str) -> Iterator[Batch]:
+        rows = len(tensors_of(self._batch)[0])
+        chosen = torch.arange(getattr(self.data, "evaluation_batch_size", None) or rows) % rows
+        yield map_tensors(lambda tensor: tensor[chosen], self._batch)
+
+
+class _Clock:
+    """A report that notes when each step has ended, and asks for a stop after some."""
+
+    saves = False
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def progress(self, step: int, steps: int, loss: float) -> None:
+        self.ends.append(time.perf_counter())
+
+    @property
+    def stop_requested(self) -> bool:
+        return len(self.ends) >= WARM_UP + STEPS
+
+
+def _seconds_of_an_evaluation(built: BuiltCell) -> float:
+    narrow, started = PRECISIONS.get(built.training.precision), time.perf_counter()
+    with torch.autocast(built.machine.device.type, narrow, enabled=narrow is not None):
+        built.module.evaluate(built.data)  # ends with numbers, so the device has ended, too
+    return time.perf_counter() - started

@@ -71,11 +71,7 @@ class Machine:
     @property
     def count(self) -> int:
         """W, the number of devices of all nodes."""
-        return self.nodes * self.devices_here
-
-    @property
-    def devices_here(self) -> int:
-        return count_devices(self.devices)
+        return self.nodes * count_devices(self.devices)
 
     def batches_each(self, accumulate: int) -> int:
         """Return how many of an optimiser step's ``accumulate`` batches each device computes."""
@@ -157,10 +153,9 @@ def peak_memory_mib(device: torch.device) -> float:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     status = Path("/proc/self/status")
-    if status.is_file():  # Linux; what getrusage says there begins with the peak of the process that started this one
-        found = re.search(r"VmHWM:\s*(\d+) kB", status.read_text())
-        if found:
-            return int(found[1]) / 2**10
+    # On Linux what getrusage says begins with the peak of the process that started this one.
+    if status.is_file() and (found := re.search(r"VmHWM:\s*(\d+) kB", status.read_text())):
+        return int(found[1]) / 2**10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
@@ -208,12 +203,10 @@ class Rank:
         return {slot: tree for box in boxes or [own] for slot, tree in box.items()}
 
 
-def meeting_place(count: int, port: int | None = None) -> Any:
-    """Return the store of ``count`` processes of this computer: opened at a free port, or that of rank 0."""
-    opened = port is None
-    return dist.TCPStore(  # type: ignore[attr-defined]
-        "127.0.0.1", port or 0, count, is_master=opened, wait_for_workers=not opened, timeout=PATIENCE
-    )
+def meeting_place(count: int, port: int = 0) -> Any:
+    """Return the store of ``count`` processes of this computer: that of rank 0 at ``port``, or, with 0, a new one."""
+    options = {"is_master": not port, "wait_for_workers": port > 0, "timeout": PATIENCE}
+    return dist.TCPStore("127.0.0.1", port, count, **options)  # type: ignore[attr-defined]
 
 
 def join(index: int, count: int, store: Any, device: torch.device, local: int | None = None, node: int = 0) -> Rank:

@@ -207,11 +207,11 @@ class PaperModule(L.LightningModule):
 
     def counted(self, batch: Batch) -> Tensor:
         """Compute the forward pass whose multiply-adds are counted, on the meta device."""
-        return self._example_loss(batch)
+        return self.loss_and_carry(batch, self.example_draws(batch), self.initial_carry(batch))[0]
 
     def counted_step(self, batch: Batch) -> None:
         """Compute the loss and its gradients, whose FLOPs are counted, on the meta device."""
-        self._example_loss(batch).backward()
+        self.counted(batch).backward()
 
     @abstractmethod
     def new_metrics(self) -> dict[str, Metric]:
@@ -285,14 +285,10 @@ class PaperModule(L.LightningModule):
             compute = self.graphs = graphs(compute)
         self._step = with_gradients(compute, parameters)
 
-    def train_as_built(self) -> None:
-        """Forget what ``compile_loss`` and ``step_by`` have set for training steps."""
-        self._compiled = self._step = self.graphs = None
-
-    def evaluate_as_built(self) -> None:
-        """Forget what ``compile_loss`` and ``step_by`` have set for evaluations."""
+    def compute_as_built(self) -> None:
+        """Forget what ``compile_loss`` and ``step_by`` have set."""
+        self._compiled = self._step = self.graphs = self._evaluated = None
         self.replays = self.compiles_evaluations = False
-        self._evaluated = None
 
     def evaluated(self, function: Callable[..., Any], *tensors: Tensor) -> Any:
         """Compute a function of an evaluation batch, in long evaluations compiled after ``compile_loss``."""
@@ -427,9 +423,6 @@ class PaperModule(L.LightningModule):
                 if isinstance(child, Metric):  # every device evaluates everything: there is nothing to add up
                     child.distributed_available_fn = lambda: False
         return metrics
-
-    def _example_loss(self, batch: Batch) -> Tensor:
-        return self.loss_and_carry(batch, self.example_draws(batch), self.initial_carry(batch))[0]
 
     def _slot(self, batch_idx: int) -> int:
         number = batch_idx % self.trainer.accumulate_grad_batches

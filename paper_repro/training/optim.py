@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from paper_repro.base.errors import UsageError
 from paper_repro.kernels.unit_adam import adam_
 from paper_repro.models.common import project_rows_
 
@@ -34,7 +33,7 @@ def keep_unit_rows(optimizer: Optimizer) -> None:
     optimizer.register_step_post_hook(project)
 
 
-class UnitAdamW(Optimizer):
+class UnitAdamW(torch.optim.AdamW):
     """torch.optim.AdamW, and unit rows in the groups with ``unit_rows: True``: ``kernels.unit_adam.adam_``.
 
     AdamW and this load each other's state dicts.
@@ -50,13 +49,9 @@ class UnitAdamW(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
     ) -> None:
-        numbers = {"lr": lr, "eps": eps, "weight_decay": weight_decay}
-        wrong = [f"{name}={value}" for name, value in numbers.items() if value < 0]
-        if wrong or len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-            found = ", ".join(wrong) or f"betas={tuple(betas)}"
-            raise UsageError(f"optimizer: {found}: expected lr, eps, weight_decay of 0 or more, two betas in [0, 1)")
-        defaults = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay, "unit_rows": False}
-        super().__init__(params, defaults)
+        super().__init__(params, lr, betas, eps, weight_decay)
+        for group in self.param_groups:
+            group.setdefault("unit_rows", False)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the state as any optimiser does, but not which groups have unit rows: AdamW's may not know."""

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import lightning as L
 import torch
@@ -22,6 +22,7 @@ from torch import Tensor
 from paper_repro.base.configs import instantiate
 from paper_repro.base.errors import UsageError, first_line
 from paper_repro.base.identity import AUTO
+from paper_repro.cells.planned import count_devices
 from paper_repro.cells.tasks import Report
 from paper_repro.training import checkpoints
 from paper_repro.training.build import BuiltCell
@@ -69,17 +70,14 @@ class Watching(L.Callback):
         self.watch.log.add(trainer.global_step - 1, losses * self.module.weights.correction)
         self._losses.clear()
         if self.evaluations.due(trainer.global_step, self.watch.log.steps):
-            self._tell_callbacks(trainer, self.evaluations.after(trainer.global_step)[0])
-        if not self.watch.after_step(trainer.global_step):
-            trainer.should_stop = True
-
-    def _tell_callbacks(self, trainer: L.Trainer, metrics: dict[str, float]) -> None:
-        """Let Lightning's callbacks see an evaluation as a validation of Lightning's own."""
-        others = [one for one in trainer.callbacks if one is not self]  # type: ignore[attr-defined]
-        if others:
-            self.module.log_dict(metrics, logger=False, prog_bar=True)
+            (metrics,) = self.evaluations.after(trainer.global_step)
+            others = [one for one in trainer.callbacks if one is not self]  # type: ignore[attr-defined]
+            if others:  # which take it for a validation of Lightning's own
+                self.module.log_dict(metrics, logger=False, prog_bar=True)
             for callback in others:
                 callback.on_validation_end(trainer, self.module)
+        if not self.watch.after_step(trainer.global_step):
+            trainer.should_stop = True
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -94,71 +92,54 @@ class Watching(L.Callback):
         self.module.carries = self.rank.own(state_dict["carries"])
 
 
-class Trained(NamedTuple):
-    watch: Watch
-    evaluations: Evaluations
-    metrics: dict[str, float]
-    """Empty if the run diverged."""
-    compiled: str
-    """``Outcome.compiled``."""
-
-
-def train(built: BuiltCell, folder: Path, report: Report | None, rank: Rank, journal: Journal | None = None) -> Trained:
+def train(
+    built: BuiltCell, folder: Path, report: Report | None, rank: Rank, journal: Journal | None = None
+) -> tuple[Watch, Evaluations, dict[str, float], str]:
     """Train the cell's module, from the newest checkpoint in ``folder`` if there is one, and evaluate it.
 
     Every rank calls this.  Each computes its share of a step's batches and evaluates all of every split; rank 0 alone
-    has checkpoints, a report and a journal.
+    has checkpoints, a report and a journal.  The last two results are the metrics, none if the run diverged, and
+    ``Outcome.compiled``.
 
     StopRequestedError: after a checkpoint was saved; UsageError: a checkpoint of another cell, or a loss that cannot be
     compiled.
     """
     machine, training, device = built.machine, built.training, built.machine.device_of(rank.local)
-    identity = [built.cell.id]
     log = LossLog(1, training.steps, device)
 
     def save(step: int) -> None:
         trainer.save_checkpoint(checkpoints.checkpoint_path(folder, step))
 
-    watch = Watch(log, machine, report, save, journal, rank)
-
     def context() -> contextlib.AbstractContextManager[Any]:
         return trainer.precision_plugin.forward_context()
 
-    evaluations = Evaluations([built], context, journal)
+    watch, evaluations = Watch(log, machine, report, save, journal, rank), Evaluations([built], context, journal)
     if training.precision == "64-true":  # Lightning loads a checkpoint before it converts the module
         built.module.double()
     compiled = compile_loss(built)
     _step_by(built)
-    with _quiet():
-        step = rank.share((checkpoints.newest(folder, identity) or 0) if rank.index == 0 else 0)
-        if step:
-            watch.resumed_at(step)
+    with _quiet(), _compiler(falls_back=machine.compile == AUTO and compiled.startswith("yes")):
+        step = rank.share((checkpoints.newest(folder, [built.cell.id]) or 0) if rank.index == 0 else 0)
         if journal is not None:
             journal.begin(step)
         callbacks = [instantiate(node) for node in training.callbacks.values()]
         loggers = journal.loggers if journal is not None and callbacks else []
         built.module.logs_losses = bool(callbacks)
         trainer = _trainer(built, folder, [Watching(built.module, watch, evaluations, rank), *callbacks], loggers, rank)
-        falls_back = machine.compile == AUTO and compiled.startswith("yes")
-        with _compiler(falls_back):
-            path = checkpoints.checkpoint_path(folder, step) if step else None
-            try:
-                trainer.fit(built.module, datamodule=built.data, ckpt_path=path)
-            finally:
-                if built.module.graphs is not None:
-                    compiled = "; ".join(filter(None, [compiled, f"CUDA graph: {built.module.graphs}"]))
-                built.module.train_as_built()  # what measures the trained module may copy it
+        path = checkpoints.checkpoint_path(folder, step) if step else None
+        trainer.fit(built.module, datamodule=built.data, ckpt_path=path)
+        if built.module.graphs is not None:
+            compiled = "; ".join(filter(None, [compiled, f"CUDA graph: {built.module.graphs}"]))
         if log.diverged()[0] is not None:
-            return Trained(watch, evaluations, {}, compiled)
+            return watch, evaluations, {}, compiled
         if trainer.global_step != training.steps and not callbacks:
             raise RuntimeError(f"training ended after step {trainer.global_step}, expected {training.steps}")
         log.end = trainer.global_step
         watch.stop_if_requested(log.end)
-    built.module.to(device)  # Lightning has moved it to the CPU
-    with _compiler(falls_back):
+        built.module.to(device)  # Lightning has moved it to the CPU
         metrics = evaluations.finish(0, log.end)
-    built.module.evaluate_as_built()
-    return Trained(watch, evaluations, metrics, compiled)
+    built.module.compute_as_built()  # what measures the trained module may copy it
+    return watch, evaluations, metrics, compiled
 
 
 def _step_by(built: BuiltCell) -> None:
@@ -182,9 +163,10 @@ def compile_loss(built: BuiltCell) -> str:
     What ``auto`` does follows from the config and this machine alone, so a resumed run does the same.
     """
     asked = built.machine.compile
-    against = _reason_against(built) if asked == AUTO else ""
-    if not asked or against:
-        return f"no: {against}" if against else ""
+    if asked == AUTO and (against := _reason_against(built)):
+        return f"no: {against}"
+    if not asked:
+        return ""
     built.module.compile_loss()
     return f"yes: machine.compile={str(asked).lower()}"
 
@@ -234,7 +216,7 @@ def _trainer(
     try:
         return L.Trainer(
             accelerator="gpu" if on_gpu else "cpu",
-            devices=machine.devices if on_gpu else machine.devices_here,
+            devices=machine.devices if on_gpu else count_devices(machine.devices),
             num_nodes=machine.nodes if rank.count > 1 else 1,
             strategy=strategy if rank.count > 1 else "auto",
             accumulate_grad_batches=machine.batches_each(training.accumulate),

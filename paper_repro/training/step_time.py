@@ -10,7 +10,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -73,15 +73,15 @@ class StepTime(Task):
     check_devices = staticmethod(counting.check_devices)
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
-        machine = Machine.of(cells[0].config.get("machine") or {})
+        machine = Machine.of(cells[0].machine)
         with settings(machine):
             return [self.measured(cell.config, machine.device, report) for cell in cells]
 
     def measured(self, config: Mapping[str, Any], device: torch.device, report: Report) -> Outcome:
-        step, start = _settings(config), time.perf_counter()
+        start = time.perf_counter()
         forget_peak_memory(device)
         try:
-            found = metrics(_times(config, step, device, report))
+            found = _measured(config, device, report)
         except torch.OutOfMemoryError:
             note = f"out of memory on {device}: lower step.batch_size and raise step.accumulate as much"
             return Outcome(OUT_OF_MEMORY, peak_memory_mib=peak_memory_mib(device), note=note)
@@ -123,38 +123,37 @@ def _settings(config: Mapping[str, Any]) -> StepSettings:
         raise UsageError(f"step: {error}") from error
 
 
-def metrics(times: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return the metrics of ``StepTime`` from the seconds of each model's step in each round."""
+def _measured(config: Mapping[str, Any], device: torch.device, report: Report) -> dict[str, float]:
+    """Return the metrics of ``StepTime``."""
+    step = _settings(config)
+    works = {name: build_stepper(node, own, step, device) for name, (node, own) in each_model(config).items()}
+    times: dict[str, list[float]] = {name: [] for name in works}
+    total = step.unmeasured_rounds + step.rounds
+    for number in range(total):
+        for name, work in works.items():
+            seconds, loss = _timed(work, device)
+            if number >= step.unmeasured_rounds:
+                times[name].append(seconds)
+        report.progress(number + 1, total, loss)
+        report.saves = False  # it could not go on with times of another process
+        if report.stop_requested:
+            raise StopRequestedError
     found = {f"seconds_{name}": statistics.median(own) for name, own in times.items()}
-    baseline = next(iter(times.values()))
-    for name in list(times)[1:]:
-        ratios = [own / other for own, other in zip(times[name], baseline, strict=True)]
+    baseline, *others = times
+    for name in others:
+        ratios = [own / other for own, other in zip(times[name], times[baseline], strict=True)]
         found[f"ratio_{name}"] = middle = statistics.median(ratios)
         found[f"spread_{name}"] = (max(ratios) - min(ratios)) / middle
     return found
 
 
-def _times(
-    config: Mapping[str, Any], step: StepSettings, device: torch.device, report: Report
-) -> dict[str, list[float]]:
-    works = {name: build_stepper(node, own, step, device) for name, (node, own) in each_model(config).items()}
-    times: dict[str, list[float]] = {name: [] for name in works}
-    total = step.unmeasured_rounds + step.rounds
-    for number in range(total):
-        loss = 0.0
-        for name, work in works.items():
-            wait(device)
-            start = time.perf_counter()
-            found = work.step()
-            wait(device)
-            if number >= step.unmeasured_rounds:
-                times[name].append(time.perf_counter() - start)
-            loss = float(found)
-        report.progress(number + 1, total, loss)
-        report.saves = False  # it could not go on with times of another process
-        if report.stop_requested:
-            raise StopRequestedError
-    return times
+def _timed(stepper: "Stepper", device: torch.device) -> tuple[float, float]:
+    """Return the seconds and the loss of a step."""
+    wait(device)
+    start = time.perf_counter()
+    loss = stepper.step()
+    wait(device)
+    return time.perf_counter() - start, float(loss)
 
 
 class Stepper:
@@ -211,15 +210,11 @@ def build_stepper(
     if machine.graphs and device.type == "cuda":
         module.step_by(None, functools.partial(Graphs, constants=module.constants, must=machine.cuda_graph is True))
     if batches is None:
-        batches = _batches(module.model.vocabulary_size, int(config["seed"]), step, device)
+        generator = torch.Generator().manual_seed(mix(int(config["seed"]), "step time"))
+        shape = (BATCHES, step.batch_size, step.window + 1)
+        ids = torch.randint(module.model.vocabulary_size, shape, generator=generator).to(device)
+        batches = cycle((rows[:, :-1], rows[:, 1:]) for rows in ids)
     return Stepper(module, batches, step, device)
-
-
-def _batches(vocabulary: int, seed: int, step: StepSettings, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-    generator = torch.Generator().manual_seed(mix(seed, "step time"))
-    shape = (BATCHES, step.batch_size, step.window + 1)
-    ids = torch.randint(vocabulary, shape, generator=generator).to(device)
-    return cycle((rows[:, :-1], rows[:, 1:]) for rows in ids)
 
 
 def wait(device: torch.device) -> None:
@@ -239,21 +234,17 @@ class StepCost(StepTime):
         outcome = super().measured(config, device, report)
         if outcome.status != FINISHED:
             return outcome
-        step, models, found = StepSettings(**config["step"]), each_model(config), dict(outcome.metrics)
+        step, models, found = _settings(config), each_model(config), outcome.metrics
         for name, (node, own) in models.items():
             stepper = build_stepper(node, own, step, device)
-            wait(device)
-            start = time.perf_counter()
-            stepper.step()
-            wait(device)
-            found[f"first_{name}"] = time.perf_counter() - start
+            found[f"first_{name}"], _ = _timed(stepper, device)
             found[f"memory_{name}"] = added_memory(stepper, device)
             found[f"throughput_{name}"] = 1 / found[f"seconds_{name}"]
         baseline, *others = models
         for name in others:
             for kind in ("first", "memory"):
                 found[f"{kind}_ratio_{name}"] = found[f"{kind}_{name}"] / found[f"{kind}_{baseline}"]
-        return replace(outcome, metrics=found)
+        return outcome
 
 
 def added_memory(stepper: Stepper, device: torch.device) -> float:

@@ -51,30 +51,23 @@ class _Known(torch.autograd.Function):
     """A loss whose gradients were computed together with it."""
 
     @staticmethod
-    def forward(ctx: Any, work: Callable[[], tuple[Tensor, Gradients]], *parameters: Tensor) -> Tensor:
-        with torch.enable_grad():
-            loss, ctx.gradients = work()
-        return loss.detach()
+    def forward(ctx: Any, loss: Tensor, gradients: Gradients, *parameters: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return loss.clone()
 
     @staticmethod
     def backward(ctx: Any, scale: Tensor) -> Any:
         found, ctx.gradients = ctx.gradients, None
         there = iter(torch._foreach_mul([one for one in found if one is not None], scale))
-        return None, *[None if one is None else next(there) for one in found]
+        return None, None, *[None if one is None else next(there) for one in found]
 
 
 def with_gradients(compute: Compute, parameters: Sequence[Tensor]) -> Step:
     """Return a step whose backward pass hands on the gradients that ``compute`` has found."""
 
     def step(batch: Any, draws: Any, carry: Tree) -> tuple[Tensor, Tree]:
-        after: list[Tree] = []
-
-        def work() -> tuple[Tensor, Gradients]:
-            loss, own, gradients = compute(batch, draws, carry)
-            after.append(own)
-            return loss, gradients
-
-        return _Known.apply(work, *parameters), after[0]
+        loss, after, gradients = compute(batch, draws, carry)
+        return _Known.apply(loss, gradients, *parameters), after
 
     return step
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
-from paper_repro.base.errors import UsageError, at_least
+from paper_repro.base.errors import UsageError, at_least, first_line
 from paper_repro.base.identity import mix
 
 Ring = dict[str, Any]
@@ -34,16 +34,11 @@ def tensors_of(batch: Any) -> list[Tensor]:
 
 def stack(batches: Sequence[Any]) -> Any:
     """Return one batch (S, ...) from S batches of tensors; UsageError: their shapes differ."""
-    return tree_map(_stack, *batches)
-
-
-def _stack(*tensors: Tensor) -> Tensor:
     try:
-        return torch.stack(tensors)
+        return tree_map(lambda *tensors: torch.stack(tensors), *batches)
     except RuntimeError as error:
-        shapes = ", ".join(sorted({str(tuple(tensor.shape)) for tensor in tensors}))
         raise UsageError(
-            f"models that are trained together need batches of tensors of one shape, found {shapes}: "
+            f"models that are trained together need batches of tensors of one shape ({first_line(error)}): "
             "give their data the same batch size, or train these cells one by one"
         ) from error
 

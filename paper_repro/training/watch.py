@@ -59,10 +59,6 @@ class LossLog:
         """Return, for each model, the first step (0-based) with a non-finite loss; waits for the device."""
         return [step if step >= 0 else None for step in self._first_bad.tolist()]
 
-    def mean_latest(self) -> float:
-        """Return the mean of the latest losses that are finite; NaN if none is."""
-        return float(self.latest[torch.isfinite(self.latest)].double().mean())
-
     def curve(self, model: int) -> list[tuple[int, float]]:
         """Return (steps done, mean loss since the point before) of one model, up to where it diverged."""
         first_bad = int(self._first_bad[model])
@@ -98,10 +94,8 @@ class Watch:
         self.log, self.machine, self.save, self.journal = log, machine, save, journal
         self.report: Any = report
         self.rank = rank or Rank()
-        self._earlier_seconds = 0.0
+        self._earlier_seconds = self._saving_seconds = 0.0
         self._started = self._reported = self._saved_at = time.monotonic()
-        self._saved_step: int | None = None
-        self._saving_seconds = 0.0
 
     @property
     def seconds(self) -> float:
@@ -125,7 +119,8 @@ class Watch:
             self._reported = now
             if self.journal is not None:
                 self.journal.flush()
-            self.report.progress(step, self.log.steps, self.log.mean_latest())
+            finite = self.log.latest[torch.isfinite(self.log.latest)]
+            self.report.progress(step, self.log.steps, float(finite.double().mean()))  # NaN if none is finite
         if over:
             self.rank.share(_END)
             return False
@@ -152,10 +147,6 @@ class Watch:
             raise StopRequestedError(f"rank 0 stopped after step {step}")
         return word == _GO
 
-    def resumed_at(self, step: int) -> None:
-        """Note that the checkpoint of ``step`` is on the disk already."""
-        self._saved_step = step
-
     def state_dict(self) -> dict[str, Any]:
         return {"losses": self.log.state_dict(), "seconds": self.seconds}
 
@@ -170,14 +161,13 @@ class Watch:
         return bool(seconds) and now - self._saved_at >= max(seconds or 0.0, self._saving_seconds / SHARE_OF_SAVING)
 
     def _save(self, step: int) -> None:
-        if self._saved_step != step:
-            if self.journal is not None:
-                self.journal.flush()
-            started = time.monotonic()
-            self.rank.share(_SAVE)
-            self.save(step)
-            self._saved_step, self._saving_seconds = step, time.monotonic() - started
+        if self.journal is not None:
+            self.journal.flush()
+        started = time.monotonic()
+        self.rank.share(_SAVE)
+        self.save(step)
         self._saved_at = time.monotonic()
+        self._saving_seconds = self._saved_at - started
 
 
 class Evaluations:

@@ -190,22 +190,19 @@ def test_an_array_is_watched_and_cancelled_by_the_words_that_submitted_it(
     one, other = _sweep(tmp_path, [7], "optimizer.lr=0.003"), _sweep(tmp_path, [9], "optimizer.lr=0.003")
     one.folder.mkdir(parents=True)
     one.job.write_text("123")
-    asked: list[tuple[str, ...]] = []
-    jobs = {"123"}
+    jobs, said = ["123"], io.StringIO()
+    monkeypatch.setattr(slurm, "_check_commands", lambda: None)
+    monkeypatch.setattr(slurm, "_states", lambda number: Counter(number for job in jobs if job == number))
 
     def call(*command: str) -> "subprocess.CompletedProcess[str]":
-        asked.append(command)
-        jobs.clear()
+        jobs.remove(command[1])
         return subprocess.CompletedProcess(command, 0)
 
-    monkeypatch.setattr(slurm, "_check_commands", lambda: None)
-    monkeypatch.setattr(slurm, "_states", lambda number: Counter(running=1) if number in jobs else Counter())
     monkeypatch.setattr(slurm, "_call", call)
-    said = io.StringIO()
-    assert slurm.cancel(other, said) == 0 and not asked
+    assert slurm.cancel(other, said) == 0 and jobs == ["123"]
     assert said.getvalue() == "nothing to cancel: no job of test/sweep smoke is there for these words\n"
     assert slurm._last(one) == "123" and slurm._last(other) == ""
-    assert slurm.cancel(one) == 0 and asked == [("scancel", "123")]
+    assert slurm.cancel(one) == 0 and not jobs
 
 
 def test_cells_without_their_data_count_as_neither_done_nor_left(tmp_path: Path) -> None:
@@ -218,7 +215,7 @@ def test_cells_that_are_to_be_filled_are_open(tmp_path: Path, monkeypatch: pytes
     (cell,) = sweeps.cells(1, steps=1, needs=str(tmp_path / "file"))
     own = _sweep(tmp_path, None, cells=[cell])
     assert runner.run([cell], own.runs, io.StringIO()).exit_code == 0
-    filling = replace(own, order=replace(own.order, fill=True))
+    filling = slurm.Sweep([cell], replace(own.order, fill=True))
     assert own.left() == [] and filling.left() == [cell]
     (tmp_path / "file").touch()
     assert runner.run([cell], own.runs, io.StringIO(), fill=True).exit_code == 0

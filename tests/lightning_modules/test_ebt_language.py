@@ -93,7 +93,7 @@ def test_a_long_evaluation_is_compiled_and_differs_by_rounding_only(
     torch.compiler.reset()
     module.compile_loss()
     assert module.evaluate(data) == pytest.approx(expected, rel=1e-5) and module._evaluated is not None
-    module.evaluate_as_built()
+    module.compute_as_built()
     assert module.evaluate(data) == expected and module._evaluated is None
 
 

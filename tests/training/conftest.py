@@ -2,11 +2,20 @@ from typing import Any
 
 import pytest
 
+from paper_repro.cells import planned
 from paper_repro.cells.tasks import Cell, StopRequestedError
+from paper_repro.tests.support import ebt_language
 from paper_repro.tests.support.reports import Recorder
 from paper_repro.training.fit import Fit
 
 DOUBLES = "paper_repro.tests.training.doubles"
+LANGUAGE = [
+    *("model.width=8", "model.num_heads=2", "model.num_layers=1", "data.files.manifest=corpus/manifest.json"),
+    *(f"model.vocabulary_size={ebt_language.TOKENIZER.vocabulary_size}", "data.num_evaluation_batches=1"),
+    *("training.steps=4", "training.clip_norm=0.1", "optimizer.lr=0.01", "schedule.warmup_fraction=0"),
+    *("machine.threads=1", "machine.progress_every_seconds=0", "machine.compile=false", "data.window=16"),
+    "training.precision=64-true",
+]
 
 
 def make_cell(seed: int = 0, lr: float = 0.01, steps: int = 12, **changes: Any) -> Cell:
@@ -44,6 +53,19 @@ def make_cell(seed: int = 0, lr: float = 0.01, steps: int = 12, **changes: Any) 
 @pytest.fixture
 def cell():
     return make_cell
+
+
+@pytest.fixture
+def language(tmp_path):
+    """Cells on documents of 4 to 12 words in windows of 16: targets are padded, so that rows weigh differently."""
+    ebt_language.documents(tmp_path)
+
+    def make(*words, model="ebt/transformer", seed=0):
+        own = [f"model={model}", *LANGUAGE, f"machine.data_root={tmp_path}", *words]
+        cell = planned.single("ebt/language", own, seed)
+        return Cell(cell.id, cell.config)
+
+    return make
 
 
 @pytest.fixture

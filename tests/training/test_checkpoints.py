@@ -45,7 +45,8 @@ def test_the_last_two_are_kept_and_left_overs_of_a_kill_are_removed(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == expected
 
 
-def test_flipped_bytes_and_truncation_are_noticed_and_the_one_before_is_used(tmp_path):
+def test_damaged_checkpoints_are_noticed_and_set_aside_and_the_one_before_is_used(tmp_path):
+    assert checkpoints.newest(tmp_path / "absent", ID) is None
     save(tmp_path, 10)
     path = save(tmp_path, 20)
     good, digest = path.read_bytes(), digest_path(path).read_bytes()
@@ -57,40 +58,16 @@ def test_flipped_bytes_and_truncation_are_noticed_and_the_one_before_is_used(tmp
             flip(path, position)
         assert newest(tmp_path) == 10
     flip(digest_path(save(tmp_path, 20)), 5)
-    assert newest(tmp_path) == 10
-
-
-def test_a_damaged_checkpoint_is_reported_and_set_aside(tmp_path):
-    save(tmp_path, 10)
-    path = save(tmp_path, 20)
-    flip(path, 300)
     with pytest.warns(UserWarning, match=re.escape(str(path))):
         assert checkpoints.newest(tmp_path, ID) == 10
     assert path.with_name(path.name + ".damaged").is_file()
-    for step in (15, 20):
-        save(tmp_path, step)
-    assert newest(tmp_path) == 20
-    flip(path, 300)
-    assert newest(tmp_path) == 15
-
-
-def test_with_nothing_whole_left_training_starts_anew_and_says_so(tmp_path):
-    assert checkpoints.newest(tmp_path / "absent", ID) is None
-    for step in (10, 20):
-        flip(save(tmp_path, step), 99)
-    with pytest.warns(UserWarning) as caught:
-        assert checkpoints.newest(tmp_path, ID) is None
-    assert len(caught) == 3
-    assert "training starts anew" in str(caught[-1].message)
-
-
-def test_a_kill_between_digest_and_file_leaves_older_ones_readable(tmp_path):
-    save(tmp_path, 10)
-    path = checkpoint_path(tmp_path, 20)
-    digest_path(path).write_bytes(b"0" * 64)
-    assert newest(tmp_path) == 10
+    digest_path(path).write_bytes(b"0" * 64)  # a kill between digest and file
     path.with_name(f".{path.name}.abc.part").write_bytes(b"half")
     assert newest(tmp_path) == 10
+    flip(checkpoint_path(tmp_path, 10), 99)
+    with pytest.warns(UserWarning) as caught:
+        assert checkpoints.newest(tmp_path, ID) is None
+    assert "training starts anew" in str(caught[-1].message)
 
 
 @pytest.mark.parametrize("numbers", [60_000, 5_000_000])

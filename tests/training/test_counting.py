@@ -1,10 +1,8 @@
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from paper_repro.base.configs import compose
 from paper_repro.tables import spec
@@ -17,44 +15,25 @@ def meta(*shape: int) -> Tensor:
 
 
 MATRIX, WIDER, SAME, VECTOR, SHORT = meta(3, 4), meta(4, 5), meta(3, 5), meta(4), meta(3)
-MANY, MANY_WIDER, MANY_SAME = meta(2, 3, 4), meta(2, 4, 5), meta(2, 3, 5)
 
 
 @pytest.mark.parametrize(
     ("product", "multiply_adds"),
     [
-        (lambda: MATRIX @ WIDER, 60),
-        (lambda: torch.addmm(SAME, MATRIX, WIDER), 60),
-        (lambda: SAME.addmm_(MATRIX, WIDER), 60),
         (lambda: torch.mm(MATRIX, WIDER, out=SAME), 60),
-        (lambda: MANY @ MANY_WIDER, 120),
-        (lambda: MANY_SAME.baddbmm_(MANY, MANY_WIDER), 120),
+        (lambda: SAME.addmm_(MATRIX, WIDER), 60),
+        (lambda: meta(2, 3, 5).baddbmm_(meta(2, 3, 4), meta(2, 4, 5)), 120),
         (lambda: MATRIX @ VECTOR, 12),
         (lambda: VECTOR @ WIDER, 20),
         (lambda: VECTOR @ VECTOR, 4),
         (lambda: SHORT.addmv_(MATRIX, VECTOR), 12),
         (lambda: torch.einsum("i,j->ij", SHORT, VECTOR) + MATRIX, 0),
-        (lambda: MATRIX.exp() * MATRIX, 0),
     ],
 )
 def test_a_product_counts_two_flops_a_multiply_add_also_where_it_writes_in_place(
     product: Callable[[], object], multiply_adds: int
 ) -> None:
     assert count_flops(product) == 2 * multiply_adds
-
-
-@pytest.mark.parametrize("device", ["meta", "cpu"])
-def test_where_nothing_differentiates_inside_torch_s_own_counter_counts_the_same(device: str) -> None:
-    with torch.device(device):
-        layer, x = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), torch.zeros(3, 5, 16)
-        image, convolution = torch.zeros(2, 3, 8, 8), nn.Conv2d(3, 4, 3)
-
-    def work() -> None:
-        (layer(x).sum() + convolution(image).sum()).backward()
-
-    with FlopCounterMode(display=False) as counter:
-        work()
-    assert count_flops(work) == counter.get_total_flops() > 0
 
 
 @pytest.mark.parametrize("device", ["meta", "cpu"])
@@ -85,7 +64,7 @@ def test_parameters_are_counted_once_without_frozen_ones_and_without_those_left_
     assert num_parameters(model, leave_out=["three"], frozen=True) == 12 + 4
 
 
-def test_the_peak_is_that_of_tensors_alive_at_once() -> None:
+def test_the_peak_is_that_of_tensors_alive_at_once_and_a_view_takes_no_memory() -> None:
     def work() -> None:
         for _ in range(3):
             one = torch.empty(1000, device="meta")
@@ -93,10 +72,7 @@ def test_the_peak_is_that_of_tensors_alive_at_once() -> None:
             del one, two
 
     assert peak_bytes(work) == 8000
-
-
-def test_a_view_of_what_was_there_before_takes_no_memory() -> None:
-    given: Any = meta(1000, 10)
+    given = meta(1000, 10)
     assert peak_bytes(lambda: given.mT[2:]) == 0
     assert peak_bytes(lambda: given.mT.exp()[2:]) == 40_000
 

@@ -4,7 +4,6 @@ import math
 import pytest
 import torch
 
-from paper_repro.base.errors import UsageError
 from paper_repro.tests.training.doubles import KEEP, NOISY, assert_same_runs, assert_same_weights, weights
 from paper_repro.training import checkpoints
 from paper_repro.training.build import build
@@ -85,15 +84,6 @@ def test_curves_of_fewer_batches_change_no_metric(kind, cell, run, tmp_path):
             assert curve[-1][1] == pytest.approx(error.item(), rel=1e-5)
             if split == "train":  # 48 points in batches of 20; of the test split's 16 there is one batch
                 assert all(one != two for (_, one), (_, two) in zip(curve, longer, strict=True))
-
-
-def test_keep_must_name_a_metric_and_is_refused_before_the_first_step(cell, run, tmp_path, monkeypatch):
-    def forbidden(self, *_):
-        raise AssertionError("trained before the config was checked")
-
-    monkeypatch.setattr(torch.optim.AdamW, "step", forbidden)
-    with pytest.raises(UsageError, match=r"training\.keep='test_loss': .* \(did you mean 'test_rmse'\?\)"):
-        run(cells_of(cell, "single", training__keep="test_loss"), tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["single", "stacked"])

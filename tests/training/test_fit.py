@@ -1,29 +1,25 @@
+import itertools
 import math
 import multiprocessing
-import os
 import re
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from paper_repro.base.configs import compose
 from paper_repro.base.errors import UsageError
-from paper_repro.cells import planned
-from paper_repro.cells.tasks import Cell, Outcome, StopRequestedError
+from paper_repro.cells.tasks import Cell, StopRequestedError
 from paper_repro.tests.support.reports import Recorder
 from paper_repro.tests.training.doubles import DOUBLES_NAME as DOUBLES
 from paper_repro.tests.training.doubles import (
     NOISY,
     Small,
-    Waves,
     assert_close_runs,
     assert_same_runs,
     by_hand,
     weights,
 )
+from paper_repro.tests.training.test_energy_training import EXACT
 from paper_repro.training import checkpoints
 from paper_repro.training.build import build
 from paper_repro.training.fit import Fit
@@ -100,39 +96,34 @@ def test_a_stop_before_the_first_step_saves_nothing(cell, tmp_path):
         assert not report.seen and not list(folder.rglob("*.ckpt"))
 
 
-@pytest.mark.parametrize(
-    ("changes", "refused"),
-    [
-        ({"machine__compile": True}, r"machine\.compile=true"),
-        ({"machine__devices": 2, "training__accumulate": 2}, r"machine\.devices=2"),
-        ({"training__callbacks": {"bar": {"_target_": "lightning.pytorch.callbacks.TQDMProgressBar"}}}, "callbacks"),
-    ],
-)
-def test_what_cells_cannot_do_together_is_refused(changes, refused, cell, recorder, tmp_path):
-    with pytest.raises(UsageError, match=rf"{refused}: .*machine\.stack=null"):
-        Fit().run([cell(seed=seed, **changes) for seed in range(2)], tmp_path, recorder())
+BAR = {"bar": {"_target_": "lightning.pytorch.callbacks.TQDMProgressBar"}}
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("count", "changes", "message"),
     [
-        ({"training": {"step": 3}}, r"training\.step' \(did you mean 'steps'\?\)"),
-        ({"training__clip_norm": 0.0}, r"training\.clip_norm must be"),
-        ({"training__precision": "33-true"}, "33-true"),
-        ({"data": {"_target_": "paper_repro.training.schedules.Constant"}}, "not a CounterBasedDataModule"),
+        (1, {"training": {"step": 3}}, r"training\.step' \(did you mean 'steps'\?\)"),
+        (1, {"training__clip_norm": 0.0}, r"training\.clip_norm must be"),
+        (1, {"training__precision": "33-true"}, "33-true"),
+        (1, {"training__keep": "test_loss"}, r"training\.keep='test_loss': .* \(did you mean 'test_rmse'\?\)"),
+        (1, {"data": {"_target_": "paper_repro.training.schedules.Constant"}}, "not a CounterBasedDataModule"),
+        (1, {"machine__micro_batch": 2, "training__precision": "16-mixed"}, "16-mixed"),
+        (1, {"machine__micro_batch": 2, **EXACT}, "keeps tensors from step to step"),
+        (2, {"machine__compile": True}, r"machine\.compile=true: .*machine\.stack=null"),
+        (2, {"machine__devices": 2, "training__accumulate": 2}, r"machine\.devices=2: .*machine\.stack=null"),
+        (2, {"training__callbacks": BAR}, r"callbacks: .*machine\.stack=null"),
     ],
 )
-def test_a_config_that_cannot_run_is_refused(changes, message, cell, recorder, tmp_path):
+def test_a_config_that_cannot_run_is_refused_before_the_first_step(
+    count, changes, message, cell, run, tmp_path, monkeypatch
+):
+    def step(self, closure):
+        closure()
+        pytest.fail("a step was taken")
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
     with pytest.raises(UsageError, match=message):
-        Fit().run([cell(**changes)], tmp_path, recorder())
-
-
-def test_initial_weights_follow_from_the_seed_alone(cell):
-    first = build(cell(seed=3)).module.state_dict()
-    torch.rand(5)
-    again, other = build(cell(seed=3)).module.state_dict(), build(cell(seed=4)).module.state_dict()
-    assert all(torch.equal(first[name], again[name]) for name in first)
-    assert not torch.equal(first["model.first.weight"], other["model.first.weight"])
+        run([cell(seed=seed, **changes) for seed in range(count)], tmp_path)
 
 
 def test_outcome_holds_what_a_record_needs(cell, run, tmp_path):
@@ -148,25 +139,6 @@ def test_outcome_holds_what_a_record_needs(cell, run, tmp_path):
             module = build(item).module
             checkpoints.load_weights(tmp_path / str(len(cells)) / item.id / "weights.safetensors", module, item.id)
             assert module.evaluate(build(item).data) == pytest.approx(outcome.metrics, rel=1e-6)
-
-
-class Signed(Waves):
-    """Says which process computed a batch."""
-
-    def train_batch(self, step):
-        return step, os.getpid()
-
-
-@pytest.mark.parametrize(("rank", "ranks", "step"), [(0, 1, 0), (0, 1, 5), (1, 2, 3)])
-@pytest.mark.parametrize("workers", [0, 1, 2])
-def test_every_batch_comes_once_and_in_order_however_many_processes_compute_them(workers, rank, ranks, step):
-    data = Signed(0)
-    data.workers = workers
-    data.trainer = SimpleNamespace(world_size=ranks, global_rank=rank, accumulate_grad_batches=2, global_step=step)
-    found = [batch for batch, _ in zip(data.train_dataloader(), range(7), strict=False)]
-    assert [number for number, _ in found] == [rank + ranks * (2 * step + index) for index in range(7)]
-    assert len({process for _, process in found}) == max(workers, 1)
-    assert (os.getpid() in {process for _, process in found}) == (workers == 0)
 
 
 def test_a_run_with_two_workers_equals_one_without_also_after_stops(cell, run, tmp_path):
@@ -185,32 +157,17 @@ def test_what_a_worker_refuses_is_said_in_one_line(cell, recorder, tmp_path):
     assert not [child for child in multiprocessing.active_children() if child.is_alive()]
 
 
-SMALL = [
-    *("model.width=32", "model.num_steps=2", "data.window=32", "data.batch_size=8", "data.num_evaluation_batches=2"),
-    *("data.task.num_train=300", "data.task.num_test=20", "training.steps=30", "optimizer.lr=0.003"),
-    "probes.accuracy=null",
-]
-
-
-def trained(recorder, folder: Path, *words: str) -> tuple[Outcome, dict[str, torch.Tensor]]:
-    cell = planned.single("nrgpt/listops", [*SMALL, *words], 0)
-    outcome = Fit().run([Cell(cell.id, cell.config)], folder, recorder())[0]
-    return outcome, load_file(next(folder.rglob("weights.safetensors")))
-
-
-def test_gradients_in_bf16_are_clipped_before_a_fused_optimiser_too(recorder, tmp_path):
+def test_gradients_in_bf16_are_clipped_before_a_fused_optimiser_too(cell, run, tmp_path):
     """With an epsilon far above its second moments, AdamW's steps are as large as the gradients."""
-    mixed = ("training.precision=bf16-mixed", f"machine.cache={tmp_path / 'cache'}", "training.steps=5")
-    weights = {}
-    for fused in ("false", "true"):
-        for clip in ("0.01", "null"):
-            settings = (f"machine.fused_optimizer={fused}", f"training.clip_norm={clip}", "+optimizer.eps=1.0")
-            folder = tmp_path / f"{fused} {clip}"
-            weights[fused, clip] = trained(recorder, folder, *mixed, *settings, "optimizer.lr=10.0")[1]
-    for clip in ("0.01", "null"):
-        for name, plain in weights["false", clip].items():
-            torch.testing.assert_close(weights["true", clip][name], plain, rtol=1e-2, atol=1e-4)
-    apart = [(weights["true", "null"][name] - part).abs().max() for name, part in weights["true", "0.01"].items()]
+    found = {}
+    for fused, clip in itertools.product((False, True), (0.01, None)):
+        changes = {"training__precision": "bf16-mixed", "training__clip_norm": clip, "machine__fused_optimizer": fused}
+        one, folder = cell(steps=5, lr=10.0, optimizer__eps=1.0, **changes), tmp_path / f"{fused} {clip}"
+        run([one], folder)
+        found[fused, clip] = weights(folder, one)
+    for clip in (0.01, None):
+        torch.testing.assert_close(found[True, clip], found[False, clip], rtol=1e-2, atol=1e-4)
+    apart = [(found[True, None][name] - part).abs().max() for name, part in found[True, 0.01].items()]
     assert max(apart) > 0.1, "steps were cut"
 
 

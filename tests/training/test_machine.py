@@ -13,20 +13,13 @@ from paper_repro.training.build import optimizer_of
 from paper_repro.training.machine import Machine, settings
 
 
-def test_threads_and_denormals_are_set_and_put_back():
+def test_threads_denormals_and_preferences_are_set_and_put_back():
     tiny = torch.full((1,), 1e-300, dtype=torch.float64)
     before = torch.get_num_threads()
-    with settings(Machine(threads=before + 1)):
-        assert torch.get_num_threads() == before + 1
-        assert float(tiny * 1e-20) == 0.0
-    assert torch.get_num_threads() == before
-    assert float(tiny * 1e-20) > 0.0
-
-
-def test_what_ops_and_models_prefer_is_set_and_put_back():
-    with settings(Machine(accelerator="auto", implementation="reference", recompute=True, cuda_graph=True)):
+    with settings(Machine("auto", threads=before + 1, implementation="reference", recompute=True, cuda_graph=True)):
+        assert torch.get_num_threads() == before + 1 and float(tiny * 1e-20) == 0.0
         assert speed() == Speed(implementation="reference", recompute=True, cuda_graph=True)
-    assert speed() == Speed()
+    assert torch.get_num_threads() == before and float(tiny * 1e-20) > 0.0 and speed() == Speed()
 
 
 @pytest.mark.parametrize(
@@ -36,7 +29,7 @@ def test_an_optimiser_gets_fused_where_the_machine_section_says_so_and_it_takes_
     for override, wanted in (((), expected), (("machine.fused_optimizer=false",), False)):
         config = compose(experiment, override, seed=0)
         optimizer = optimizer_of(config, Machine.of(config["machine"]))([nn.Parameter(torch.ones(2, 2))])
-        takes = isinstance(optimizer, torch.optim.AdamW)
+        takes = type(optimizer) is torch.optim.AdamW
         assert optimizer.defaults.get("fused") is (wanted if takes else None)
 
 

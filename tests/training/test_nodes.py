@@ -9,12 +9,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
-import torch
 from safetensors.torch import load_file
 
 from paper_repro.base import errors
@@ -35,19 +33,13 @@ TINY = [
 ]
 # The mean over four processes and that of four batches in one round differently, six steps amplify it.
 RELATIVE = 1e-5
-Starter = Callable[..., list[subprocess.Popen[str]]]
 BOTH = ("machine.nodes=2", "machine.devices=2")
 
 
-TRAIN = ROOT / "scripts" / "train.py"
-
-
-def start(
-    before: Sequence[str], runs: Path, *words: str, environment: Mapping[str, str] = os.environ
-) -> subprocess.Popen[str]:
+def start(before, runs, *words, environment=os.environ):
     """``train.py`` behind the words that start it, in a session of its own."""
     return subprocess.Popen(
-        [*before, str(TRAIN), "nrgpt/listops", *TINY, f"runs={runs}", *words],
+        [*before, str(ROOT / "scripts" / "train.py"), "nrgpt/listops", *TINY, f"runs={runs}", *words],
         env={**environment, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -56,26 +48,20 @@ def start(
     )
 
 
-def node(rank: int, port: int, runs: Path, *words: str) -> subprocess.Popen[str]:
-    """``torchrun`` on one node."""
-    own = ["--nnodes=2", "--nproc-per-node=2", f"--node-rank={rank}"]
-    own += ["--master-addr=127.0.0.1", f"--master-port={port}"]
-    return start([sys.executable, "-m", "torch.distributed.run", *own], runs, *words)
-
-
-def free_port() -> int:
+def free_port():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
+        return free.getsockname()[1]
 
 
-def nodes(runs: Path, *words: str) -> list[subprocess.Popen[str]]:
-    port = free_port()
-    return [node(rank, port, runs, *BOTH, *words) for rank in range(2)]
+def nodes(runs, *words):
+    """``torchrun`` on two nodes."""
+    own = ["--nnodes=2", "--nproc-per-node=2", "--master-addr=127.0.0.1", f"--master-port={free_port()}"]
+    command = [sys.executable, "-m", "torch.distributed.run", *own]
+    return [start([*command, f"--node-rank={rank}"], runs, *BOTH, *words) for rank in range(2)]
 
 
-def step_of_slurm(runs: Path, *words: str) -> list[subprocess.Popen[str]]:
+def step_of_slurm(runs, *words):
     """The four processes of a job step, without SLURM: each has the variables that srun would give it."""
     own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     own |= {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4"}
@@ -88,7 +74,7 @@ def step_of_slurm(runs: Path, *words: str) -> list[subprocess.Popen[str]]:
 
 
 @contextlib.contextmanager
-def srun(folder: Path) -> Iterator[Starter]:
+def srun(folder):
     """The same by a real srun on two nodes, where it is installed."""
     with slurm_cluster.running(folder / "slurm", nodes=2) as cluster:
         environment = {**cluster, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -96,7 +82,7 @@ def srun(folder: Path) -> Iterator[Starter]:
         yield lambda runs, *words: [start(command, runs, *BOTH, *words, environment=environment)]
 
 
-def kill(process: subprocess.Popen[str], with_signal: int = signal.SIGKILL) -> list[psutil.Process]:
+def kill(process, with_signal=signal.SIGKILL):
     """End a node and all of its processes at once, or stop them; returns the processes."""
     found = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
     for item in found:
@@ -104,7 +90,7 @@ def kill(process: subprocess.Popen[str], with_signal: int = signal.SIGKILL) -> l
     return found
 
 
-def training_nodes(runs: Path) -> list[subprocess.Popen[str]]:
+def training_nodes(runs):
     """Two nodes in the middle of a long training, with a checkpoint behind them."""
     first, second = nodes(runs, "training.steps=100000")
     until = time.monotonic() + 300
@@ -115,7 +101,7 @@ def training_nodes(runs: Path) -> list[subprocess.Popen[str]]:
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
+def one(tmp_path_factory):
     """Weights and metrics of the cell on one process."""
     folder = tmp_path_factory.mktemp("one")
     cell = planned.single("nrgpt/listops", [*TINY, "training.steps=6", f"machine.cache={folder / 'cache'}"], 0)
@@ -123,7 +109,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, torch.Tenso
     return load_file(folder / cell.id / "weights.safetensors"), outcome.metrics
 
 
-def assert_equal(runs: Path, one: tuple[dict[str, torch.Tensor], dict[str, float]]) -> None:
+def assert_equal(runs, one):
     """Compare the only record under ``runs`` and its weights with those of the cell on one process."""
     (path,) = runs.rglob("record.json")
     record = json.loads(path.read_text())
@@ -134,7 +120,7 @@ def assert_equal(runs: Path, one: tuple[dict[str, torch.Tensor], dict[str, float
 
 
 @pytest.mark.slow
-def test_a_killed_rank_ends_the_others_and_the_cell_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+def test_a_killed_rank_ends_the_others_and_the_cell_goes_on_from_its_checkpoint(tmp_path):
     process = start([sys.executable], tmp_path, "training.steps=60", "machine.devices=2")
     until = time.monotonic() + 120
     while not list(tmp_path.rglob("step-*.ckpt")) and time.monotonic() < until and process.poll() is None:
@@ -154,9 +140,7 @@ def test_a_killed_rank_ends_the_others_and_the_cell_goes_on_from_its_checkpoint(
 
 
 @pytest.mark.slow
-def test_two_nodes_of_two_processes_equal_one_process(
-    one: tuple[dict[str, torch.Tensor], dict[str, float]], tmp_path: Path
-) -> None:
+def test_two_nodes_of_two_processes_equal_one_process(one, tmp_path):
     started = nodes(tmp_path / "runs", "training.steps=6")
     said = [process.communicate(timeout=500)[0] for process in started]
     assert [process.returncode for process in started] == [0, 0], "\n".join(said)
@@ -165,9 +149,7 @@ def test_two_nodes_of_two_processes_equal_one_process(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("really", [False, True], ids=["variables", "srun"])
-def test_a_job_step_of_srun_equals_one_process_and_no_rank_fails_at_its_end(
-    really: bool, one: tuple[dict[str, torch.Tensor], dict[str, float]], tmp_path: Path
-) -> None:
+def test_a_job_step_of_srun_equals_one_process_and_no_rank_fails_at_its_end(really, one, tmp_path):
     """The store lives in rank 0's process, which must not end before the others know that all is done."""
     with srun(tmp_path) if really else contextlib.nullcontext(step_of_slurm) as starter:
         started = starter(tmp_path / "runs", "training.steps=6")
@@ -179,7 +161,7 @@ def test_a_job_step_of_srun_equals_one_process_and_no_rank_fails_at_its_end(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("dies", "how"), [(1, signal.SIGKILL), (0, signal.SIGKILL), (0, signal.SIGSTOP)])
-def test_a_node_that_dies_ends_the_other_within_a_minute(dies: int, how: int, tmp_path: Path) -> None:
+def test_a_node_that_dies_ends_the_other_within_a_minute(dies, how, tmp_path):
     """A killed one closes its connections; one that lost its power, or its cable, leaves them open and is silent."""
     both = training_nodes(tmp_path)
     left = both[1 - dies]
@@ -209,9 +191,7 @@ def test_a_node_that_dies_ends_the_other_within_a_minute(dies: int, how: int, tm
         ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2"}, None),
     ],
 )
-def test_a_process_knows_its_place(
-    environment: dict[str, str], place: tuple[str, int, int] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_knows_its_place(environment, place, monkeypatch):
     for name in ("TORCHELASTIC_RUN_ID", "SLURM_STEP_ID", "SLURM_JOB_NAME"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
@@ -219,27 +199,13 @@ def test_a_process_knows_its_place(
     assert errors.place() == (place and errors.Place(*place))
 
 
-class Posted:
-    """A store with the group's first job."""
-
-    def __init__(self, **job: str) -> None:
-        self.content = json.dumps(job).encode()
-
-    def check(self, keys: list[str]) -> bool:
-        return keys == ["job/1"]
-
-    def get(self, key: str) -> bytes:
-        return self.content
-
-
-def test_a_node_without_the_shared_folder_says_so_where_errors_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_node_without_the_shared_folder_says_so_where_errors_are_read(tmp_path, monkeypatch, capsys):
     for name, value in {"RANK": "3", "LOCAL_RANK": "1", "GROUP_RANK": "1", "WORLD_SIZE": "4"}.items():
         monkeypatch.setenv(name, value)
     own = launch.group(errors.Place(errors.BY_TORCHRUN, 3, 4))
     hidden = tmp_path / "hidden" / "cells" / "c"
-    assert launch._follow(own, Posted(cell="c", folder=str(hidden))) == 1
+    job = json.dumps({"cell": "c", "folder": str(hidden)}).encode()
+    assert launch._follow(own, SimpleNamespace(check=lambda keys: keys == ["job/1"], get=lambda key: job)) == 1
     said = capsys.readouterr()
     assert not said.out and not hidden.exists()
     assert re.fullmatch(rf"node 1 \(.*, rank 3\) does not see {hidden}: .* runs=DIR\n", said.err), said.err

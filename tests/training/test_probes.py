@@ -43,18 +43,18 @@ def test_probes_measure_the_weights_that_are_kept_and_leave_files_with_their_has
         assert outcome.unavailable == {}
 
 
-@pytest.mark.parametrize("metric", ["total", "test_rmse"])
-def test_two_measurements_of_one_metric_are_refused(metric, cell, run, tmp_path):
-    cells = cells_of(cell, "single", {"one": probe(), "two": probe(metric=metric, file="again.txt")})
-    with pytest.raises(UsageError, match=rf"probes\.two measures {metric}, which is measured already"):
-        run(cells, tmp_path)
-
-
-@pytest.mark.parametrize("file", ["total.txt", "record.json"])
-def test_an_attachment_of_a_name_that_is_taken_is_refused(file, cell, run, tmp_path):
-    cells = cells_of(cell, "single", {"one": probe(), "two": probe(metric="other", file=file)})
-    with pytest.raises(UsageError, match=rf"probes\.two.*{file}"):
-        run(cells, tmp_path)
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ({"metric": "total", "file": "again.txt"}, r"probes\.two measures total, which is measured already"),
+        ({"metric": "test_rmse", "file": "again.txt"}, r"probes\.two measures test_rmse, which is measured already"),
+        ({"metric": "other", "file": "total.txt"}, r"probes\.two.*total\.txt"),
+        ({"metric": "other", "file": "record.json"}, r"probes\.two.*record\.json"),
+    ],
+)
+def test_a_metric_or_a_file_whose_name_is_taken_is_refused(second, message, cell, run, tmp_path):
+    with pytest.raises(UsageError, match=message):
+        run(cells_of(cell, "single", {"one": probe(), "two": probe(**second)}), tmp_path)
 
 
 def test_probing_changes_neither_training_nor_the_other_metrics(cell, run, tmp_path):

@@ -1,10 +1,12 @@
 """A rehearsal runs a cell's own step on made-up data, says what it took, and what cannot run."""
 
+import itertools
 import json
 import os
 import signal
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -35,42 +37,37 @@ def test_every_kind_of_data_is_made_up_where_none_is_there(name: str, monkeypatc
     assert found.memory_bytes > 2**20 and found.checkpoint_bytes > 1000
 
 
-def test_what_a_step_takes_is_measured_after_it_has_been_built(cell, monkeypatch):
-    calls, whole = [], Small.forward
+@pytest.fixture
+def altered(monkeypatch):
+    """Let ``Small`` compute its outputs by a function of them, its inputs, and the number of the call."""
 
-    def forward(self, x):
-        calls.append(x)
-        time.sleep(1.0 if len(calls) <= 2 else 0.02)
-        return whole(self, x)
+    def alter(function):
+        calls, whole = itertools.count(1), Small.forward
+        monkeypatch.setattr(Small, "forward", lambda self, x: function(whole(self, x), x, next(calls)))
 
-    monkeypatch.setattr(Small, "forward", forward)
+    return alter
+
+
+def test_what_a_step_takes_is_measured_after_it_has_been_built(cell, altered):
+    altered(lambda found, x, call: (time.sleep(1.0 if call <= 2 else 0.02), found)[1])
     assert 0.02 <= Fit().rehearse(cell(steps=1000).config).step_seconds < 0.5
 
 
-def test_a_batch_out_of_memory_is_halved_and_one_that_fits_nowhere_is_said(cell, monkeypatch):
-    whole = Small.forward
-    most = 3
-
-    def forward(self, x):
+def test_a_batch_out_of_memory_is_halved_and_one_that_fits_nowhere_is_said(cell, altered):
+    def within(most, found, x, call):
         if len(x) > most and torch.is_grad_enabled():
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return whole(self, x)
+        return found
 
-    monkeypatch.setattr(Small, "forward", forward)
     config = cell(machine__micro_batch="auto").config
+    altered(partial(within, 3))
     assert Fit().rehearse(config).micro_batch == 2
-    most = 0
+    altered(partial(within, 0))
     assert "out of memory" in Fit().rehearse(config).trouble
 
 
-def test_a_loss_that_is_lost_after_some_steps_is_no_measurement(cell, monkeypatch):
-    calls, whole = [], Small.forward
-
-    def forward(self, x):
-        calls.append(x)
-        return whole(self, x) * (torch.nan if len(calls) > 2 else 1.0)
-
-    monkeypatch.setattr(Small, "forward", forward)
+def test_a_loss_that_is_lost_after_some_steps_is_no_measurement(cell, altered):
+    altered(lambda found, x, call: found * (torch.nan if call > 2 else 1.0))
     lost = Fit().rehearse(cell(steps=1000).config)
     assert "not finite" in lost.trouble and not lost.step_seconds
 
