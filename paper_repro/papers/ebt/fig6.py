@@ -35,7 +35,7 @@ class Figure6(Figure):
         return [row for rows in _points(self.view).values() for row in rows]
 
     def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
-        color = plots.model(self.artifact.id, S2)
+        color = self.color(S2)
         names = list(dict.fromkeys(row["set"] for row in rows))
         panels = canvas.subplots(1, len(KINDS), sharey=True)
         for axes, (kind, title) in zip(panels, KINDS.items(), strict=True):

@@ -30,8 +30,8 @@ class FigureB1(figure.Figure):
         for axes, (panel, title) in zip(canvas.subplots(1, 2, sharey=True), PANELS.items(), strict=True):
             for model in MODELS:
                 own = [(row["x"], row["loss"]) for row in rows if (row["panel"], row["model"]) == (panel, model)]
-                label = self.artifact.axes["model"].values[model].label
-                plots.seeds_and_mean(axes, own, plots.model(self.artifact.id, model), label)
+                label = self.view.label("model", model)
+                plots.seeds_and_mean(axes, own, self.color(model), label)
             axes.set(xlabel=title, xscale="log" if rows else "linear")
             if rows and panel == "width":
                 plots.ticks_at(axes, (row["x"] for row in rows if row["panel"] == panel))

@@ -7,7 +7,7 @@ from typing import Any
 
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Task
 from paper_repro.metrics.fits import ExponentGap, PowerLaw, exponent_gap, fit_power_law
-from paper_repro.tables import claims, plots, stats
+from paper_repro.tables import claims, stats
 from paper_repro.tables.figure import Canvas, Figure, PrintedNumber, Row
 from paper_repro.tables.table import Table
 from paper_repro.tables.view import View
@@ -94,7 +94,7 @@ class FigureD1(Figure):
 
     def printed(self, rows: Sequence[Row]) -> list[PrintedNumber]:
         labels, unit = self.artifact.axes["model"].values, self.artifact.metrics["loss"].unit
-        colors = {model: plots.model(self.artifact.id, model) for model in labels}
+        colors = {model: self.color(model) for model in labels}
         return [
             PrintedNumber(label, row["loss"], unit, at=row["flops"], color=colors[row["model"]], tied=False)
             for row in rows
@@ -107,7 +107,7 @@ class FigureD1(Figure):
             own = [row for row in rows if row["model"] == model]
             label = f"{self.artifact.axes['model'].values[model].label}, power law"
             line = [row["flops"] for row in own], [row["fitted_loss"] for row in own]
-            axes.plot(*line, color=plots.model(self.artifact.id, model), linewidth=1, label=label)
+            axes.plot(*line, color=self.color(model), linewidth=1, label=label)
         axes.set(xscale="log", yscale="log", xlabel="training FLOPs (rebuilt)", ylabel="loss (nats per token)")
         axes.set_yticks([3, 3.5, 4, 4.5, 5], labels=["3", "3.5", "4", "4.5", "5"])
         axes.minorticks_off()

@@ -1,7 +1,5 @@
 """Losses of models that think longer or take the best of several samples, and how their artifacts compare them."""
 
-import csv
-import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -42,13 +40,15 @@ Chosen = Callable[[Grid], tuple[int, int]]
 
 def grids(view: View, place: Place) -> dict[int, Grid]:
     """Return the losses over sets, steps and samples of the finished cells at a place, by seed."""
-    found: dict[int, Grid] = {}
-    for seed, content in sorted(view.attachments(GRID, place).items()):
-        found[seed] = {}
-        for row in csv.DictReader(io.StringIO(content.decode())):
-            at = At(row["set"], int(row["steps"]), int(row["samples"]))
-            found[seed][at] = Measured(float(row["loss"]), float(row["oracle"]) if row["oracle"] else None)
-    return found
+    return {
+        seed: {
+            At(row["set"], int(row["steps"]), int(row["samples"])): Measured(
+                float(row["loss"]), float(row["oracle"]) if row["oracle"] else None
+            )
+            for row in table
+        }
+        for seed, table in view.tables(GRID, place).items()
+    }
 
 
 def foreign(grid: Iterable[At]) -> list[str]:

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from paper_repro.probes.attachments import png
-from paper_repro.tables.baselines import MeasuredBaseline
 from paper_repro.tables.claims import CANNOT_TELL, NOT_BEATEN, OPPOSITE, SEEN
 from paper_repro.tables.table import table_of
+from paper_repro.tables.view import MeasuredBaseline
 from paper_repro.tests.support import made_up
 from paper_repro.tests.support.made_up import Made, MadeUpView, Place
 
