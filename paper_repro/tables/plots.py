@@ -88,6 +88,14 @@ def seeds_and_mean(
     axes.plot(places, means, color=color, marker=marker, label=label, **style)
 
 
+def models(axes: "Axes", view: View, rows: Iterable[Mapping[str, Any]], x: str, y: str) -> None:
+    """Draw columns of the rows of each model as ``seeds_and_mean`` does."""
+    found = list(rows)
+    for name, spec in view.artifact.axes["model"].values.items():
+        points = [(row[x], row[y]) for row in found if row["model"] == name]
+        seeds_and_mean(axes, points, model(view.artifact.id, name), spec.label)
+
+
 def zero_line(axes: "Axes") -> None:
     """Mark zero where the values come near it: a line far from them would flatten them."""
     low, high = axes.dataLim.y0, axes.dataLim.y1

@@ -68,7 +68,7 @@ class Grid:
         return f"% {comment}; needs the booktabs package\n{bold}\n"
 
     def within(self, width: int | None) -> str:
-        """Write it as a file has it, or for a terminal: wrapped to its width, or as a block of lines for each row."""
+        """Write it as a file has it, or for a terminal: wrapped to its width as far as columns can be narrower."""
         table = self.markdown()
         if width is None or max(map(len, table.splitlines())) <= width:
             return table
@@ -76,15 +76,8 @@ class Grid:
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         while sum(widths) + 2 * len(widths) > width and max(widths) > NARROWEST:
             widths[widths.index(max(widths))] -= 1
-        if sum(widths) + 2 * len(widths) <= width:
-            limits: Any = {"maxcolwidths": widths, "maxheadercolwidths": widths}
-            return tabulate(cells[1:], cells[0], tablefmt="simple", disable_numparse=True, **limits)
-        named = [
-            [": ".join(filter(None, pair)) for pair in zip(cells[0], row, strict=True) if pair[1]] for row in cells[1:]
-        ]
-        return "\n\n".join(
-            "\n".join(textwrap.fill(text, width, subsequent_indent="    ") for text in row) for row in named
-        )
+        limits: Any = {"maxcolwidths": widths, "maxheadercolwidths": widths}
+        return tabulate(cells[1:], cells[0], tablefmt="simple", disable_numparse=True, **limits)
 
 
 def in_markdown(text: str) -> str:

@@ -7,7 +7,7 @@ import io
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,7 +25,7 @@ from paper_repro.cells.tasks import DIVERGED, FINISHED, NOT_FINITE
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec, stats
 from paper_repro.tables.plan import Plan, PlannedBaseline
-from paper_repro.tables.spec import EXACT, METRICS, MODEL, PAPERS, Artifact, Baseline, Column, Metric, Number
+from paper_repro.tables.spec import DERIVED, EXACT, METRICS, MODEL, PAPERS, Artifact, Baseline, Column, Metric, Number
 from paper_repro.tables.stats import Interval, Samples
 
 if TYPE_CHECKING:
@@ -38,14 +38,6 @@ _UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, Recu
 _log = logging.getLogger(__name__)
 Notes = dict[tuple[Key, str | None], None]
 """The places that were read, each with its metric (None: files or records)."""
-
-
-def gain(before: float, after: float) -> float:
-    """Return by how many percent the perplexity falls from one loss to another."""
-    return 100 * (1 - math.exp(after - before))
-
-
-FUNCTIONS: dict[str, Callable[..., float]] = {"exp": math.exp, "complement": lambda share: 1 - share, "gain": gain}
 
 
 @dataclass(frozen=True)
@@ -416,7 +408,7 @@ def with_derived(record: Record, metrics: Mapping[str, Metric]) -> Record:
                 lacking[name] = reason
             continue
         try:
-            value = FUNCTIONS[function](*given)
+            value = DERIVED[function][0](*given)
         except (ValueError, OverflowError, ZeroDivisionError):
             value = math.nan
         if math.isfinite(value):

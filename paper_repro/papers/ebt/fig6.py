@@ -8,8 +8,9 @@ from paper_repro.papers.ebt import thinking
 from paper_repro.papers.ebt.learning import S2
 from paper_repro.tables import claims, plots, stats
 from paper_repro.tables.figure import Canvas, Figure, Row
+from paper_repro.tables.spec import gain
 from paper_repro.tables.table import Table
-from paper_repro.tables.view import View, gain
+from paper_repro.tables.view import View
 
 PLACE = {"model": S2}
 KINDS = {"longer": "thinking longer", "best": "longer, with self-verification"}

@@ -139,9 +139,7 @@ def curve_rows(view: View, panel: str, models: Sequence[str], place: claims.Plac
 
 def draw_panel(axes: Axes, rows: Sequence[Row], view: View, label: str) -> None:
     """Draw losses over a logarithmic axis: each seed a dot, a line through the means."""
-    for model, spec in view.artifact.axes["model"].values.items():
-        points = [(row["x"], row[LOSS]) for row in rows if row["model"] == model]
-        plots.seeds_and_mean(axes, points, plots.model(view.artifact.id, model), spec.label)
+    plots.models(axes, view, rows, "x", LOSS)
     axes.set(xscale="log", xlabel=label)
     places = {row["x"] for row in rows}
     if len(places) > MOST_TICKS or max(places, default=0) > LARGEST_TICK:

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from paper_repro.tables import plots, stats
 from paper_repro.tables.claims import Place
 from paper_repro.tables.figure import Axes
-from paper_repro.tables.view import View, gain
+from paper_repro.tables.spec import gain
+from paper_repro.tables.view import View
 
 VALIDATION = "validation"
 VALIDATION_LOSS = "validation_loss"
