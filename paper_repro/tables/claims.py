@@ -191,12 +191,7 @@ class Contrast:
             title = spec.title if spec is not None else side.metric
             than = {} if other is None else other.place
             shown = {axis for axis in side.place if axis in several or than.get(axis) != side.place[axis]}
-            values = [
-                (artifact.axes[axis], artifact.axes[axis].values[side.place[axis]])
-                for axis in side.place
-                if axis in shown
-            ]
-            labels = [one.label if one.number is None else f"{axis.title} {one.label}" for axis, one in values]
+            labels = [_labelled(artifact, axis, value) for axis, value in side.place.items() if axis in shown]
             title = title if title[:2].isupper() else title[0].lower() + title[1:]
             return f"{title} of {', '.join(labels)}" if labels else title
 
