@@ -477,14 +477,14 @@ def _unfit(
         return None
     asked = read if claim.without_baseline is None else ()
     short = [one for key, name in asked if (one := view.shortfall(key, name)) is not None]
-    if beaten := next((one for one in short if one.not_beaten), None):
-        return NOT_BEATEN, beaten.text
+    if beaten := next((text for not_beaten, text in short if not_beaten), None):
+        return NOT_BEATEN, beaten
     for key, name in read:
         if lost := view.lost(name, dict(key)):
             place = view.artifact.label(key)
             return CANNOT_TELL, f"{len(lost)} of {len(view.results(view.point(dict(key))))} seeds of {place} diverged"
     if short:
-        return CANNOT_TELL, short[0].text
+        return CANNOT_TELL, short[0][1]
     if estimate.interval is None:
         return CANNOT_TELL, estimate.because
     if estimate.kind != SHARE and estimate.interval.count < 2:

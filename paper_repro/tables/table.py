@@ -166,7 +166,7 @@ class Table:
         if not column.is_at(point.key):
             return ""
         found = column_value(self.artifact, column, point, self.view.judged(point))
-        text = on_column(column, self.view.printed(point.key, name), found, self.view.plan.scale.comparable)[1]
+        text = on_column(column, self.artifact.printed(point.key, name), found, self.view.plan.scale.comparable)[1]
         return self._unknown(point) if text == NOT_RUN else text
 
     @cached_property
@@ -213,12 +213,11 @@ class Table:
             return self._unknown(point) if text == NOT_RUN else text
         if kind == AS_REFERENCE:
             return agreement(values(point.own, name), values(point.reference, name))
-        found = {} if kind == PAPER else values(getattr(point, kind), name)
-        text = _printed_text(metric, self.view.printed(point.key, name)) if kind == PAPER else _spread(metric, found)
-        text = f"{BOLD[0]}{text}{BOLD[1]}" if bold and text else text
+        left, right = BOLD if bold else ("", "")
         if kind == PAPER:
-            return text
-        text = text or self.absence(point, name, kind)
+            return f"{left}{_printed_text(metric, self.artifact.printed(point.key, name))}{right}"
+        found = values(getattr(point, kind), name)
+        text = f"{left}{_spread(metric, found)}{right}" if found else self.absence(point, name, kind)
         if found and (kind == OWN) == self.view.has_own and self.view.is_beaten(point.key, name) is False:
             text += NOT_BEATEN
         if found and kind == OWN and any(cell.id in self.view.changed for cell in point.cells.values()):
@@ -229,7 +228,7 @@ class Table:
         """Return the verdict on a metric at a point, as a word and as a table prints it."""
         plan = self.view.plan
         found = values(self.view.judged(point), name)
-        printed, tolerance = self.view.printed(point.key, name), self.artifact.tolerances.get(name)
+        printed, tolerance = self.artifact.printed(point.key, name), self.artifact.tolerances.get(name)
         options = plan.scale.comparable, plan.altered, self.artifact.fitted
         return on_metric(self.artifact.metrics[name], printed, found, tolerance, *options)
 
@@ -253,7 +252,7 @@ class Table:
         groups: dict[Any, list[tuple[float, Key]]] = {}
         for key, point in self.view.points.items():
             if kind == PAPER:
-                printed = self.view.printed(key, name)
+                printed = self.artifact.printed(key, name)
                 value = None if printed is None else printed.mean
             else:
                 found = values(getattr(point, kind), name)
@@ -403,7 +402,7 @@ class Table:
         rows: list[dict[str, Any]] = []
         for key, point in self.view.points.items():
             for name in self.artifact.quantities:
-                printed = self.view.printed(key, name)
+                printed = self.artifact.printed(key, name)
                 row = {**dict(key), "quantity": name, "paper_mean": None if printed is None else printed.mean}
                 row["paper_std"] = None if printed is None else printed.std
                 if (column := self.artifact.columns.get(name)) is None:

@@ -25,7 +25,7 @@ from paper_repro.cells.tasks import DIVERGED, FINISHED, NOT_FINITE
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec, stats
 from paper_repro.tables.plan import Plan, PlannedBaseline
-from paper_repro.tables.spec import DERIVED, EXACT, METRICS, MODEL, PAPERS, Artifact, Baseline, Column, Metric, Number
+from paper_repro.tables.spec import DERIVED, EXACT, METRICS, MODEL, PAPERS, Artifact, Baseline, Column, Metric
 from paper_repro.tables.stats import Interval, Samples
 
 if TYPE_CHECKING:
@@ -119,15 +119,6 @@ def is_better(model: Samples, baseline: Samples, direction: str) -> bool:
     if len(model) < 2:
         return sign * found.mean > 0
     return min(sign * found.low, sign * found.high) > 0
-
-
-@dataclass(frozen=True)
-class Shortfall:
-    """Why a model supports no claim."""
-
-    text: str
-    not_beaten: bool
-    """Whether the baseline is known and not beaten; else there is nothing to compare."""
 
 
 @dataclass(frozen=True)
@@ -266,9 +257,6 @@ class View:
             _log.warning("%s", error)
             return None
 
-    def printed(self, key: Key, name: str) -> Number | None:
-        return self.artifact.printed(key, name)
-
     def is_beaten(self, key: Key, name: str) -> bool | None:
         """Return whether a model beats each baseline of a metric; None where there is none to compare."""
         found = values(self.results(self.points[key]), name)
@@ -276,19 +264,21 @@ class View:
         pairs = [(samples, one.spec.direction) for one in bounds if found and (samples := one.samples(name))]
         return all(is_better(found, samples, direction) for samples, direction in pairs) if pairs else None
 
-    def shortfall(self, key: Key, metric: str | None) -> Shortfall | None:
-        """Return why the model at a place supports no claim on a metric (None: on its files); None if it beats them."""
+    def shortfall(self, key: Key, metric: str | None) -> tuple[bool, str] | None:
+        """Return whether the model at a place does not beat a baseline of a metric (None: of its files), and why it
+        supports no claim; None if it beats them all.
+        """
         found, absent = self.results(self.point(dict(key))), None
         for one in self.baselines:
             for name in one.bounded(metric) if key in one.plan.keys else ():
                 own, bound = values(found, name), one.samples(name)
                 if own and not bound:
-                    absent = absent or Shortfall(f"no baseline: {one.spec.label}: {one.lack(name)}", False)
+                    absent = absent or (False, f"no baseline: {one.spec.label}: {one.lack(name)}")
                 elif own and not is_better(own, bound, one.spec.direction):
                     spec = self.artifact.metrics[name]
                     numbers = [spec.text(stats.mean(list(side.values())) / spec.factor) for side in (own, bound)]
                     where = f"{self.artifact.label(key)}: {spec.title} {numbers[0]}"
-                    return Shortfall(f"{where}, {one.spec.label} {numbers[1]}", True)
+                    return True, f"{where}, {one.spec.label} {numbers[1]}"
         return absent
 
     @cached_property
