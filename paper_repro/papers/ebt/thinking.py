@@ -41,15 +41,13 @@ Chosen = Callable[[Grid], tuple[int, int]]
 
 def grids(view: View, place: Place) -> dict[int, Grid]:
     """Return the losses over sets, steps and samples of the finished cells at a place, by seed."""
-    return {
-        seed: {
-            At(row["set"], int(row["steps"]), int(row["samples"])): Measured(
-                float(row["loss"]), float(row["oracle"]) if row["oracle"] else None
-            )
-            for row in table
-        }
-        for seed, table in view.tables(GRID, place).items()
-    }
+    found: dict[int, Grid] = {}
+    for seed, table in view.tables(GRID, place).items():
+        found[seed] = {}
+        for row in table:
+            at = At(row["set"], int(row["steps"]), int(row["samples"]))
+            found[seed][at] = Measured(float(row["loss"]), float(row["oracle"]) if row["oracle"] else None)
+    return found
 
 
 def foreign(grid: Iterable[At]) -> list[str]:
