@@ -76,8 +76,8 @@ class Figure7(Figure):
             own = [row for row in rows if row["series"] == series]
             values = [[row["value"] for row in own if row["x"] == place] for place in places]
             label = STYLES[series][2].format(samples=own[0]["samples"])
-            kinds.append(thinking.Bars(f"{label} (right)", color, series == "best", values))
-        thinking.draw_bars(axes, [f"{place / 1e6:.3g}M" for place in places], kinds)
+            kinds.append(plots.Bars(f"{label} (right)", color, series == "best", values))
+        plots.bars(axes, [f"{place / 1e6:.3g}M" for place in places], kinds)
         axes.set(xlabel="training tokens", ylabel="perplexity gained over one step (%)")
 
 
