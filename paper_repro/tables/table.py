@@ -166,7 +166,7 @@ class Table:
         if not column.is_at(point.key):
             return ""
         found = column_value(self.artifact, column, point, self.view.judged(point))
-        text = on_column(column, self.artifact.printed(point.key, name), found, self.view.plan.scale.comparable)[1]
+        text = on_column(column, self.view.printed(point.key, name), found, self.view.plan.scale.comparable)[1]
         return self._unknown(point) if text == NOT_RUN else text
 
     @cached_property
@@ -215,7 +215,7 @@ class Table:
             return agreement(values(point.own, name), values(point.reference, name))
         left, right = BOLD if bold else ("", "")
         if kind == PAPER:
-            return f"{left}{_printed_text(metric, self.artifact.printed(point.key, name))}{right}"
+            return f"{left}{_printed_text(metric, self.view.printed(point.key, name))}{right}"
         found = values(getattr(point, kind), name)
         text = f"{left}{_spread(metric, found)}{right}" if found else self.absence(point, name, kind)
         if found and (kind == OWN) == self.view.has_own and self.view.is_beaten(point.key, name) is False:
@@ -228,7 +228,7 @@ class Table:
         """Return the verdict on a metric at a point, as a word and as a table prints it."""
         plan = self.view.plan
         found = values(self.view.judged(point), name)
-        printed, tolerance = self.artifact.printed(point.key, name), self.artifact.tolerances.get(name)
+        printed, tolerance = self.view.printed(point.key, name), self.artifact.tolerances.get(name)
         options = plan.scale.comparable, plan.altered, self.artifact.fitted
         return on_metric(self.artifact.metrics[name], printed, found, tolerance, *options)
 
@@ -252,7 +252,7 @@ class Table:
         groups: dict[Any, list[tuple[float, Key]]] = {}
         for key, point in self.view.points.items():
             if kind == PAPER:
-                printed = self.artifact.printed(key, name)
+                printed = self.view.printed(key, name)
                 value = None if printed is None else printed.mean
             else:
                 found = values(getattr(point, kind), name)
@@ -402,7 +402,7 @@ class Table:
         rows: list[dict[str, Any]] = []
         for key, point in self.view.points.items():
             for name in self.artifact.quantities:
-                printed = self.artifact.printed(key, name)
+                printed = self.view.printed(key, name)
                 row = {**dict(key), "quantity": name, "paper_mean": None if printed is None else printed.mean}
                 row["paper_std"] = None if printed is None else printed.std
                 if (column := self.artifact.columns.get(name)) is None:

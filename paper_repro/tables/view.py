@@ -25,7 +25,7 @@ from paper_repro.cells.tasks import DIVERGED, FINISHED, NOT_FINITE
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec, stats
 from paper_repro.tables.plan import Plan, PlannedBaseline
-from paper_repro.tables.spec import DERIVED, EXACT, METRICS, MODEL, PAPERS, Artifact, Baseline, Column, Metric
+from paper_repro.tables.spec import DERIVED, EXACT, METRICS, MODEL, PAPERS, Artifact, Baseline, Column, Metric, Number
 from paper_repro.tables.stats import Interval, Samples
 
 if TYPE_CHECKING:
@@ -256,6 +256,9 @@ class View:
         except CorruptFileError as error:
             _log.warning("%s", error)
             return None
+
+    def printed(self, key: Key, name: str) -> Number | None:
+        return self.artifact.printed(key, name)
 
     def is_beaten(self, key: Key, name: str) -> bool | None:
         """Return whether a model beats each baseline of a metric; None where there is none to compare."""

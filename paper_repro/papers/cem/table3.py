@@ -28,7 +28,7 @@ class RegressionFigure(figure.Figure):
     def rows(self) -> list[Row]:
         rows: list[Row] = []
         for key, point in self.view.points.items():
-            if (printed := self.artifact.printed(key, METRIC)) is not None:
+            if (printed := self.view.printed(key, METRIC)) is not None:
                 rows.append({**dict(key), "source": PAPER, "mean": printed.mean, "std": printed.std})
             sources = {"reference": point.reference, "yours": point.own}
             for source, found in sources.items() if self.view.reference_root else [("ours", point.own)]:
