@@ -138,12 +138,12 @@ def _chosen(words: Words) -> list[str]:
 def _plan(artifact: "Artifact", words: Words) -> "Plan":
     """Return a plan whose Python code, too, can be used once its cells are done."""
     from paper_repro.tables import plan as plans
-    from paper_repro.tables import publish
+    from paper_repro.tables import table
 
     if "seed" in words.settings:
         raise UsageError("seed= goes with --config; the seeds to run are given as seeds=0,1,2")
     plan = plans.make(artifact, words.settings.get("scale", "cpu"), words.seeds(), words.overrides)
-    publish.check(plan.artifact)
+    table.check(plan.artifact)
     return plan
 
 
@@ -266,7 +266,7 @@ def _show(plan: "Plan", runs: Path, warnings: "Later") -> int:
     The exit code is that of a wrong config where the YAML names metrics that no cell has.
     """
     from paper_repro.cells import measurements
-    from paper_repro.tables.publish import render
+    from paper_repro.tables.table import render
 
     table, written = render(plan, runs, RESULTS)
     print(table.markdown(_columns()), flush=True)  # before what goes to stderr, where both go to one file

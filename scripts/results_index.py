@@ -27,9 +27,9 @@ from paper_repro.base.errors import RESULTS, ROOT, UsageError, duration, parse, 
 from paper_repro.cells import records
 from paper_repro.site.files import Headline, adjusted, bench_commit, headlines, misses, read_bench
 from paper_repro.tables import spec
-from paper_repro.tables.axes import EXACT
 from paper_repro.tables.claims import VERDICTS
 from paper_repro.tables.publish import counted, published_listing
+from paper_repro.tables.spec import EXACT
 from paper_repro.tables.table import FITTED, in_markdown
 
 WRITTEN_BY = "<!-- Written by scripts/results_index.py; edit that script, not this file. -->"

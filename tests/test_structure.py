@@ -103,7 +103,7 @@ RULES: dict[str, tuple[set[str], set[str], set[str]]] = {
     ),
     "paper_repro/base": (CONFIGS, set(), {"matplotlib", "scipy"}),
     "paper_repro/cells": (CONFIGS, {"cells"}, {"requests"}),
-    "paper_repro/tables": (CONFIGS, {"tables", "cells", "metrics.students_t"}, {"matplotlib", "pandas", "scipy"}),
+    "paper_repro/tables": (CONFIGS, {"tables", "cells"}, {"matplotlib", "pandas", "scipy"}),
     "paper_repro/site": (
         {"jinja2", "markdown_it", "markupsafe"},
         {"site", "tables", "cells", "exports.card"},

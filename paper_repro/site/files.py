@@ -17,7 +17,7 @@ from paper_repro.cells import measurements, records
 from paper_repro.cells.records import SEAL, Record
 from paper_repro.tables.publish import counted
 from paper_repro.tables.spec import PAPERS
-from paper_repro.tables.table import count_text
+from paper_repro.tables.view import count_text
 
 MARKER = "report.json"
 CELL = re.compile(r"[0-9a-f]{16}")

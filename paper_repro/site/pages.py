@@ -26,7 +26,7 @@ from paper_repro.site.files import Result, Source, Use, adjusted, bench_commit, 
 from paper_repro.tables import claims as words
 from paper_repro.tables import plots
 from paper_repro.tables.publish import counted as largest
-from paper_repro.tables.table import count_text
+from paper_repro.tables.view import count_text
 
 HERE = Path(__file__).parent
 EXAMPLES = RESULTS / "models"  # the folders of scripts/model_examples.py

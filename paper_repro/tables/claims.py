@@ -15,10 +15,9 @@ from typing import Any
 
 from paper_repro.base import configs
 from paper_repro.base.configs import Node
-from paper_repro.base.errors import UsageError, nearest
+from paper_repro.base.errors import UsageError
 from paper_repro.cells.planned import Key
-from paper_repro.tables import baselines, stats
-from paper_repro.tables.axes import place_problems, unknown
+from paper_repro.tables import stats
 from paper_repro.tables.stats import Bound, Interval, Samples
 
 HOLDS, FAILS, SEEN, OPPOSITE = "holds", "fails", "seen here", "opposite here"
@@ -29,6 +28,7 @@ SEEDS_ONLY, SEEDS_AND_ITEMS, EXACT = "seeds only", "seeds and items", "exact"
 COMPUTED = "computed"
 FORMS = (RATIO, DIFFERENCE, COUNT, COMPUTED)
 LIMITS = ("above", "below", "at_least", "at_most", "between", "equals")
+NO_EFFECT = {RATIO: 1.0, DIFFERENCE: 0.0}
 LARGEST_EXPONENT = 700.0
 Place = dict[str, str]
 Records = Any  # a ``view.View``, whose module imports this one
@@ -120,24 +120,6 @@ class Contrast:
         assert of is not None
         return cls(kind, of, to, tuple(over), dict(only), dict(best))
 
-    def problems(self, artifact: Any) -> Iterator[str]:
-        measured = [name for name, spec in artifact.metrics.items() if spec.measured]
-        what, known = ("column", list(artifact.columns)) if self.kind == COUNT else ("metric", measured)
-        for axis in (*self.over, *self.only):
-            if axis not in artifact.axes or axis not in self.over:
-                yield f"'over' lacks axis '{axis}', or the artifact does{nearest(axis, artifact.axes)}"
-        for axis, values in self.only.items():
-            for value in values:
-                yield from place_problems(artifact.axes, {axis: value})
-        yield from (f"'best': {problem}" for problem in unknown("axis", self.best, artifact.axes))
-        yield from (f"'best': {problem}" for problem in unknown("metric", self.best.values(), known))
-        for side in filter(None, (self.of, self.to)):
-            yield from unknown(what, [side.metric], known)
-            yield from place_problems(artifact.axes, side.place)
-            for axis in artifact.axes:
-                if (axis in side.place) + (axis in self.over) + (axis in self.best) != 1:
-                    yield f"give the value of axis '{axis}', or put it in 'over' or 'best'"
-
     def places(self, view: "Records") -> Iterator[tuple[str, Place]]:
         """Yield the values of ``over`` of which the scale runs both sides, each with its label."""
         axes = view.artifact.axes
@@ -145,7 +127,7 @@ class Contrast:
         for values in itertools.product(*chosen):
             place = dict(values)
             if all(view.covers({**place, **side.place}) for side in (self.of, self.to) if side is not None):
-                yield baselines.label(view.artifact, values), place
+                yield view.artifact.label(values), place
 
     def estimate(self, view: "Records") -> "Estimate":
         places = list(self.places(view))
@@ -423,14 +405,6 @@ class Claim:
         threshold = Threshold.from_yaml(limit, found[limit])
         return cls(**values, form=form, threshold=threshold, line=node.where)
 
-    def problems(self, artifact: Any) -> Iterator[str]:
-        yield from unknown("scale", self.scales, artifact.scales)
-        if isinstance(self.form, Contrast):
-            yield from self.form.problems(artifact)
-            no_effect = {RATIO: 1.0, DIFFERENCE: 0.0}.get(self.form.kind)
-            if no_effect in self.threshold.limits and self.smallest is None:
-                yield f"claim '{self.id}' asks for an effect: {NO_SMALLEST}"
-
 
 NO_SMALLEST = (
     "give 'smallest', the smallest effect that matters: {ratio: 0.02, reason: ...} or {absolute: 0.1, reason: ...}"
@@ -502,15 +476,15 @@ def _unfit(
     if estimate.kind == COUNT:
         return None
     asked = read if claim.without_baseline is None else ()
-    short = [one for key, name in asked if (one := baselines.shortfall(view, key, name)) is not None]
-    if beaten := next((one for one in short if one.not_beaten), None):
-        return NOT_BEATEN, beaten.text
+    short = [one for key, name in asked if (one := view.shortfall(key, name)) is not None]
+    if beaten := next((text for not_beaten, text in short if not_beaten), None):
+        return NOT_BEATEN, beaten
     for key, name in read:
         if lost := view.lost(name, dict(key)):
-            place = baselines.label(view.artifact, key)
+            place = view.artifact.label(key)
             return CANNOT_TELL, f"{len(lost)} of {len(view.results(view.point(dict(key))))} seeds of {place} diverged"
     if short:
-        return CANNOT_TELL, short[0].text
+        return CANNOT_TELL, short[0][1]
     if estimate.interval is None:
         return CANNOT_TELL, estimate.because
     if estimate.kind != SHARE and estimate.interval.count < 2:
@@ -522,8 +496,8 @@ def _unfit(
 
 def _no_difference(claim: Claim, estimate: Estimate, ends: Sequence[float]) -> str | None:
     """Return the smallest effect in words where a claim asks for an effect and the interval excludes one of it."""
-    no_effect = {RATIO: 1.0, DIFFERENCE: 0.0, NUMBER: 1.0 if estimate.logs else 0.0}
-    if estimate.kind not in no_effect or claim.threshold.limits != [no_effect[estimate.kind]]:
+    no_effect = {**NO_EFFECT, NUMBER: 1.0 if estimate.logs else 0.0}
+    if claim.threshold.limits != [no_effect.get(estimate.kind)]:
         return None
     small = claim.smallest
     if small is None:

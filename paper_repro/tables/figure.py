@@ -17,10 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from paper_repro.base.files import write_atomically
 from paper_repro.tables import plots, stats
-from paper_repro.tables.axes import EXACT
-from paper_repro.tables.spec import Artifact
-from paper_repro.tables.table import csv_text, data_of, size_of
-from paper_repro.tables.view import View
+from paper_repro.tables.spec import EXACT, Artifact
+from paper_repro.tables.view import View, csv_text, data_of, size_of
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -111,6 +109,9 @@ class Figure(ABC):
     @abstractmethod
     def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         """Draw ``rows``, and nothing that is not in them."""
+
+    def color(self, model: str) -> str:
+        return plots.model(self.artifact.id, model)
 
     def appendix(self) -> "Figure | None":
         """Return the figure of what the main one leaves out, with a ``stem`` of its own."""

@@ -12,12 +12,24 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells.planned import TRAINING, Key, PlannedCell, plan_cell
 from paper_repro.tables import spec
-from paper_repro.tables.axes import Scale, seed_problems
-from paper_repro.tables.baselines import PlannedBaseline
-from paper_repro.tables.spec import Agreement, Artifact
+from paper_repro.tables.spec import Agreement, Artifact, Baseline, Scale, seed_problems
 
 TOKENS = "tokens"
 TOKEN_FACTORS = ("training.steps", "training.accumulate", "data.batch_size", "data.window")
+
+
+@dataclass(frozen=True)
+class PlannedBaseline:
+    """A baseline of the models at some places, which have the same data."""
+
+    name: str
+    spec: Baseline
+    keys: frozenset[Key]
+    cells: dict[int, PlannedCell]
+
+    def common(self) -> dict[str, str]:
+        first, *others = map(dict, sorted(self.keys))
+        return {axis: value for axis, value in first.items() if all(other[axis] == value for other in others)}
 
 
 @dataclass(frozen=True)

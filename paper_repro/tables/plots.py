@@ -7,7 +7,7 @@ one model share its colour and differ by line or marker.  No other file names a 
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paper_repro.tables import stats
 from paper_repro.tables.view import View
@@ -88,6 +88,14 @@ def seeds_and_mean(
     axes.plot(places, means, color=color, marker=marker, label=label, **style)
 
 
+def models(axes: "Axes", view: View, rows: Iterable[Mapping[str, Any]], x: str, y: str) -> None:
+    """Draw columns of the rows of each model as ``seeds_and_mean`` does."""
+    found = list(rows)
+    for name, spec in view.artifact.axes["model"].values.items():
+        points = [(row[x], row[y]) for row in found if row["model"] == name]
+        seeds_and_mean(axes, points, model(view.artifact.id, name), spec.label)
+
+
 def zero_line(axes: "Axes") -> None:
     """Mark zero where the values come near it: a line far from them would flatten them."""
     low, high = axes.dataLim.y0, axes.dataLim.y1
@@ -151,12 +159,34 @@ def draw_strip(axes: "Axes", pixels: Any, label: str, errors: Sequence[float] | 
     axes.spines[:].set_visible(False)
 
 
-def bars(axes: "Axes", labels: Sequence[str], values: Sequence[float], errors: Sequence[float]) -> None:
-    """Draw a bar for each label; errors are half the length of an error bar."""
-    places = range(len(labels))
-    axes.bar(places, values, yerr=errors, color=BLUE, width=0.7, capsize=2, ecolor=INK)
-    axes.set_xticks(places, labels)
-    axes.grid(False, axis="x")
+class Bars(NamedTuple):
+    """Bars of one kind, one in each group."""
+
+    label: str
+    color: str
+    full: bool
+    """Whether they are filled; else hatched."""
+    values: Sequence[Sequence[float]]
+    """For each group, one value a seed."""
+
+
+def bars(axes: "Axes", groups: Sequence[str], kinds: Sequence[Bars], base: float = 0.0) -> None:
+    """Draw bars of means side by side in each group, from ``base`` on, with a dot for each seed."""
+    width = 0.8 / len(kinds)
+    for index, kind in enumerate(kinds):
+        style: Any = {"color": kind.color if kind.full else GROUND, "hatch": "" if kind.full else "////"}
+        dots: Any = {"color": GROUND, "markeredgecolor": kind.color, "markersize": 4, "clip_on": False}
+        label: str | None = kind.label
+        for group, values in enumerate(kind.values):
+            if values:
+                x = group + (index - (len(kinds) - 1) / 2) * width
+                height = stats.mean(values) - base
+                axes.bar(x, height, 0.9 * width, bottom=base, edgecolor=kind.color, label=label, **style)
+                axes.plot([x] * len(values), values, "o", **dots)
+                label = None
+    axes.axhline(base, color=RULE, linewidth=0.8)
+    axes.set_xticks(range(len(groups)), groups)
+    axes.grid(visible=False, axis="x")
 
 
 def heat(axes: "Axes", values: Any, xlabels: Sequence[str], ylabels: Sequence[str], label: str) -> Any:

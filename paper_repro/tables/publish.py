@@ -24,42 +24,12 @@ from paper_repro.cells.tasks import FINISHED
 from paper_repro.cells.verify import Verification
 from paper_repro.cells.workers import first_count
 from paper_repro.tables import plan as plans
-from paper_repro.tables import spec, view
-from paper_repro.tables.axes import EXACT, SCALES, unknown
+from paper_repro.tables import spec
 from paper_repro.tables.claims import VERDICTS
-from paper_repro.tables.figure import Figure, figure_of
 from paper_repro.tables.plan import Plan
-from paper_repro.tables.spec import PAPERS, Artifact, DataNeed
-from paper_repro.tables.table import Grid, Table, table_of
+from paper_repro.tables.spec import EXACT, PAPERS, SCALES, Artifact, DataNeed, unknown
+from paper_repro.tables.table import Grid, render
 from paper_repro.tables.view import NOT_RUN
-
-
-def render(plan: Plan, runs: Path, reference: Path | None) -> tuple[Table, list[Path]]:
-    """Write the table, and the figure where the artifact draws one, below ``runs``.
-
-    ``reference`` has the results to show beside the user's own; None where ``runs`` is itself the reference.
-    """
-    folder = runs / plan.folder
-    try:
-        table = table_of(view.build(plan, runs, reference))
-        written = table.write(folder)
-        if (figure := figure_of(table.view, table.headline)) is not None:
-            written += figure.write(folder)
-    except OSError as error:
-        raise UsageError(
-            f"{error.filename or folder}: cannot write there ({error.strerror}); every record is whole: free some "
-            "space, or say runs=DIR for another folder, and use --render"
-        ) from error
-    return table, written
-
-
-def check(artifact: Artifact) -> None:
-    """Import the Python code of an artifact before anything is trained."""
-    for name, base in ((artifact.table, Table), (artifact.figure, Figure)):
-        artifact.kind(name, base)
-    for claim in artifact.claims:
-        if isinstance(claim.form, str):
-            artifact.function(claim.form, claim.line)
 
 
 def closing(artifact: str, by_status: Mapping[str, int], seconds: float, folder: Path) -> str:

@@ -2,34 +2,320 @@
 
 ``papers/<paper>/<name>.yaml`` has the id ``<paper>/<name>``; with ``like: <paper>/<base>`` it lies over
 ``papers/<paper>/bases/<base>.yaml``.  ``$PAPER_REPRO_PAPERS`` and ``papers`` of a user's package are laid out alike.
+
+The overrides of a cell come in this order, a later one over an earlier one: the scale's ``overrides``, those of its
+axis values, ``beside`` of its axis values, the scale's ``over_axes``, ``at_scale`` of its axis values; and after all
+values the factors (``{times: 2}``), wherever they are written.  Of axis values that set one key the last axis wins.
+
+A trivial baseline is what is reached without learning on the data of a model: a cell with the config of the artifact's
+scale, the models' data, and a task that trains nothing, which artifacts on the same data share.
+``papers/baselines.yaml`` defines baselines, and an artifact names what they bound:
+``baselines: {bigram: {metrics: [val_loss]}}``.  A model that does not beat its baseline is marked in the table.
 """
 
+import contextlib
 import dataclasses
 import fnmatch
 import functools
 import importlib
 import importlib.util
+import itertools
 import math
 import os
+import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, zip_longest
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
 from paper_repro.base import configs
-from paper_repro.base.configs import Node, Override, experiments, file_of, own_packages
+from paper_repro.base.configs import LARGEST, Node, Override, experiments, file_of, override_of, own_packages
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.cells.planned import Key
-from paper_repro.tables import axes as axes_of
 from paper_repro.tables import stats
-from paper_repro.tables.axes import EXACT, SCALES, Axis, Restriction, Scale, place_problems, unknown
-from paper_repro.tables.baselines import Baseline
-from paper_repro.tables.claims import Claim, Smallest
+from paper_repro.tables.claims import COUNT, NO_EFFECT, NO_SMALLEST, Claim, Contrast, Smallest
+
+PAPERS = Path(__file__).parents[1] / "papers"
+SCALES = SMOKE, *_ = ("smoke", "cpu", "gpu", "paper")
+ABOUT_SMOKE = "a few steps of tiny models, to see that everything runs."
+EXACT = "exact"  # the scale of arithmetic and counting
+COMPARABLE = ("paper", EXACT)
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """The overrides of one mapping in a YAML file."""
+
+    items: tuple[Override, ...] = ()
+
+    @classmethod
+    def from_yaml(cls, node: Node) -> "Overrides":
+        return cls(configs.read_overrides(node))
+
+
+@dataclass(frozen=True)
+class AxisValue:
+    """One value of an axis."""
+
+    label: str
+    overrides: Overrides = Overrides()
+    at_scale: dict[str, Overrides] = field(default_factory=dict)
+    """Further overrides by scale, for example a smaller width; they win over the scale's own."""
+    beside: dict[str, dict[str, Overrides]] = field(default_factory=dict)
+    """Further overrides by axis and value of another axis, for what follows from both."""
+
+    @property
+    def number(self) -> int | float | None:
+        """The number that the label is; None where it is none."""
+        for kind in (int, float):
+            with contextlib.suppress(ValueError):
+                return kind(self.label)
+        return None
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One way in which an artifact's cells differ.
+
+    In YAML, ``sets: KEY`` names the config key that the values set.  Values are then a list of scalars, or a mapping
+    from names to scalars or to axis values with a ``value``.  Without a ``title`` it is the axis's name.
+    """
+
+    title: str
+    values: dict[str, AxisValue]
+
+    @classmethod
+    def from_yaml(cls, node: Node) -> "Axis":
+        entries = configs.entries(node, required=("values",), optional=("title", "sets"))
+        listed, title = entries["values"], node.name.replace("_", " ").capitalize()
+        if listed.is_sequence:
+            children = {child.text(): child for child in listed.elements()}
+            if len(children) < len(listed.elements()):
+                raise listed.error("'values' lists a value twice")
+        else:
+            children = listed.items()
+        values = {name: _axis_value(name, child, entries.get("sets")) for name, child in children.items()}
+        return cls(configs.convert(str, entries["title"]) if "title" in entries else title, values)
+
+
+CHANGED = "setting"  # the axis of an artifact that gives ``overrides``: without them, and with them
+
+
+def _with_change(axes: Mapping[str, Axis], change: Node, scales: Sequence[str]) -> dict[str, Axis]:
+    """Return the axes and one more, which compares what they give with the same under some overrides."""
+    own = Overrides.from_yaml(change)
+    if CHANGED in axes or not own.items:
+        raise change.error(f"'overrides' make an axis '{CHANGED}': it is empty, or there is one of that name")
+    label = ", ".join(f"{item.key}={item.value}" for item in own.items)
+    values = {"default": AxisValue("unchanged"), "changed": AxisValue(label, at_scale=dict.fromkeys(scales, own))}
+    return {**axes, CHANGED: Axis("Setting", values)}
+
+
+def _axis_value(name: str, node: Node, sets: Node | None) -> AxisValue:
+    value: Node | None = node
+    if not node.is_mapping:
+        label, found = node.text(), dict[str, Any]()
+    else:
+        hints = typing.get_type_hints(AxisValue)
+        entries = configs.entries(node, optional=("value", *hints))
+        value = entries.get("value")
+        found = {key: configs.convert(hints[key], child) for key, child in entries.items() if key != "value"}
+        label = found.pop("label", name)
+    if value is not None and sets is not None:
+        own = found.get("overrides", Overrides()).items
+        found["overrides"] = Overrides((*own, configs.override_of(sets.text(), value)))
+    elif value is not None and value is not node:
+        raise value.error("'value' needs the key that the axis sets: give the axis 'sets'")
+    return AxisValue(label, **found)
+
+
+@dataclass(frozen=True)
+class Restriction:
+    """Which points of the axes' product are run."""
+
+    only: dict[str, list[str]] = field(default_factory=dict)
+    """Restricts axes to some of their values."""
+    any_of: list[dict[str, list[str]]] = field(default_factory=list)
+    """Restrictions like ``only``; a point satisfies at least one. None: no further restriction."""
+
+    def runs(self, key: Key) -> bool:
+        place = dict(key) if self.only or self.any_of else {}
+
+        def inside(restriction: dict[str, list[str]]) -> bool:
+            return all(place[axis] in chosen for axis, chosen in restriction.items())
+
+        return inside(self.only) and (not self.any_of or any(map(inside, self.any_of)))
+
+    def places(self) -> Iterator[tuple[str, dict[str, str]]]:
+        """Yield every axis value that it names, with the word under which it names it."""
+        for word, restrictions in (("only", [self.only]), ("any_of", self.any_of)):
+            for axis, values in itertools.chain.from_iterable(item.items() for item in restrictions):
+                yield from ((word, {axis: value}) for value in values or [""])
+
+
+@dataclass(frozen=True)
+class MoreSeeds:
+    """Places that have more seeds than others of their scale."""
+
+    at: dict[str, list[str]]
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Scale(Restriction):
+    """What is run under one scale word, and whether its numbers may be held against the paper's."""
+
+    about: str = field(kw_only=True)
+    """In YAML, not given at scale smoke: a few steps of tiny models."""
+    comparable: bool = field(kw_only=True)
+    """In YAML, not given: at the scales ``paper`` and ``exact``."""
+    seeds: list[int] = field(default_factory=lambda: [0], kw_only=True)
+    """In YAML their number, for 0, 1, 2, or the list that a paper prints."""
+    more_seeds: list[MoreSeeds] = field(default_factory=list, kw_only=True)
+    data: str = field(default="", kw_only=True)
+    """The words for its data where their class does not say them (``papers/data_names.yaml``)."""
+    overrides: Overrides = field(default=Overrides(), kw_only=True)
+    over_axes: Overrides = field(default=Overrides(), kw_only=True)
+    """Overrides that win over those of the axes."""
+    notes: list[str] = field(default_factory=list, kw_only=True)
+    """Printed below the notes of the artifact, at this scale alone."""
+
+    @classmethod
+    def from_yaml(cls, node: Node) -> "Scale":
+        hints = typing.get_type_hints(cls)
+        found = configs.entries(node, ("about",) if node.name != SMOKE else (), list(hints))
+        values = {name: configs.convert(hints[name], child) for name, child in found.items() if name != "seeds"}
+        if (seeds := found.get("seeds")) is not None:
+            listed = seeds.is_sequence
+            values["seeds"] = configs.convert(list[int], seeds) if listed else [*range(configs.convert(int, seeds))]
+            for problem in seed_problems(values["seeds"]):
+                raise seeds.error(problem)
+        return cls(**{"comparable": node.name in COMPARABLE, "about": ABOUT_SMOKE, **values})
+
+    def seeds_at(self, key: Key) -> list[int]:
+        """Return the seeds of a point: those of the scale, and the whole numbers above them where it has more."""
+        place, count = dict(key), len(self.seeds)
+        for more in self.more_seeds:
+            if all(place.get(axis) in values for axis, values in more.at.items()):
+                count = more.seeds
+        return [*self.seeds, *range(max(self.seeds) + 1, max(self.seeds) + 1 + count - len(self.seeds))][:count]
+
+    def places(self) -> Iterator[tuple[str, dict[str, str]]]:
+        yield from super().places()
+        for more in self.more_seeds:
+            yield from (("more_seeds", {axis: value}) for axis, values in more.at.items() for value in values or [""])
+
+
+def seed_problems(seeds: Sequence[int]) -> Iterator[str]:
+    if not seeds:
+        yield "seeds: at least one is needed"
+    for seed in seeds:
+        if seed < 0:
+            yield f"seed {seed} is negative"
+        if seed > LARGEST:
+            yield f"seed {seed} is above {LARGEST}, the largest that a record can hold"
+        if list(seeds).count(seed) > 1:
+            yield f"seed {seed} is given twice, and a repeated seed is no further evidence"
+
+
+def unknown(kind: str, names: Iterable[str], known: Iterable[str]) -> Iterator[str]:
+    known = list(known)
+    return (f"unknown {kind} '{name}'{nearest(name, known)}" for name in names if name not in known)
+
+
+def place_problems(axes: Mapping[str, Axis], place: Mapping[str, str]) -> Iterator[str]:
+    for axis, value in place.items():
+        if axis not in axes:
+            yield from unknown("axis", [axis], axes)
+        elif value not in axes[axis].values:
+            yield f"unknown value '{value}' of axis '{axis}'{nearest(value, axes[axis].values)}"
+
+
+DIRECTIONS = ("lower", "higher")
+MODEL, METRICS, NOTHING = "model", "metrics", "nothing"
+JUDGES = (MODEL, METRICS, NOTHING)
+KEYS = ("label", "direction", "about", "task", "at_scale", "values", "judges", "metrics", "at")
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A trivial baseline as an artifact names it."""
+
+    label: str
+    direction: str
+    """lower | higher: the side of the baseline on which a model has learned something."""
+    metrics: dict[str, str]
+    """The metrics that it bounds, each with the name that the baseline's own record gives it."""
+    about: str = ""
+    """How it is computed, in a sentence for the notes."""
+    task: tuple[Override, ...] = ()
+    """The task that measures it; none where ``values`` are given."""
+    at_scale: dict[str, Overrides] = field(default_factory=dict)
+    """Further overrides of the task by scale."""
+    values: dict[str, float] = field(default_factory=dict)
+    """Values that need no data, by metric; ``about`` gives the reason."""
+    at: dict[str, str] = field(default_factory=dict)
+    """Axis values at which it is measured, where models differ in other data."""
+    judges: str = MODEL
+    """The claims that a model which does not beat it cannot support: all, those that read ``metrics``, or none."""
+
+    @classmethod
+    def from_yaml(cls, node: Node) -> "Baseline":
+        known = registry()
+        entries = dict(known[node.name].items()) if node.name in known else {}
+        for key, child in configs.entries(node, optional=KEYS).items():
+            entries[key] = configs.over(entries[key], child) if key in entries else child
+        if not {"label", "direction"} <= entries.keys():
+            raise node.error(
+                f"baseline '{node.name}' is none of papers/baselines.yaml{nearest(node.name, known)}, and lacks label, "
+                "direction, and task or values"
+            )
+        if ("task" in entries) == ("values" in entries):
+            raise node.error(f"baseline '{node.name}' has a task that measures it, or values: give one")
+        hints = cls.__annotations__
+        values: dict[str, Any] = {
+            key: configs.convert(hints[key], child)
+            for key, child in entries.items()
+            if key not in ("task", "metrics", "at")
+        }
+        if values.get("values") and not values.get("about"):
+            raise entries["values"].error(f"baseline '{node.name}' gives numbers without their reason: add 'about'")
+        for key, words in (("direction", DIRECTIONS), ("judges", JUDGES)):
+            if values.get(key, words[0]) not in words:
+                raise entries[key].error(f"{key} is {', '.join(words)}, not {values[key]!r}")
+        values["metrics"] = {name: name for name in values.get("values", {})}
+        if (named := entries.get("metrics")) is not None and named.is_sequence:
+            values["metrics"] = {child.text(): child.text() for child in named.elements()}
+        elif named is not None:
+            values["metrics"] = configs.convert(dict[str, str], named)
+        if not values["metrics"] and values.get("judges") != NOTHING:
+            raise node.error(f"baseline '{node.name}' bounds no metric: give it 'metrics', or judges: nothing")
+        if "task" in entries:
+            values["task"] = (override_of("task", entries["task"]),)
+        if "at" in entries:
+            values["at"] = {axis: child.text() for axis, child in entries["at"].items().items()}
+        return cls(**values)
+
+    def overrides(self, scale: str) -> list[Override]:
+        return [*self.task, *self.at_scale.get(scale, Overrides()).items]
+
+
+@functools.cache
+def registry() -> dict[str, Node]:
+    return configs.read(PAPERS / "baselines.yaml").items()
+
 
 HOMES = ("paper_repro.papers.", "paper_repro.tables.")  # of the classes and functions that a YAML may name
-DERIVED = {"exp": 1, "complement": 1, "gain": 2}  # the functions of ``derived``, each with the number of its metrics
+
+
+def gain(before: float, after: float) -> float:
+    """Return by how many percent the perplexity falls from one loss to another."""
+    return 100 * (1 - math.exp(after - before))
+
+
+DERIVED: dict[str, tuple[Callable[..., float], int]] = {"exp": (math.exp, 1), "gain": (gain, 2)}
+"""The functions of ``derived``, each with the number of its metrics."""
 
 
 @dataclass(frozen=True)
@@ -248,7 +534,7 @@ class Artifact:
 
     @functools.cached_property
     def _points(self) -> list[Key]:
-        return axes_of.points(self.axes)
+        return list(itertools.product(*([(name, value) for value in axis.values] for name, axis in self.axes.items())))
 
     def points(self, scale: Scale | None = None) -> list[Key]:
         """Return every point of the axes' product, the last axis running fastest; of a scale, those that it runs."""
@@ -256,10 +542,34 @@ class Artifact:
             return self._points
         return [key for key in self._points if self.runs.runs(key) and scale.runs(key)]
 
+    def label(self, key: Key) -> str:
+        """Return the labels of axis values."""
+        return ", ".join(self.axes[axis].values[value].label for axis, value in key)
+
     def overrides(self, key: Key, scale: Scale) -> list[Override]:
-        """Return the overrides of one point, a later one over an earlier one: see ``axes``."""
+        """Return the overrides of one point at one scale, a later one over an earlier one."""
         word = next(name for name, spec in self.scales.items() if spec is scale)
-        return axes_of.layers(self.axes, key, word, scale)
+        found = [item.of(f"scale {word}") for item in scale.overrides.items]
+        values = [(f"axis {axis}={value}", self.axes[axis].values[value]) for axis, value in key]
+        found += [item.of(name) for name, value in values for item in value.overrides.items]
+        for name, value in values:
+            for axis, other in key:
+                further = value.beside.get(axis, {}).get(other, Overrides())
+                found += [item.of(f"{name} beside {axis}={other}") for item in further.items]
+        found += [item.of(f"scale {word}, over the axes") for item in scale.over_axes.items]
+        for name, value in values:
+            found += [item.of(f"{name} at scale {word}") for item in value.at_scale.get(word, Overrides()).items]
+        found.sort(key=lambda item: item.times)
+        return [self._with_number(dict(key), item) if item.axis else item for item in found]
+
+    def _with_number(self, place: Mapping[str, str], item: Override) -> Override:
+        """Put the number of an axis value into an override that names its axis."""
+        if item.value not in place:
+            raise item.error(f"unknown axis {item.value!r}{nearest(str(item.value), place)}")
+        value = self.axes[item.value].values[place[item.value]]
+        if value.number is None:
+            raise item.error(f"the label {value.label!r} of axis '{item.value}' is no number")
+        return dataclasses.replace(item, value=value.number, axis=False)
 
     def printed(self, key: Key, name: str) -> Number | None:
         """Return what the paper prints for a metric or column at a point."""
@@ -322,7 +632,6 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-PAPERS = Path(__file__).parents[1] / "papers"
 EXTRA_PAPERS = "PAPER_REPRO_PAPERS"
 MORE = LIKE, CHANGE = "like", "overrides"
 """Keys that are no field: the base, and, in the place of axes, overrides that are compared with none."""
@@ -446,7 +755,7 @@ def _load(path: Path) -> Artifact:
         key: configs.convert(allowed[key], child) for key, child in entries.items() if key != "tolerances"
     }
     if change is not None:
-        values["axes"] = axes_of.with_change(values.get("axes", {}), change, list(values.get("scales", ())))
+        values["axes"] = _with_change(values.get("axes", {}), change, list(values.get("scales", ())))
     for required in ("title", "source", "experiment", "metrics", "axes", "scales"):
         if required not in values:
             raise root.error(f"missing '{required}'" + (f", or '{CHANGE}'" if required == "axes" else ""))
@@ -458,7 +767,7 @@ def _load(path: Path) -> Artifact:
     bases = tuple(base.path for base in below)
     artifact = Artifact(id=f"{path.parent.name}/{path.stem}", path=path, bases=bases, **values)
     tolerances = entries["tolerances"].items() if "tolerances" in entries else ()
-    for place, problem in chain(
+    for place, problem in itertools.chain(
         _problems_of_axes(artifact), _problems_of_quantities(artifact, tolerances), _problems_of_parts(artifact)
     ):
         raise UsageError(f"{_line(entries, place)}: {problem}")
@@ -532,7 +841,6 @@ def _problems_of_axes(artifact: Artifact) -> Problems:
         yield from _at(unknown("scale", [word], (*SCALES, EXACT)), "scales", word)
     if EXACT in scales and len(scales) > 1:
         yield ("scales",), "an exact artifact has the scale 'exact' alone"
-    artifact.points()  # not too many
     restricted: list[tuple[Sequence[str], Restriction]] = [(("scales", word), scale) for word, scale in scales.items()]
     for path, restriction in [*restricted, (("runs",), artifact.runs)]:
         for word, place in restriction.places():
@@ -558,7 +866,7 @@ def _problems_of_quantities(artifact: Artifact, tolerances: Iterable[str]) -> Pr
             yield ("tolerances",), f"no tolerance for the published '{name}'"
     for name, metric in artifact.metrics.items():
         yield from _at(unknown("scale", metric.scales, scales), "metrics", name)
-        if [len(sources) for sources in metric.derived.values()] != [DERIVED.get(one) for one in metric.derived]:
+        if any(one not in DERIVED or len(sources) != DERIVED[one][1] for one, sources in metric.derived.items()):
             yield ("metrics", name), f"'{name}' is derived by one of {', '.join(DERIVED)}, of its number of metrics"
     for name, column in artifact.columns.items():
         if name in artifact.metrics:
@@ -574,16 +882,50 @@ def _problems_of_quantities(artifact: Artifact, tolerances: Iterable[str]) -> Pr
 
 def _problems_of_parts(artifact: Artifact) -> Problems:
     for name, baseline in artifact.baselines.items():
-        found = baseline.problems(artifact.axes, artifact.metrics, list(artifact.scales))
+        found = _problems_of_baseline(artifact, baseline)
         yield from _at((f"baseline '{name}': {problem}" for problem in found), "baselines", name)
     ids = [claim.id for claim in artifact.claims]
     for place, claim in enumerate(artifact.claims):
-        yield from _at(claim.problems(artifact), "claims", place)
+        yield from _at(unknown("scale", claim.scales, artifact.scales), "claims", place)
+        if isinstance(claim.form, Contrast):
+            yield from _at(_problems_of_contrast(artifact, claim.form), "claims", place)
+            if NO_EFFECT.get(claim.form.kind) in claim.threshold.limits and claim.smallest is None:
+                yield ("claims", place), f"claim '{claim.id}' asks for an effect: {NO_SMALLEST}"
         if claim.id in ids[:place]:
             yield ("claims", place), f"duplicate claim id '{claim.id}'"
     rows = artifact.published.rows if artifact.published is not None else []
     for place, row in enumerate(rows):
         yield from _at(_problems_of_row(artifact, row, rows[:place]), "published", "rows", place)
+
+
+def _problems_of_baseline(artifact: Artifact, baseline: Baseline) -> Iterator[str]:
+    yield from (f"at: {problem}" for problem in place_problems(artifact.axes, baseline.at))
+    for name in dict.fromkeys([*baseline.metrics, *baseline.values]):
+        metric = artifact.metrics.get(name)
+        if metric is None or not metric.measured:
+            yield f"it bounds '{name}', which no cell measures{nearest(name, artifact.metrics)}"
+        elif metric.direction != baseline.direction:
+            yield f"its direction is {baseline.direction}, that of '{name}' is {metric.direction}"
+    yield from unknown("scale", baseline.at_scale, artifact.scales)
+
+
+def _problems_of_contrast(artifact: Artifact, form: Contrast) -> Iterator[str]:
+    measured = [name for name, spec in artifact.metrics.items() if spec.measured]
+    what, known = ("column", list(artifact.columns)) if form.kind == COUNT else ("metric", measured)
+    for axis in (*form.over, *form.only):
+        if axis not in artifact.axes or axis not in form.over:
+            yield f"'over' lacks axis '{axis}', or the artifact does{nearest(axis, artifact.axes)}"
+    for axis, values in form.only.items():
+        for value in values:
+            yield from place_problems(artifact.axes, {axis: value})
+    yield from (f"'best': {problem}" for problem in unknown("axis", form.best, artifact.axes))
+    yield from (f"'best': {problem}" for problem in unknown("metric", form.best.values(), known))
+    for side in filter(None, (form.of, form.to)):
+        yield from unknown(what, [side.metric], known)
+        yield from place_problems(artifact.axes, side.place)
+        for axis in artifact.axes:
+            if (axis in side.place) + (axis in form.over) + (axis in form.best) != 1:
+                yield f"give the value of axis '{axis}', or put it in 'over' or 'best'"
 
 
 def _problems_of_row(artifact: Artifact, row: PublishedRow, earlier: Sequence[PublishedRow]) -> Iterator[str]:
@@ -633,7 +975,7 @@ def artifacts(words: Sequence[str]) -> tuple[list[str], str]:
     ``cem table2 table3`` names two artifacts of one paper.
     """
     ids, scales, paper, known = list[str](), set[str](), "", {name.casefold() for name in find()}
-    for word, after in zip_longest(words, words[1:], fillvalue=""):
+    for word, after in itertools.zip_longest(words, words[1:], fillvalue=""):
         if f"{word}/{after}".casefold() in known:
             paper = word
             continue

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from paper_repro.metrics import students_t
-
 CONFIDENCE = 0.95
 ROUNDING = 1e-12
 """Relative: a standard error below it is one of floating-point numbers."""
@@ -47,7 +45,9 @@ class Interval:
         """Return the two-sided p-value of the estimate being ``limit``; 1 where it has no interval."""
         if not math.isfinite(self.error) or not self.has_spread:
             return 1.0
-        return 2.0 * students_t.share_below(self.freedom, -abs(self.mean - limit) / self.error)
+        from scipy.special import stdtr
+
+        return float(2.0 * stdtr(self.freedom, -abs(self.mean - limit) / self.error))
 
     def opened(self, bound: Bound) -> "Interval":
         """Return the interval of values that are partly bounds: nothing is known beyond them."""
@@ -99,7 +99,9 @@ def columns(prefix: str, values: Sequence[float]) -> dict[str, float | int | Non
 
 
 def student(center: float, error: float, freedom: float, count: int, paired: bool = True) -> Interval:
-    half = students_t.half_width(freedom, CONFIDENCE) * error if error else 0.0
+    from scipy.special import stdtrit
+
+    half = float(stdtrit(freedom, 0.5 + CONFIDENCE / 2)) * error if error else 0.0
     return Interval(center, center - half, center + half, count, paired, error, freedom)
 
 

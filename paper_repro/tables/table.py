@@ -1,8 +1,5 @@
 """Tables: a pure function of an artifact and its records; the same records give the same bytes."""
 
-import csv
-import functools
-import io
 import json
 import math
 import re
@@ -15,19 +12,29 @@ from typing import Any
 
 from tabulate import tabulate
 
-from paper_repro.base import configs
-from paper_repro.base.configs import TARGET
+from paper_repro.base.errors import UsageError
 from paper_repro.base.files import write_atomically
 from paper_repro.cells import measurements
 from paper_repro.cells.planned import Key
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import FAILED, FINISHED
-from paper_repro.tables import baselines, claims, stats
-from paper_repro.tables.axes import EXACT
-from paper_repro.tables.baselines import values
+from paper_repro.tables import claims, stats
 from paper_repro.tables.claims import Estimate, Judgement
-from paper_repro.tables.spec import PAPERS, Artifact, Column, Metric, Number, Tolerance
-from paper_repro.tables.view import NOT_RUN, Point, View, column_value, lack
+from paper_repro.tables.figure import Figure, figure_of
+from paper_repro.tables.plan import Plan
+from paper_repro.tables.spec import EXACT, Artifact, Column, Metric, Number, Tolerance
+from paper_repro.tables.view import (
+    NOT_RUN,
+    MeasuredBaseline,
+    Point,
+    View,
+    build,
+    column_value,
+    csv_text,
+    lack,
+    made_of,
+    values,
+)
 
 REPRODUCED, OFF, REDUCED, ALTERED, FITTED = "reproduced", "off by", "reduced scale", "altered", "fitted"
 PAPER, REFERENCE, OWN, AS_REFERENCE, VERDICT = "paper", "reference", "own", "as reference", "verdict"
@@ -61,7 +68,7 @@ class Grid:
         return f"% {comment}; needs the booktabs package\n{bold}\n"
 
     def within(self, width: int | None) -> str:
-        """Write it as a file has it, or for a terminal: wrapped to its width, or as a block of lines for each row."""
+        """Write it as a file has it, or for a terminal: wrapped to its width as far as columns can be narrower."""
         table = self.markdown()
         if width is None or max(map(len, table.splitlines())) <= width:
             return table
@@ -69,15 +76,8 @@ class Grid:
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         while sum(widths) + 2 * len(widths) > width and max(widths) > NARROWEST:
             widths[widths.index(max(widths))] -= 1
-        if sum(widths) + 2 * len(widths) <= width:
-            limits: Any = {"maxcolwidths": widths, "maxheadercolwidths": widths}
-            return tabulate(cells[1:], cells[0], tablefmt="simple", disable_numparse=True, **limits)
-        named = [
-            [": ".join(filter(None, pair)) for pair in zip(cells[0], row, strict=True) if pair[1]] for row in cells[1:]
-        ]
-        return "\n\n".join(
-            "\n".join(textwrap.fill(text, width, subsequent_indent="    ") for text in row) for row in named
-        )
+        limits: Any = {"maxcolwidths": widths, "maxheadercolwidths": widths}
+        return tabulate(cells[1:], cells[0], tablefmt="simple", disable_numparse=True, **limits)
 
 
 def in_markdown(text: str) -> str:
@@ -213,12 +213,11 @@ class Table:
             return self._unknown(point) if text == NOT_RUN else text
         if kind == AS_REFERENCE:
             return agreement(values(point.own, name), values(point.reference, name))
-        found = {} if kind == PAPER else values(getattr(point, kind), name)
-        text = _printed_text(metric, self.view.printed(point.key, name)) if kind == PAPER else _spread(metric, found)
-        text = f"{BOLD[0]}{text}{BOLD[1]}" if bold and text else text
+        left, right = BOLD if bold else ("", "")
         if kind == PAPER:
-            return text
-        text = text or self.absence(point, name, kind)
+            return f"{left}{_printed_text(metric, self.view.printed(point.key, name))}{right}"
+        found = values(getattr(point, kind), name)
+        text = f"{left}{_spread(metric, found)}{right}" if found else self.absence(point, name, kind)
         if found and (kind == OWN) == self.view.has_own and self.view.is_beaten(point.key, name) is False:
             text += NOT_BEATEN
         if found and kind == OWN and any(cell.id in self.view.changed for cell in point.cells.values()):
@@ -275,16 +274,19 @@ class Table:
         within = f"{judged.count(FITTED)} of {len(judged)} measured numbers lie {' or '.join(sorted(rules))}"
         return f"{within}, with settings that were fitted to them."
 
-    def _baseline_labels(self, one: baselines.MeasuredBaseline) -> list[str]:
+    def _baseline_labels(self, one: MeasuredBaseline) -> list[str]:
         """Return a baseline's place; the first axis on which its models differ carries its name."""
         common, axes = one.plan.common(), self.artifact.axes
         place = {axis: axes[axis].values[common[axis]].label if axis in common else "" for axis in self._axes}
-        several = [other.plan.name for other in self.view.baselines].count(one.plan.name) > 1
+        name = one.spec.label
+        if [other.plan.name for other in self.view.baselines].count(one.plan.name) > 1:
+            own = tuple((axis, value) for axis, value in common.items() if len(axes[axis].values) > 1)
+            name = f"{name}, {self.artifact.label(own)}" if own else name
         free = next((axis for axis in self._axes if axis not in common), self._axes[0])
-        place[free] = f"Baseline: {baselines.title(one, several, self.artifact)}"
+        place[free] = f"Baseline: {name}"
         return list(place.values())
 
-    def _baseline_cell(self, one: baselines.MeasuredBaseline, name: str, kind: str) -> str:
+    def _baseline_cell(self, one: MeasuredBaseline, name: str, kind: str) -> str:
         metric = self.artifact.metrics[name]
         if not metric.measured or kind not in (REFERENCE, OWN):
             return ""
@@ -371,7 +373,7 @@ class Table:
         for point in view.points.values():
             if text := trouble(view.judged(point)):
                 number = f"[{self._failed.index(point.key) + 1}] " if point.key in self._failed else ""
-                notes.append(f"{number}{baselines.label(artifact, point.key)}: {textwrap.shorten(text, 300)}.")
+                notes.append(f"{number}{artifact.label(point.key)}: {textwrap.shorten(text, 300)}.")
         if changed := measurements.told(view.changed):
             notes.append(f"{CHANGED.strip()} {changed}.")
         reasons: dict[str, dict[str, None]] = {}
@@ -481,18 +483,39 @@ class Table:
         return csv_text([{name: value for name, value in row.items() if name != "beaten"} for row in self.long_rows()])
 
 
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return stream.getvalue()
+def check(artifact: Artifact) -> None:
+    """Import the Python code of an artifact before anything is trained."""
+    for name, base in ((artifact.table, Table), (artifact.figure, Figure)):
+        artifact.kind(name, base)
+    for claim in artifact.claims:
+        if isinstance(claim.form, str):
+            artifact.function(claim.form, claim.line)
 
 
 def table_of(view: View) -> Table:
     """Return the table of the kind that the YAML names or a Python file beside it defines, or a plain one."""
     found: Table = (view.artifact.kind(view.artifact.table, Table) or Table)(view)
     return found
+
+
+def render(plan: Plan, runs: Path, reference: Path | None) -> tuple[Table, list[Path]]:
+    """Write the table, and the figure where the artifact draws one, below ``runs``.
+
+    ``reference`` has the results to show beside the user's own; None where ``runs`` is itself the reference.
+    """
+    folder = runs / plan.folder
+    try:
+        table = table_of(build(plan, runs, reference))
+        written = table.write(folder)
+        draws = plan.artifact.kind(plan.artifact.figure, Figure) is not None
+        if draws and (figure := figure_of(table.view, table.headline)) is not None:
+            written += figure.write(folder)
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename or folder}: cannot write there ({error.strerror}); every record is whole: free some "
+            "space, or say runs=DIR for another folder, and use --render"
+        ) from error
+    return table, written
 
 
 def _claim_document(one: Judgement) -> dict[str, Any]:
@@ -639,54 +662,3 @@ def _relative(ours: float, printed: float) -> str:
     if not math.isfinite(percent):
         return f"{ours:.3g}"
     return f"{percent:+.0f} %" if abs(percent) >= 1 else f"{percent:+.2g} %"
-
-
-def made_of(view: View) -> str:
-    """Return data and size of the models: "ListOps, 1.8k to 61k parameters"."""
-    return ", ".join(part for part in (data_of(view), size_of(view)) if part)
-
-
-def data_of(view: View) -> str:
-    if view.scale_name == EXACT or view.plan.scale.data:
-        return view.plan.scale.data or "arithmetic"
-    found = dict.fromkeys(_data(cell.config) for point in view.points.values() for cell in point.cells.values())
-    return " and ".join(word for word in found if word) or "made-up inputs"
-
-
-@functools.cache
-def _data_names() -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = configs.read(PAPERS / "data_names.yaml").plain()
-    return found
-
-
-def _data(config: Mapping[str, Any]) -> str:
-    section = config.get("data")
-    if not isinstance(section, Mapping):
-        return ""
-    parts = [part for part in (section.get("source"), section) if isinstance(part, Mapping)]
-    names = _data_names()
-    for part in parts:
-        files = part.get("files")
-        manifest = files.get("manifest") if isinstance(files, Mapping) else None
-        if isinstance(manifest, str):
-            name = manifest.partition("/")[0]
-            known = [folder for folder in names["folders"] if name == folder or name.startswith(f"{folder}-")]
-            return names["folders"][max(known, key=len)] if known else name
-    classes = (str(part.get(TARGET, "")).rpartition(".")[2] for part in parts)
-    return next((names["classes"][name] for name in classes if name in names["classes"]), "")
-
-
-def size_of(view: View) -> str:
-    """Return the fewest and the most parameters of the judged records' models; empty where none has any."""
-    judged = [record for point in view.points.values() for record in view.judged(point).values()]
-    counts = sorted(record.parameters for record in judged if record.parameters)
-    ends = list(dict.fromkeys(count_text(count) for count in (*counts[:1], *counts[-1:])))
-    return f"{' to '.join(ends)} parameters" if ends else ""
-
-
-def count_text(count: float) -> str:
-    """Write a count with two digits, or three above a hundred: 1,805 is 1.8k, 162,813,024 is 163M."""
-    for unit, letter, least in ((1e9, "B", 1e9), (1e6, "M", 1e5), (1e3, "k", 1e3)):
-        if count >= least:
-            return f"{count / unit:.2g}{letter}" if count < 100 * unit else f"{count / unit:.0f}{letter}"
-    return f"{count:.0f}"

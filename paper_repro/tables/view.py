@@ -1,10 +1,13 @@
 """An artifact joined with its records: all that a table, a figure or a claim may read; records as a tidy table."""
 
+import csv
 import difflib
+import functools
+import io
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paper_repro.base import configs, identity
+from paper_repro.base.configs import TARGET
 from paper_repro.base.errors import RESULTS, UsageError, nearest
 from paper_repro.base.files import CorruptFileError, read_regular
 from paper_repro.cells import measurements, records
@@ -19,10 +23,10 @@ from paper_repro.cells.planned import Key, PlannedCell
 from paper_repro.cells.records import LIMIT_BYTES, Record, record_path
 from paper_repro.cells.tasks import DIVERGED, FINISHED, NOT_FINITE
 from paper_repro.tables import plan as plans
-from paper_repro.tables import spec
-from paper_repro.tables.baselines import MeasuredBaseline, is_better, values
-from paper_repro.tables.plan import Plan
-from paper_repro.tables.spec import Artifact, Column, Metric, Number
+from paper_repro.tables import spec, stats
+from paper_repro.tables.plan import Plan, PlannedBaseline
+from paper_repro.tables.spec import DERIVED, EXACT, METRICS, MODEL, PAPERS, Artifact, Baseline, Column, Metric, Number
+from paper_repro.tables.stats import Interval, Samples
 
 if TYPE_CHECKING:
     import pandas
@@ -36,14 +40,6 @@ Notes = dict[tuple[Key, str | None], None]
 """The places that were read, each with its metric (None: files or records)."""
 
 
-def gain(before: float, after: float) -> float:
-    """Return by how many percent the perplexity falls from one loss to another."""
-    return 100 * (1 - math.exp(after - before))
-
-
-FUNCTIONS: dict[str, Callable[..., float]] = {"exp": math.exp, "complement": lambda share: 1 - share, "gain": gain}
-
-
 @dataclass(frozen=True)
 class Point:
     """One row of the artifact: a place on its axes, with the records of its seeds."""
@@ -52,6 +48,77 @@ class Point:
     cells: dict[int, PlannedCell]
     own: dict[int, Record]
     reference: dict[int, Record]
+
+
+@dataclass(frozen=True)
+class MeasuredBaseline:
+    """A planned baseline with the records of its seeds."""
+
+    plan: PlannedBaseline
+    own: dict[int, Record]
+    reference: dict[int, Record]
+    seeds: tuple[int, ...]
+
+    @property
+    def spec(self) -> Baseline:
+        return self.plan.spec
+
+    @property
+    def found(self) -> dict[int, Record]:
+        """The records; the user's own replace the reference's, because the same id is the same data."""
+        return {**self.reference, **self.own}
+
+    def samples(self, metric: str, found: Mapping[int, Record] | None = None) -> dict[int, float]:
+        """Return the baseline's value of a metric of the artifact by seed, from all records or from those given."""
+        if metric in self.spec.values:
+            return dict.fromkeys(self.seeds, self.spec.values[metric])
+        return values(self.found if found is None else found, self.spec.metrics.get(metric, metric))
+
+    def lack(self, metric: str) -> str:
+        if not self.found:
+            return next((cell.missing for cell in self.plan.cells.values() if cell.missing), "not run")
+        seed, record = min(self.found.items())
+        if record.status != FINISHED:
+            return f"seed {seed} {record.status}" + (f": {record.note}" if record.note else "")
+        name = self.spec.metrics.get(metric, metric)
+        return f"n/a: {record.unavailable[name]}" if name in record.unavailable else f"it has not measured {name}"
+
+    def bounded(self, metric: str | None) -> list[str]:
+        """Return the metrics in which a model must be better where ``metric`` is read (None: its files)."""
+        if self.spec.judges == MODEL:
+            return list(self.spec.metrics)
+        return [metric] if self.spec.judges == METRICS and metric in self.spec.metrics else []
+
+
+def values(found: Mapping[int, Record], name: str) -> dict[int, float]:
+    """Return a metric by seed, of the finished records."""
+    return {
+        seed: record.metrics[name]
+        for seed, record in found.items()
+        if record.status == FINISHED and name in record.metrics
+    }
+
+
+def difference(model: Samples, baseline: Samples) -> Interval:
+    """Return the interval of a model's mean less its baseline's: paired where the baseline has all seeds of the model.
+
+    Else a baseline that is the same in all of its seeds is a number, and with one that varies the interval is Welch's.
+    """
+    first, *others = {*baseline.values()}
+    if not others and not model.keys() <= baseline.keys():
+        baseline = dict.fromkeys(model, first)
+    if model.keys() <= baseline.keys():
+        return stats.of([value - baseline[seed] for seed, value in model.items()])
+    return stats.welch(list(model.values()), list(baseline.values()))
+
+
+def is_better(model: Samples, baseline: Samples, direction: str) -> bool:
+    """Return whether the whole interval of the difference is on the better side; with one seed, the difference."""
+    found = difference(model, baseline)
+    sign = -1 if direction == "lower" else 1
+    if len(model) < 2:
+        return sign * found.mean > 0
+    return min(sign * found.low, sign * found.high) > 0
 
 
 @dataclass(frozen=True)
@@ -103,8 +170,20 @@ class View:
         key = tuple((axis, place[axis]) for axis in self.artifact.axes)
         return self.points.get(key) or Point(key, {}, {}, {})
 
+    def places(self, **fixed: str) -> list[dict[str, str]]:
+        """Return the places of the scale with those axis values."""
+        return [place for place in map(dict, self.points) if fixed.items() <= place.items()]
+
     def covers(self, place: Mapping[str, str]) -> bool:
         return any(place.items() <= dict(key).items() for key in self.points)
+
+    def chosen(self, axis: str) -> list[str]:
+        """Return the values of an axis that the scale runs, in the artifact's order."""
+        found = {place[axis] for place in self.places()}
+        return [value for value in self.artifact.axes[axis].values if value in found]
+
+    def label(self, axis: str, value: str) -> str:
+        return self.artifact.axes[axis].values[value].label
 
     def results(self, point: Point) -> dict[int, Record]:
         """Return a point's records by seed: the user's, or those of the reference where the user has none at all."""
@@ -159,6 +238,11 @@ class View:
         found = {seed: self._attachment(record, name, self.has_own) for seed, record in judged.items()}
         return {seed: content for seed, content in found.items() if content is not None}
 
+    def tables(self, name: str, place: Mapping[str, str]) -> dict[int, list[dict[str, str]]]:
+        """Return the rows of the CSV files of that name at a place, by seed in ascending order."""
+        found = sorted(self.attachments(name, place).items())
+        return {seed: list(csv.DictReader(io.StringIO(content.decode()))) for seed, content in found}
+
     def baseline_attachment(self, baseline: str, name: str, seed: int) -> bytes | None:
         """Return a file of a baseline's cell; None where there is none, or it is damaged."""
         found = [one for one in self.baselines if one.plan.name == baseline and seed in one.found]
@@ -182,6 +266,23 @@ class View:
         bounds = [one for one in self.baselines if key in one.plan.keys and name in one.bounded(name)]
         pairs = [(samples, one.spec.direction) for one in bounds if found and (samples := one.samples(name))]
         return all(is_better(found, samples, direction) for samples, direction in pairs) if pairs else None
+
+    def shortfall(self, key: Key, metric: str | None) -> tuple[bool, str] | None:
+        """Return whether the model at a place does not beat a baseline of a metric (None: of its files), and why it
+        supports no claim; None if it beats them all.
+        """
+        found, absent = self.results(self.point(dict(key))), None
+        for one in self.baselines:
+            for name in one.bounded(metric) if key in one.plan.keys else ():
+                own, bound = values(found, name), one.samples(name)
+                if own and not bound:
+                    absent = absent or (False, f"no baseline: {one.spec.label}: {one.lack(name)}")
+                elif own and not is_better(own, bound, one.spec.direction):
+                    spec = self.artifact.metrics[name]
+                    numbers = [spec.text(stats.mean(list(side.values())) / spec.factor) for side in (own, bound)]
+                    where = f"{self.artifact.label(key)}: {spec.title} {numbers[0]}"
+                    return True, f"{where}, {one.spec.label} {numbers[1]}"
+        return absent
 
     @cached_property
     def unnamed(self) -> dict[str, str]:
@@ -300,7 +401,7 @@ def with_derived(record: Record, metrics: Mapping[str, Metric]) -> Record:
                 lacking[name] = reason
             continue
         try:
-            value = FUNCTIONS[function](*given)
+            value = DERIVED[function][0](*given)
         except (ValueError, OverflowError, ZeroDivisionError):
             value = math.nan
         if math.isfinite(value):
@@ -331,6 +432,65 @@ def column_value(artifact: Artifact, column: Column, point: Point, found: Mappin
         with suppress(KeyError, TypeError, ValueError):
             return float(configs.lookup(cell.config, key))
     raise UsageError(f"column '{column.title}': the config has no number under '{column.source}' at {dict(point.key)}")
+
+
+def made_of(view: View) -> str:
+    """Return data and size of the models: "ListOps, 1.8k to 61k parameters"."""
+    return ", ".join(part for part in (data_of(view), size_of(view)) if part)
+
+
+def data_of(view: View) -> str:
+    if view.scale_name == EXACT or view.plan.scale.data:
+        return view.plan.scale.data or "arithmetic"
+    found = dict.fromkeys(_data(cell.config) for point in view.points.values() for cell in point.cells.values())
+    return " and ".join(word for word in found if word) or "made-up inputs"
+
+
+@functools.cache
+def _data_names() -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = configs.read(PAPERS / "data_names.yaml").plain()
+    return found
+
+
+def _data(config: Mapping[str, Any]) -> str:
+    section = config.get("data")
+    if not isinstance(section, Mapping):
+        return ""
+    parts = [part for part in (section.get("source"), section) if isinstance(part, Mapping)]
+    names = _data_names()
+    for part in parts:
+        files = part.get("files")
+        manifest = files.get("manifest") if isinstance(files, Mapping) else None
+        if isinstance(manifest, str):
+            name = manifest.partition("/")[0]
+            known = [folder for folder in names["folders"] if name == folder or name.startswith(f"{folder}-")]
+            return names["folders"][max(known, key=len)] if known else name
+    classes = (str(part.get(TARGET, "")).rpartition(".")[2] for part in parts)
+    return next((names["classes"][name] for name in classes if name in names["classes"]), "")
+
+
+def size_of(view: View) -> str:
+    """Return the fewest and the most parameters of the judged records' models; empty where none has any."""
+    judged = [record for point in view.points.values() for record in view.judged(point).values()]
+    counts = sorted(record.parameters for record in judged if record.parameters)
+    ends = list(dict.fromkeys(count_text(count) for count in (*counts[:1], *counts[-1:])))
+    return f"{' to '.join(ends)} parameters" if ends else ""
+
+
+def count_text(count: float) -> str:
+    """Write a count with two digits, or three above a hundred: 1,805 is 1.8k, 162,813,024 is 163M."""
+    for unit, letter, least in ((1e9, "B", 1e9), (1e6, "M", 1e5), (1e3, "k", 1e3)):
+        if count >= least:
+            return f"{count / unit:.2g}{letter}" if count < 100 * unit else f"{count / unit:.0f}{letter}"
+    return f"{count:.0f}"
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return stream.getvalue()
 
 
 LAST = ("seed", "metric", "value", "unit", "status", "cell", "num_parameters", "seconds", "device", "commit")

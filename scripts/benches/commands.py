@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from paper_repro.tables import plan, spec
-from paper_repro.tables.axes import EXACT
+from paper_repro.tables.spec import EXACT
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 5

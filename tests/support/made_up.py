@@ -13,9 +13,9 @@ from paper_repro.cells.tasks import FINISHED
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec
 from paper_repro.tables import view as views
-from paper_repro.tables.axes import EXACT
 from paper_repro.tables.claims import Contrast, Estimate
 from paper_repro.tables.plan import Plan
+from paper_repro.tables.spec import EXACT
 from paper_repro.tables.view import Point, View, with_derived
 
 Place = Mapping[str, str]

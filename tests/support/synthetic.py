@@ -12,9 +12,8 @@ from paper_repro.cells.records import Record, record_path
 from paper_repro.cells.tasks import FINISHED, Outcome
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec
-from paper_repro.tables.baselines import NOTHING
 from paper_repro.tables.plan import Plan
-from paper_repro.tables.spec import Artifact
+from paper_repro.tables.spec import NOTHING, Artifact
 
 PROVENANCE = {"commit": "0" * 40, "dirty": False, "versions": {"torch": "2.13.0"}, "device": "a processor"}
 

@@ -9,10 +9,10 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import settings
 from paper_repro.cells.planned import TRAINING, PlannedCell
 from paper_repro.cells.tasks import FAILED, Outcome
-from paper_repro.tables import baselines, claims, plan, spec, stats, view
-from paper_repro.tables.axes import EXACT
+from paper_repro.tables import claims, plan, spec, stats, view
 from paper_repro.tables.claims import CANNOT_TELL, NOT_BEATEN, SEEN, Judgement
 from paper_repro.tables.plan import Plan
+from paper_repro.tables.spec import EXACT
 from paper_repro.tables.table import Table
 from paper_repro.tables.view import View
 from paper_repro.tests.support import synthetic
@@ -79,7 +79,7 @@ def test_every_artifact_that_trains_names_a_baseline_and_has_three_seeds(name: s
     artifact = spec.load(name)
     found = plan.make(artifact, "cpu" if "cpu" in artifact.scales else next(iter(artifact.scales)), [0])
     trained = {cell.key for cell in found.cells if cell.config["task"]["_target_"] == TRAINING}
-    bounded = {key for one in found.baselines if one.spec.judges == baselines.MODEL for key in one.keys}
+    bounded = {key for one in found.baselines if one.spec.judges == spec.MODEL for key in one.keys}
     assert trained <= bounded
     seeds = {word: len(scale.seeds) for word, scale in artifact.scales.items() if word not in ("smoke", EXACT)}
     assert all(count >= 3 for count in seeds.values()), seeds
@@ -130,14 +130,14 @@ def test_all_seeds_of_a_model_are_held_against_its_baseline() -> None:
     """The first three seeds are better than the baseline, and all five are not."""
     model = dict(enumerate((0.9, 0.91, 0.89, 1.3, 1.3)))
     for bound in ({0: 1.0, 1: 1.0, 2: 1.0}, {0: 1.0}, {0: 1.0, 1: 1.001, 2: 0.999}):
-        assert baselines.is_better({seed: model[seed] for seed in range(3)}, bound, "lower")
-        assert not baselines.is_better(model, bound, "lower")
-    fixed = baselines.difference(model, {0: 1.0, 1: 1.0, 2: 1.0})
+        assert view.is_better({seed: model[seed] for seed in range(3)}, bound, "lower")
+        assert not view.is_better(model, bound, "lower")
+    fixed = view.difference(model, {0: 1.0, 1: 1.0, 2: 1.0})
     assert fixed == stats.of([value - 1.0 for value in model.values()]) and fixed.count == 5
     # One that varies and lacks seeds has a spread of its own; one that has them all is paired with them.
     varies = {0: 1.0, 1: 1.2, 2: 0.8}
-    assert baselines.difference(model, varies) == stats.welch(list(model.values()), list(varies.values()))
-    paired = baselines.difference({0: 0.9, 2: 0.7}, varies)
+    assert view.difference(model, varies) == stats.welch(list(model.values()), list(varies.values()))
+    paired = view.difference({0: 0.9, 2: 0.7}, varies)
     assert paired.paired and paired.count == 2 and paired.mean == pytest.approx(-0.1) and paired.high < 0
 
 
@@ -179,8 +179,8 @@ def test_wrong_baselines_are_refused_with_file_and_line(tmp_path: Path, given: s
 
 def test_what_cannot_be_told_from_the_baseline_is_not_better() -> None:
     bound = {0: 1.0, 1: 1.0, 2: 1.0}
-    assert baselines.is_better({0: 0.9, 1: 0.91, 2: 0.89}, bound, "lower")
-    assert not baselines.is_better({0: 0.5, 1: 0.99, 2: 1.3}, bound, "lower")
-    assert baselines.is_better({0: 1.1, 1: 1.11, 2: 1.09}, bound, "higher")
-    assert not baselines.is_better(bound, bound, "higher")
-    assert baselines.is_better({0: 0.9}, bound, "lower") and not baselines.is_better({0: 1.0}, bound, "lower")
+    assert view.is_better({0: 0.9, 1: 0.91, 2: 0.89}, bound, "lower")
+    assert not view.is_better({0: 0.5, 1: 0.99, 2: 1.3}, bound, "lower")
+    assert view.is_better({0: 1.1, 1: 1.11, 2: 1.09}, bound, "higher")
+    assert not view.is_better(bound, bound, "higher")
+    assert view.is_better({0: 0.9}, bound, "lower") and not view.is_better({0: 1.0}, bound, "lower")

@@ -328,6 +328,6 @@ def test_agreement_with_the_reference(own: dict[int, float], reference: dict[int
 def test_the_printed_means_of_a_shipped_table_reproduce_it_and_bear_out_its_claims(tmp_path: Path) -> None:
     made = plans.make(spec.load("cem/table3"), "cpu")
     synthetic.fill(tmp_path, made, synthetic.near_the_paper(made, 1e-5))
-    found = publish.table_of(view.build(made, tmp_path, None))
+    found = table.table_of(view.build(made, tmp_path, None))
     assert {found.verdict("test_rmse", point)[0] for point in found.view.points.values()} <= {"fitted", REPRODUCED}
     assert {one.verdict for one in found.judgements if one.estimate.kind != "count"} <= {"seen here", "holds"}

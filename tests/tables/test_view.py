@@ -139,7 +139,6 @@ def sorted_by_settings(results: Path, ids: set[str]) -> list[str]:
 METRICS = {
     "perplexity": Metric("Perplexity", "", "lower", derived={"exp": ["val_loss"]}),
     "gain": Metric("Gain", "%", "higher", derived={"gain": ["plain_loss", "val_loss"]}),
-    "wrong": Metric("Wrong", "", "lower", derived={"complement": ["right"]}),
 }
 
 
@@ -149,8 +148,7 @@ def derived(metrics: dict[str, float], **unavailable: str) -> records.Record:
 
 
 def test_what_follows_from_what_was_measured() -> None:
-    record = derived({"val_loss": 2.0, "plain_loss": 2.5, "right": 0.75})
-    assert record.metrics["wrong"] == 0.25
+    record = derived({"val_loss": 2.0, "plain_loss": 2.5})
     assert record.metrics["perplexity"] == pytest.approx(7.38905609893)
     assert record.metrics["gain"] == pytest.approx(39.3469340287) and not record.unavailable
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from paper_repro.papers.cem.text import PERPLEXITY, PerplexityFigure, chosen
+from paper_repro.papers.cem.text import PERPLEXITY, PerplexityFigure
 from paper_repro.tables import plots
 from paper_repro.tables.figure import Canvas, Row
 
@@ -34,9 +34,9 @@ class InnerStepsFigure(PerplexityFigure):
         for axes, (kind, title) in zip(panels, KINDS.items(), strict=True):
             own = [row for row in rows if row["kind"] == kind]
             for size, marker, end in self.sizes():
-                for model in chosen(self.view, "model"):
+                for model in self.view.chosen("model"):
                     line = [(row["steps"], row["value"]) for row in own if (row["size"], row["model"]) == (size, model)]
-                    label = f"{self.label('model', model)}{end}"
+                    label = f"{self.view.label('model', model)}{end}"
                     plots.seeds_and_mean(axes, line, self.color(model), label, "-", marker)
             axes.axvline(TRAINED, color=plots.RULE, linestyle="--", linewidth=0.8)
             steps = sorted({row["steps"] for row in own})

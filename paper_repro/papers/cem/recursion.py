@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from paper_repro.papers.cem.text import PERPLEXITY, PerplexityFigure, chosen
+from paper_repro.papers.cem.text import PERPLEXITY, PerplexityFigure
 from paper_repro.tables import plots, stats
 from paper_repro.tables.figure import Canvas, Row
 
@@ -26,10 +26,10 @@ class StepsFigure(PerplexityFigure):
                 found = [row for row in own if row["model"] != "llama" and row["preconditioner"] == kind]
                 if found:
                     model = found[0]["model"]
-                    self.legend_title = f"{self.label('model', model)}, by preconditioner, and Llama"
-                    points = [(int(self.label("steps", row["steps"])), row[PERPLEXITY]) for row in found]
-                    label = f"{self.label('preconditioner', kind)}{end}"
+                    self.legend_title = f"{self.view.label('model', model)}, by preconditioner, and Llama"
+                    points = [(int(self.view.label("steps", row["steps"])), row[PERPLEXITY]) for row in found]
+                    label = f"{self.view.label('preconditioner', kind)}{end}"
                     plots.seeds_and_mean(axes, points, self.color(model), label, line, marker)
-        steps = [int(self.label("steps", value)) for value in chosen(self.view, "steps")]
+        steps = [int(self.view.label("steps", value)) for value in self.view.chosen("steps")]
         axes.set(xlabel="inner steps T", ylabel=f"{self.split} perplexity", xscale="log")
         axes.set_xticks(steps, labels=[str(count) for count in steps])

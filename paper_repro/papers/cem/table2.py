@@ -13,7 +13,7 @@ class Table2(table.Table):
         for key in self.view.points:
             steps, tokens = (self.view.samples(name, dict(key)) for name in ("steps", "tokens"))
             if steps and tokens:
-                label = self.artifact.axes["size"].values[dict(key)["size"]].label
+                label = self.view.label("size", dict(key)["size"])
                 total = next(iter(steps.values())) * next(iter(tokens.values()))
                 found.append(f"{label}: {total / 1e9:.2f} billion tokens")
         return [f"Steps times tokens a step: {'; '.join(found)}."] if found else []

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paper_repro.tables import figure, plots, stats
-from paper_repro.tables.baselines import values
+from paper_repro.tables import figure, stats
 from paper_repro.tables.figure import Axes, BaselineLine, Canvas, PrintedNumber, Row, baseline_lines
+from paper_repro.tables.view import values
 
 METRIC = "test_rmse"
 STEPS = {"t1": 1, "t2": 2, "t4": 4, "t8": 8}
@@ -42,7 +42,7 @@ class RegressionFigure(figure.Figure):
         found = []
         for row in (row for row in rows if row["source"] == PAPER):
             model, panel = row["model"], kernels.index(row["kernel"])
-            color = plots.model(self.artifact.id, model)
+            color = self.color(model)
             if model in STEPS:
                 place = SHIFTS[PAPER] * STEPS[model]
                 found.append(PrintedNumber("CEM", row["mean"], unit, panel, place, row["std"], color=color))
@@ -66,11 +66,11 @@ class RegressionFigure(figure.Figure):
 
     def _panel(self, axes: Axes, rows: Mapping[str, Row], source: str) -> None:
         for model in (model for model in FLAT if model in rows):
-            color, label = plots.model(self.artifact.id, model), f"{model.capitalize()}, {source}"
+            color, label = self.color(model), f"{model.capitalize()}, {source}"
             axes.axhline(rows[model]["mean"], linewidth=1, label=label, color=color, linestyle=LINES[source])
         curve = [(steps * SHIFTS[source], rows[model]) for model, steps in STEPS.items() if model in rows]
         if curve:
             places, means, spreads = zip(*((place, row["mean"], row["std"]) for place, row in curve), strict=True)
-            color, label = plots.model(self.artifact.id, "t1"), f"CEM, {source}"
+            color, label = self.color("t1"), f"CEM, {source}"
             style: Any = {"color": color, "linestyle": LINES[source], "marker": "o", "markersize": 3, "capsize": 2}
             axes.errorbar(places, means, spreads, label=label, **style)

@@ -6,8 +6,7 @@ from typing import Any
 
 from paper_repro.tables import figure, plots, stats
 from paper_repro.tables.claims import Place
-from paper_repro.tables.table import count_text
-from paper_repro.tables.view import View
+from paper_repro.tables.view import View, count_text
 
 PERPLEXITY, RATE = "perplexity", "lr"
 MARKERS = ("o", "s", "^", "D", "v")
@@ -39,16 +38,10 @@ class PerplexityFigure(figure.Figure):
         """The split whose perplexity is drawn: test where there is one, as in the paper, else validation."""
         return "test" if self.view.scale_name == "paper" or "test_loss" in self.artifact.metrics else "validation"
 
-    def label(self, axis: str, value: str) -> str:
-        return self.artifact.axes[axis].values[value].label
-
-    def color(self, model: str) -> str:
-        return plots.model(self.artifact.id, model)
-
     def sizes(self) -> list[tuple[str, str, str]]:
         """Return each size with its marker and, where there are several, the end of its labels."""
-        found = chosen(self.view, "size")
-        ends = [f", {self.label('size', size)}" if len(found) > 1 else "" for size in found]
+        found = self.view.chosen("size")
+        ends = [f", {self.view.label('size', size)}" if len(found) > 1 else "" for size in found]
         return list(zip(found, MARKERS, ends, strict=False))
 
 
@@ -71,7 +64,7 @@ class EffectFigure(PerplexityFigure):
 
     def named(self, row: figure.Row, end: str) -> str:
         """Return the two lines beside a pair, from a row of its first side."""
-        return f"{self.label('model', row['model'])}{end}\n{count_text(row['parameters'])} parameters"
+        return f"{self.view.label('model', row['model'])}{end}\n{count_text(row['parameters'])} parameters"
 
     def draw(self, canvas: figure.Canvas, rows: Sequence[figure.Row]) -> None:
         axes, labels = canvas.subplots(), list[str]()
@@ -123,9 +116,9 @@ class ReuseFigure(EffectFigure):
         return [({**place, "steps": "t2"}, {**place, "steps": "t1"}) for place in places]
 
     def named(self, row: figure.Row, end: str) -> str:
-        kind = self.label("preconditioner", row["preconditioner"])
+        kind = self.view.label("preconditioner", row["preconditioner"])
         below = "" if row["model"] == "llama" else f"\npreconditioner: {kind}"
-        return f"{self.label('model', row['model'])}{end}{below}"
+        return f"{self.view.label('model', row['model'])}{end}{below}"
 
 
 def _by_seed(rows: Sequence[figure.Row], place: Place) -> dict[int, figure.Row]:
@@ -136,9 +129,3 @@ def tokens(view: View, place: Mapping[str, str]) -> int:
     """Return the number of tokens that a run at this place trains on."""
     counts = (view.counted(name, place) or 0 for name in ("steps", "batches", "windows", "window"))
     return round(math.prod(counts))
-
-
-def chosen(view: View, axis: str) -> list[str]:
-    """Return the values of an axis that the scale runs, in the artifact's order."""
-    found = {dict(key)[axis] for key in view.points}
-    return [value for value in view.artifact.axes[axis].values if value in found]

@@ -8,8 +8,9 @@ from paper_repro.papers.ebt import thinking
 from paper_repro.papers.ebt.learning import S2
 from paper_repro.tables import claims, plots, stats
 from paper_repro.tables.figure import Canvas, Figure, Row
+from paper_repro.tables.spec import gain
 from paper_repro.tables.table import Table
-from paper_repro.tables.view import View, gain
+from paper_repro.tables.view import View
 
 PLACE = {"model": S2}
 KINDS = {"longer": "thinking longer", "best": "longer, with self-verification"}
@@ -35,7 +36,7 @@ class Figure6(Figure):
         return [row for rows in _points(self.view).values() for row in rows]
 
     def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
-        color = plots.model(self.artifact.id, S2)
+        color = self.color(S2)
         names = list(dict.fromkeys(row["set"] for row in rows))
         panels = canvas.subplots(1, len(KINDS), sharey=True)
         for axes, (kind, title) in zip(panels, KINDS.items(), strict=True):

@@ -58,7 +58,7 @@ class Figure7(Figure):
     def _draw_evaluations(self, axes: Axes, rows: Sequence[Row]) -> None:
         for series, (model, style, name) in STYLES.items():
             if own := [row for row in rows if row["series"] == series]:
-                color, label = plots.model(self.artifact.id, model), name.format(samples=own[0]["samples"])
+                color, label = self.color(model), name.format(samples=own[0]["samples"])
                 if series == TRANSFORMER:
                     axes.axhline(stats.mean([row["value"] for row in own]), color=color, label=label)
                     continue
@@ -70,14 +70,14 @@ class Figure7(Figure):
         plots.log_ticks(axes.yaxis)
 
     def _draw_training(self, axes: Axes, rows: Sequence[Row]) -> None:
-        color, places = plots.model(self.artifact.id, S2), sorted({row["x"] for row in rows})
+        color, places = self.color(S2), sorted({row["x"] for row in rows})
         kinds = []
         for series in ("longer", "best"):
             own = [row for row in rows if row["series"] == series]
             values = [[row["value"] for row in own if row["x"] == place] for place in places]
             label = STYLES[series][2].format(samples=own[0]["samples"])
-            kinds.append(thinking.Bars(f"{label} (right)", color, series == "best", values))
-        thinking.draw_bars(axes, [f"{place / 1e6:.3g}M" for place in places], kinds)
+            kinds.append(plots.Bars(f"{label} (right)", color, series == "best", values))
+        plots.bars(axes, [f"{place / 1e6:.3g}M" for place in places], kinds)
         axes.set(xlabel="training tokens", ylabel="perplexity gained over one step (%)")
 
 

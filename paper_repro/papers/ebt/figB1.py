@@ -28,13 +28,11 @@ class FigureB1(figure.Figure):
 
     def draw(self, canvas: figure.Canvas, rows: Sequence[figure.Row]) -> None:
         for axes, (panel, title) in zip(canvas.subplots(1, 2, sharey=True), PANELS.items(), strict=True):
-            for model in MODELS:
-                own = [(row["x"], row["loss"]) for row in rows if (row["panel"], row["model"]) == (panel, model)]
-                label = self.artifact.axes["model"].values[model].label
-                plots.seeds_and_mean(axes, own, plots.model(self.artifact.id, model), label)
+            own = [row for row in rows if row["panel"] == panel]
+            plots.models(axes, self.view, own, "x", "loss")
             axes.set(xlabel=title, xscale="log" if rows else "linear")
             if rows and panel == "width":
-                plots.ticks_at(axes, (row["x"] for row in rows if row["panel"] == panel))
+                plots.ticks_at(axes, (row["x"] for row in own))
             elif rows:
                 plots.log_ticks(axes.xaxis)
         canvas.axes[0].set_ylabel("test loss (Smooth L1)")

@@ -1,7 +1,5 @@
 """EBT, figure B.2: energies of predicted frames where a clip goes on, stands still, or is cut."""
 
-import csv
-import io
 from collections.abc import Sequence
 
 from paper_repro.tables import claims, figure, plots, stats
@@ -23,12 +21,12 @@ class FigureB2(figure.Figure):
     legend_title = "a clip that"
 
     def rows(self) -> list[figure.Row]:
-        rows = []
-        for seed, content in sorted(self.view.attachments("frames.csv", EBT).items()):
-            for row in csv.DictReader(io.StringIO(content.decode())):
-                numbers = {name: round(float(row[name]), 8) for name in QUANTITIES}
-                rows.append({"kind": row["kind"], "seed": seed, "frame": int(row["frame"]), **numbers})
-        return rows
+        return [
+            {"kind": row["kind"], "seed": seed, "frame": int(row["frame"])}
+            | {name: round(float(row[name]), 8) for name in QUANTITIES}
+            for seed, table in self.view.tables("frames.csv", EBT).items()
+            for row in table
+        ]
 
     def draw(self, canvas: figure.Canvas, rows: Sequence[figure.Row]) -> None:
         if not rows:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 
 from paper_repro.papers.ebt.learning import S2, TRANSFORMER
-from paper_repro.papers.ebt.thinking import OWN_SETS, PAPER_SETS, Bars, draw_bars
+from paper_repro.papers.ebt.thinking import OWN_SETS, PAPER_SETS
 from paper_repro.tables import claims, plots
 from paper_repro.tables.figure import Canvas, Figure, Row
 from paper_repro.tables.view import View
@@ -54,8 +54,8 @@ class FigureB3(Figure):
         for (model, score), (full, label) in SCORES.items():
             own = [row for row in areas if row["series"] == f"{model} {score}"]
             values = [[row["value"] for row in own if row["set"] == group] for group in groups]
-            kinds.append(Bars(label, plots.model(self.artifact.id, model), full, values))
-        draw_bars(parts[-1], groups, kinds, base=0.5)
+            kinds.append(plots.Bars(label, self.color(model), full, values))
+        plots.bars(parts[-1], groups, kinds, base=0.5)
         parts[-1].set(ylabel="AUROC against validation", ylim=(0, 1.02))
 
 

@@ -54,7 +54,7 @@ class FigureB4(Figure):
 
     def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         left, right = canvas.subplots(1, 2)
-        color = plots.model(self.artifact.id, S2)
+        color = self.color(S2)
         measured, fitted, beyond = (
             [row for row in rows if row["kind"] == kind] for kind in ("measured", "fitted", "extrapolated")
         )

@@ -1,7 +1,5 @@
 """EBT, figure B.6: PSNR over forward passes, at the noise of training and at more."""
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 
 from paper_repro.papers.ebt.learning import MARKS
@@ -57,8 +55,7 @@ def _ways(view: View, model: str) -> Iterator[Row]:
 
     A whole pass of DiT goes through every time of its level, which is the most steps of a pass there.
     """
-    for seed, content in sorted(view.attachments("denoising.csv", {"model": model}).items()):
-        table = list(csv.DictReader(io.StringIO(content.decode())))
+    for seed, table in view.tables("denoising.csv", {"model": model}).items():
         for row in table:
             longest = max(int(other["steps"]) for other in table if other["level"] == row["level"])
             series = model if int(row["steps"]) == longest else f"{model}_short"

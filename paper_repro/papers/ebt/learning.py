@@ -59,13 +59,10 @@ Curve = list[tuple[float, float]]
 def runs(view: View, **fixed: str) -> list[Run]:
     """Return the finished trainings at the places with these axis values."""
     found = []
-    for key, point in view.points.items():
-        place = dict(key)
-        if not fixed.items() <= place.items():
-            continue
+    for place in view.places(**fixed):
         numbers = {name: view.counted(name, place) or 0.0 for name in ("steps", "batch", "window", "depth", "width")}
         parameters, flops = (view.samples(name, place) for name in ("trunk_parameters", "step_flops"))
-        thinking = next(iter(point.cells.values())).config["module"].get("thinking")
+        thinking = next(iter(view.point(place).cells.values())).config["module"].get("thinking")
         inner = int(thinking["num_steps"]) if thinking else 0
         for seed, loss in sorted(view.samples(LOSS, place).items()):
             costs = {"parameters": parameters.get(seed, 0.0), "flops": flops.get(seed, 0.0) * numbers["steps"]}
@@ -142,9 +139,7 @@ def curve_rows(view: View, panel: str, models: Sequence[str], place: claims.Plac
 
 def draw_panel(axes: Axes, rows: Sequence[Row], view: View, label: str) -> None:
     """Draw losses over a logarithmic axis: each seed a dot, a line through the means."""
-    for model, spec in view.artifact.axes["model"].values.items():
-        points = [(row["x"], row[LOSS]) for row in rows if row["model"] == model]
-        plots.seeds_and_mean(axes, points, plots.model(view.artifact.id, model), spec.label)
+    plots.models(axes, view, rows, "x", LOSS)
     axes.set(xscale="log", xlabel=label)
     places = {row["x"] for row in rows}
     if len(places) > MOST_TICKS or max(places, default=0) > LARGEST_TICK:

@@ -32,7 +32,7 @@ class Figure5(figure.Figure):
         for key in self.view.points:
             model = dict(key)["model"]
             if (number := self.view.printed(key, BOARDS)) is not None:
-                label, color = self.artifact.axes["model"].values[model].label, plots.model(self.artifact.id, model)
+                label, color = self.view.label("model", model), self.color(model)
                 found.append(figure.PrintedNumber(label, number.mean, unit, color=color))
         return found
 
@@ -41,7 +41,7 @@ class Figure5(figure.Figure):
         models = {name: value.label for name, value in self.artifact.axes["model"].values.items()}
         for model, label in {**models, RULES: self.artifact.baselines[RULES].label}.items():
             own = [(row["blanks"], row["solved"]) for row in rows if row["model"] == model]
-            color = plots.BASELINE if model == RULES else plots.model(self.artifact.id, model)
+            color = plots.BASELINE if model == RULES else self.color(model)
             plots.seeds_and_mean(axes, own, color, label, ":" if model == RULES else "-")
         axes.set(xlabel="blanks of a test board", ylabel="boards solved (%)", ylim=(-3, 103))
 

@@ -1,13 +1,13 @@
 """EBT, Table D.1: counts by formula, and the power laws behind the 8.97 %."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Task
 from paper_repro.metrics.fits import ExponentGap, PowerLaw, exponent_gap, fit_power_law
-from paper_repro.tables import claims, plots, stats
+from paper_repro.tables import claims, stats
 from paper_repro.tables.figure import Canvas, Figure, PrintedNumber, Row
 from paper_repro.tables.table import Table
 from paper_repro.tables.view import View
@@ -60,18 +60,14 @@ class TableD1(Table):
         if not all(rebuilt.values()):
             return {}
         transformer, ebt = (_law(rebuilt[model]) for model in (TRANSFORMER, EBT))
-
-        def without(size: str) -> Callable[[Point], bool]:
-            return lambda point: point[0] != size
-
         gaps = {
             "gap": _gap(rebuilt),
             "gap_printed_flops": _gap(printed),
-            "gap_printed_flops_without_xxs": _gap(printed, without("xxs")),
+            "gap_printed_flops_without_xxs": _gap(printed, "xxs"),
             "gap_seed_means": _gap({model: _seed_means(own) for model, own in rebuilt.items()}),
             "gap_irreducible": _gap(rebuilt, irreducible_loss=CHINCHILLA_IRREDUCIBLE_LOSS),
         }
-        gaps |= {f"gap_without_{size}": _gap(rebuilt, without(size)) for size in self.artifact.axes["size"].values}
+        gaps |= {f"gap_without_{size}": _gap(rebuilt, size) for size in self.artifact.axes["size"].values}
         exponents = {"exponent_transformer": transformer.exponent, "exponent_ebt": ebt.exponent}
         fits = {"r2_transformer": 100 * transformer.r_squared, "r2_ebt": 100 * ebt.r_squared}
         return {**exponents, **fits, **{name: gap.percent for name, gap in gaps.items()}}
@@ -93,12 +89,12 @@ class FigureD1(Figure):
         return rows
 
     def printed(self, rows: Sequence[Row]) -> list[PrintedNumber]:
-        labels, unit = self.artifact.axes["model"].values, self.artifact.metrics["loss"].unit
-        colors = {model: plots.model(self.artifact.id, model) for model in labels}
+        unit = self.artifact.metrics["loss"].unit
+        names = {model: (self.view.label("model", model), self.color(model)) for model in (TRANSFORMER, EBT)}
         return [
-            PrintedNumber(label, row["loss"], unit, at=row["flops"], color=colors[row["model"]], tied=False)
+            PrintedNumber(label, row["loss"], unit, at=row["flops"], color=color, tied=False)
             for row in rows
-            for label in [labels[row["model"]].label]
+            for label, color in [names[row["model"]]]
         ]
 
     def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
@@ -107,7 +103,7 @@ class FigureD1(Figure):
             own = [row for row in rows if row["model"] == model]
             label = f"{self.artifact.axes['model'].values[model].label}, power law"
             line = [row["flops"] for row in own], [row["fitted_loss"] for row in own]
-            axes.plot(*line, color=plots.model(self.artifact.id, model), linewidth=1, label=label)
+            axes.plot(*line, color=self.color(model), linewidth=1, label=label)
         axes.set(xscale="log", yscale="log", xlabel="training FLOPs (rebuilt)", ylabel="loss (nats per token)")
         axes.set_yticks([3, 3.5, 4, 4.5, 5], labels=["3", "3.5", "4", "4.5", "5"])
         axes.minorticks_off()
@@ -150,10 +146,7 @@ def _law(runs: Sequence[Point], irreducible_loss: float = 0.0) -> PowerLaw:
     return fit_power_law([run[2] for run in runs], [run[3] for run in runs], irreducible_loss=irreducible_loss)
 
 
-def _gap(
-    runs: dict[str, list[Point]], kept: Callable[[Point], bool] = lambda _: True, irreducible_loss: float = 0.0
-) -> ExponentGap:
-    ebt, transformer = (
-        _law([run for run in runs[model] if kept(run)], irreducible_loss) for model in (EBT, TRANSFORMER)
-    )
-    return exponent_gap(ebt, transformer)
+def _gap(runs: dict[str, list[Point]], without: str = "", irreducible_loss: float = 0.0) -> ExponentGap:
+    """Return the gap of the exponents, of all sizes or without one."""
+    kept = ([run for run in runs[model] if run[0] != without] for model in (EBT, TRANSFORMER))
+    return exponent_gap(*(_law(own, irreducible_loss) for own in kept))

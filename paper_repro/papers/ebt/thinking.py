@@ -1,15 +1,13 @@
 """Losses of models that think longer or take the best of several samples, and how their artifacts compare them."""
 
-import csv
-import io
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
-from paper_repro.tables import plots, stats
+from paper_repro.tables import stats
 from paper_repro.tables.claims import Place
-from paper_repro.tables.figure import Axes
-from paper_repro.tables.view import View, gain
+from paper_repro.tables.spec import gain
+from paper_repro.tables.view import View
 
 VALIDATION = "validation"
 VALIDATION_LOSS = "validation_loss"
@@ -43,9 +41,9 @@ Chosen = Callable[[Grid], tuple[int, int]]
 def grids(view: View, place: Place) -> dict[int, Grid]:
     """Return the losses over sets, steps and samples of the finished cells at a place, by seed."""
     found: dict[int, Grid] = {}
-    for seed, content in sorted(view.attachments(GRID, place).items()):
+    for seed, table in view.tables(GRID, place).items():
         found[seed] = {}
-        for row in csv.DictReader(io.StringIO(content.decode())):
+        for row in table:
             at = At(row["set"], int(row["steps"]), int(row["samples"]))
             found[seed][at] = Measured(float(row["loss"]), float(row["oracle"]) if row["oracle"] else None)
     return found
@@ -101,33 +99,3 @@ def by_set(
 def trained_tokens(view: View, place: Place) -> int:
     """Return the tokens that a run at a place trains on, as full documents."""
     return round(math.prod(view.counted(name, place) or 0.0 for name in ("steps", "batch", "window")))
-
-
-class Bars(NamedTuple):
-    """Bars of one kind, one in each group."""
-
-    label: str
-    color: str
-    full: bool
-    """Whether they are filled; else hatched."""
-    values: Sequence[Sequence[float]]
-    """For each group, one value a seed."""
-
-
-def draw_bars(axes: Axes, groups: Sequence[str], kinds: Sequence[Bars], base: float = 0.0) -> None:
-    """Draw bars of means side by side in each group, from ``base`` on, with a dot for each seed."""
-    width = 0.8 / len(kinds)
-    for index, kind in enumerate(kinds):
-        style: Any = {"color": kind.color if kind.full else plots.GROUND, "hatch": "" if kind.full else "////"}
-        dots: Any = {"color": plots.GROUND, "markeredgecolor": kind.color, "markersize": 4, "clip_on": False}
-        label: str | None = kind.label
-        for group, values in enumerate(kind.values):
-            if values:
-                x = group + (index - (len(kinds) - 1) / 2) * width
-                height = stats.mean(values) - base
-                axes.bar(x, height, 0.9 * width, bottom=base, edgecolor=kind.color, label=label, **style)
-                axes.plot([x] * len(values), values, "o", **dots)
-                label = None
-    axes.axhline(base, color=plots.RULE, linewidth=0.8)
-    axes.set_xticks(range(len(groups)), groups)
-    axes.grid(visible=False, axis="x")

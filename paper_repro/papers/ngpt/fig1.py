@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from paper_repro.papers.ngpt.runs import LOSS, best_runs, chosen, loss_difference, tokens_per_step
-from paper_repro.tables import claims, figure, plots, stats
+from paper_repro.papers.ngpt.runs import LOSS, best_runs, loss_difference, tokens_per_step
+from paper_repro.tables import claims, figure, stats
 from paper_repro.tables.view import View
 
 MEAN = "mean"
@@ -40,14 +40,14 @@ class Figure1(figure.Figure):
         from matplotlib.ticker import EngFormatter
 
         axes = canvas.subplots()
-        longest = chosen(self.view, "budget")[-1]
+        longest = self.view.chosen("budget")[-1]
         for model, budget, lr, seed in dict.fromkeys((r["model"], r["budget"], r["lr"], r["seed"]) for r in rows):
             own = [r for r in rows if (r["model"], r["budget"], r["lr"], r["seed"]) == (model, budget, lr, seed)]
             strong, is_mean = budget == longest, seed == MEAN
             if strong or is_mean:
-                label = self.artifact.axes["model"].values[model].label if strong and is_mean else None
+                label = self.view.label("model", model) if strong and is_mean else None
                 points = [r["tokens"] for r in own], [r[LOSS] for r in own]
-                color, alpha = plots.model(self.artifact.id, model), 1.0 if strong and is_mean else 0.4
+                color, alpha = self.color(model), 1.0 if strong and is_mean else 0.4
                 axes.plot(*points, color=color, alpha=alpha, linewidth=1.6 if is_mean else 0.6, label=label)
         axes.set(xlabel="training tokens", ylabel="validation loss (nats per token)")
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -55,5 +55,5 @@ class Figure1(figure.Figure):
 
 def estimate_lower_loss_at_equal_tokens(view: View) -> claims.Estimate:
     """Return the final loss of nGPT less that of GPT after the longest budget of the scale, at the best rates."""
-    budget = chosen(view, "budget")[-1]
+    budget = view.chosen("budget")[-1]
     return loss_difference(view, {"model": "ngpt", "budget": budget}, {"model": "gpt", "budget": budget})

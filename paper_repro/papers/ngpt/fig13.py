@@ -31,9 +31,7 @@ class Figure13(figure.Figure):
 
     def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         axes = canvas.subplots()
-        for model, value in self.artifact.axes["model"].values.items():
-            own = [(row["length"], row["perplexity"]) for row in rows if row["model"] == model]
-            plots.seeds_and_mean(axes, own, plots.model(self.artifact.id, model), value.label)
+        plots.models(axes, self.view, rows, "length", "perplexity")
         split = "test" if self.view.scale_name == "paper" else "validation"  # PG19's test books
         axes.set(xscale="log", yscale="log", xlabel="tokens of a window (first: as trained)")
         axes.set_ylabel(f"{split} perplexity")

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from paper_repro.metrics.speedup import Bound, Speedup, tokens_to_same_loss, tune
-from paper_repro.papers.ngpt.runs import baselines_of, best_runs, chosen, context_of, judged_by, named, runs
+from paper_repro.papers.ngpt.runs import baselines_of, best_runs, context_of, judged_by, named, runs
 from paper_repro.tables import claims, figure, plots, stats, table
 from paper_repro.tables.figure import Axes, BaselineLine, Canvas, PrintedNumber, Row
 from paper_repro.tables.view import View
@@ -70,7 +70,7 @@ def pooled(of: str, found: Mapping[str, Part]) -> claims.Estimate:
 
 def speedup(view: View, context: str, baseline: str) -> claims.Estimate:
     """Return tokens of the baseline over tokens of nGPT at equal loss, over the budgets of nGPT."""
-    label = view.artifact.axes["model"].values[baseline].label
+    label = view.label("model", baseline)
     return pooled(f"tokens of {label} / tokens of nGPT at equal loss", parts(view, context, baseline))
 
 
@@ -81,7 +81,7 @@ estimate_speedup_remains = partial(speedup, context=SHORT, baseline="gpt_scaled"
 
 def estimate_speedup_grows_with_context(view: View) -> claims.Estimate:
     """Return the speedup in a context over that in the next shorter one, at equal budgets."""
-    each = {context: parts(view, context, "gpt") for context in chosen(view, "context")}
+    each = {context: parts(view, context, "gpt") for context in view.chosen("context")}
     found = {
         f"{context_of(view, longer)}, {label}": each[longer][label].over(each[shorter][label])
         for shorter, longer in itertools.pairwise(each)
@@ -92,7 +92,7 @@ def estimate_speedup_grows_with_context(view: View) -> claims.Estimate:
 
 def estimate_speedup_grows_with_budget(view: View) -> claims.Estimate:
     """Return the speedup at the longest budget of nGPT over that at its shortest, in each context."""
-    each = {context_of(view, name): [*parts(view, name, "gpt").values()] for name in chosen(view, "context")}
+    each = {context_of(view, name): [*parts(view, name, "gpt").values()] for name in view.chosen("context")}
     found = {label: own[-1].over(own[0]) for label, own in each.items() if len(own) > 1}
     return pooled("speedup at the longest budget / speedup at the shortest", found)
 
@@ -114,7 +114,7 @@ class Speedups(table.Table):
     def _numbers(self) -> dict[str, tuple[float, str]]:
         """The summary's speedups with their signs: at the largest budget inside GPT's losses, else the first bound."""
         found: dict[str, tuple[float, str]] = {}
-        for context in chosen(self.view, "context"):
+        for context in self.view.chosen("context"):
             word = context.removeprefix("c")
             for name, baseline in ((f"speedup_{word}", "gpt"), (f"speedup_qk_{word}", "gpt_qk")):
                 if name not in self.artifact.summary or not (each := speedups(self.view, context, baseline)):
@@ -134,13 +134,13 @@ class Speedups(table.Table):
 
     def remarks(self) -> list[str]:
         found = []
-        for context, baseline in itertools.product(chosen(self.view, "context"), chosen(self.view, "model")):
+        for context, baseline in itertools.product(self.view.chosen("context"), self.view.chosen("model")):
             each = speedups(self.view, context, baseline) if baseline != CANDIDATE else ()
             texts = [f"{one.candidate.tokens:,.0f} tokens: {one}" for one in each]
-            names = self.artifact.axes["model"].values[baseline].label, context_of(self.view, context)
+            names = self.view.label("model", baseline), context_of(self.view, context)
             if texts:
                 found.append(f"nGPT over {', '.join(names)}, by nGPT's budget (95 % interval): {'; '.join(texts)}.")
-        for context in chosen(self.view, "context"):
+        for context in self.view.chosen("context"):
             if (times := step_time_ratio(self.view, context)) is not None:
                 told = "median over pairs of equal budget and seed, beside other work"
                 found.append(f"A step of nGPT took {times:.2f} times GPT's, {context_of(self.view, context)} ({told}).")
@@ -161,12 +161,12 @@ class Figure2(figure.Figure):
         return baselines_of(self.view, [(context, judged_by(self.view)) for context in self._contexts()])
 
     def _contexts(self) -> list[str]:
-        return [context for context in chosen(self.view, "context") if any(runs(self.view, context=context))]
+        return [context for context in self.view.chosen("context") if any(runs(self.view, context=context))]
 
     def rows(self) -> list[Row]:
         found: list[Row] = []
-        for context in chosen(self.view, "context"):
-            for size, model in itertools.product(chosen(self.view, "size"), chosen(self.view, "model")):
+        for context in self.view.chosen("context"):
+            for size, model in itertools.product(self.view.chosen("size"), self.view.chosen("model")):
                 own = list(runs(self.view, context=context, size=size, model=model))
                 window = int(self.view.counted("window", own[0].place) or 0) if own else 0
                 place = {"context": context, "window": window, "size": size, "model": model}
@@ -179,13 +179,13 @@ class Figure2(figure.Figure):
         return found
 
     def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
-        contexts = self._contexts() or chosen(self.view, "context")
+        contexts = self._contexts() or self.view.chosen("context")
         panels = canvas.subplots(2, len(contexts), squeeze=False, sharex="col", height_ratios=(3, 2))
         for column, context in enumerate(contexts):
             upper, lower = panels[:, column]
-            for model in chosen(self.view, "model"):
+            for model in self.view.chosen("model"):
                 own = [row for row in rows if (row["context"], row["model"]) == (context, model)]
-                for size, style in zip(chosen(self.view, "size"), ("-", "--"), strict=False):
+                for size, style in zip(self.view.chosen("size"), ("-", "--"), strict=False):
                     line = [row for row in own if row["size"] == size]
                     _losses(upper, line, plots.model("ngpt", model), style, named(self.view, model, size))
                 _speedups(lower, [row for row in own if row["kind"] == "speedup"], model)

@@ -5,7 +5,7 @@ At scales smoke and cpu the tasks are continuations of our own (``datamodules.co
 
 from collections.abc import Sequence
 
-from paper_repro.papers.ngpt.runs import MARKS, baselines_of, best_runs, chosen, context_of, named
+from paper_repro.papers.ngpt.runs import MARKS, baselines_of, best_runs, context_of, named
 from paper_repro.tables import claims, figure, plots
 from paper_repro.tables.stats import Samples
 from paper_repro.tables.view import View
@@ -25,9 +25,9 @@ class Figure3(figure.Figure):
 
     def __init__(self, view: View) -> None:
         super().__init__(view)
-        self.size = (9.0, 5.0 * max(1, len(chosen(view, "context"))))
+        self.size = (9.0, 5.0 * max(1, len(view.chosen("context"))))
         self.tasks = [task for task in (*PAPERS, *OURS) if task in self.artifact.metrics]
-        self.places = [(context, task) for context in chosen(view, "context") for task in self.tasks]
+        self.places = [(context, task) for context in view.chosen("context") for task in self.tasks]
 
     def rows(self) -> list[figure.Row]:
         found: list[figure.Row] = []
@@ -46,10 +46,10 @@ class Figure3(figure.Figure):
         for axes, (context, task) in zip(panels, self.places, strict=True):
             own = [row for row in rows if (row["context"], row["task"]) == (context, task)]
             for size, style in STYLES.items():
-                for model in chosen(self.view, "model"):
+                for model in self.view.chosen("model"):
                     points = [row for row in own if (row["size"], row["model"]) == (size, model)]
                     places = [(row["tokens"], row[ACCURACY]) for row in points]
-                    color = plots.model(self.artifact.id, model)
+                    color = self.color(model)
                     plots.seeds_and_mean(axes, places, color, named(self.view, model, size), style)
             title = self.artifact.metrics[task].title
             axes.set_title(f"{title}\n{context_of(self.view, context)}", fontsize=7)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paper_repro.papers.ngpt.runs import LOSS, MARKS, baselines_of, chosen, named, runs
+from paper_repro.papers.ngpt.runs import LOSS, MARKS, baselines_of, named, runs
 from paper_repro.tables import figure, plots
 from paper_repro.tables.figure import Axes, BaselineLine, Canvas, Row
 
@@ -26,7 +26,7 @@ class Figure7(figure.Figure):
         return found
 
     def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
-        contexts, budgets = chosen(self.view, "context"), chosen(self.view, "budget")
+        contexts, budgets = self.view.chosen("context"), self.view.chosen("budget")
         panels = canvas.subplots(len(contexts), len(budgets), squeeze=False)
         for line, context in zip(panels, contexts, strict=True):
             for axes, budget in zip(line, budgets, strict=True):
@@ -39,10 +39,10 @@ class Figure7(figure.Figure):
 
     def _panel(self, axes: Axes, own: Sequence[Row]) -> None:
         means: list[tuple[float, list[float], str]] = []
-        for size, style in zip(chosen(self.view, "size"), ("-", "--"), strict=False):
-            for model in chosen(self.view, "model"):
+        for size, style in zip(self.view.chosen("size"), ("-", "--"), strict=False):
+            for model in self.view.chosen("model"):
                 line = [row for row in own if (row["size"], row["model"]) == (size, model)]
-                points, color = [(row["rate"], row[LOSS]) for row in line], plots.model(self.artifact.id, model)
+                points, color = [(row["rate"], row[LOSS]) for row in line], self.color(model)
                 plots.seeds_and_mean(axes, points, color, named(self.view, model, size), style)
                 rates = dict.fromkeys(rate for rate, _ in points)
                 means += [(rate, [loss for other, loss in points if other == rate], color) for rate in rates]
@@ -61,5 +61,5 @@ class Figure7(figure.Figure):
             curve.set_ydata([loss if loss <= top else math.nan for loss in losses])
 
     def baselines(self) -> list[BaselineLine]:
-        contexts = chosen(self.view, "context")
-        return baselines_of(self.view, [(name, LOSS) for name in contexts for _ in chosen(self.view, "budget")])
+        contexts = self.view.chosen("context")
+        return baselines_of(self.view, [(name, LOSS) for name in contexts for _ in self.view.chosen("budget")])

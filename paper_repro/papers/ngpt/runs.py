@@ -1,6 +1,7 @@
 """Finished runs of a view and their tokens, for figures 1, 2, 3 and 7."""
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -40,8 +41,7 @@ class Run:
 
 def tokens_per_step(view: View, place: Place) -> float:
     """Multiply the windows of a step by their tokens."""
-    counts = [view.counted(name, place) for name in ("window", "windows", "batches")]
-    return float((counts[0] or 0) * (counts[1] or 0) * (counts[2] or 0))
+    return math.prod(view.counted(name, place) or 0.0 for name in ("window", "windows", "batches"))
 
 
 def judged_by(view: View) -> str:
@@ -54,11 +54,10 @@ def runs(view: View, **fixed: str) -> Iterator[Run]:
 
     A rate at which a seed diverged is no candidate, and is left out.
     """
-    for key, point in view.points.items():
-        place = dict(key)
-        if not fixed.items() <= place.items() or view.lost(LOSS, place):
+    for place in view.places(**fixed):
+        if view.lost(LOSS, place):
             continue
-        records, judged = view.judged(point), view.samples(judged_by(view), place)
+        records, judged = view.judged(view.point(place)), view.samples(judged_by(view), place)
         losses = view.samples(LOSS, place)
         for seed in sorted(losses.keys() & judged.keys()):
             tokens = tokens_per_step(view, place) * (view.counted("steps", place) or 0)
@@ -97,16 +96,10 @@ def loss_difference(view: View, of: Place, to: Place) -> claims.Estimate:
     return claims.difference(left_name, right_name, {"": (samples[0], samples[1])}, "nats")
 
 
-def chosen(view: View, axis: str) -> list[str]:
-    """Return the values of an axis that the scale runs, in the artifact's order."""
-    found = {dict(key)[axis] for key in view.points}
-    return [value for value in view.artifact.axes[axis].values if value in found]
-
-
 def named(view: View, model: str, size: str) -> str:
     """Return the label of a model, with its size where the scale has several."""
-    label, axes = view.artifact.axes["model"].values[model].label, view.artifact.axes
-    return f"{label}, {axes['size'].values[size].label}" if len(chosen(view, "size")) > 1 else label
+    label = view.label("model", model)
+    return f"{label}, {view.label('size', size)}" if len(view.chosen("size")) > 1 else label
 
 
 def baselines_of(view: View, places: Iterable[tuple[str, str]]) -> list[BaselineLine]:
@@ -117,7 +110,7 @@ def baselines_of(view: View, places: Iterable[tuple[str, str]]) -> list[Baseline
 
 def context_of(view: View, context: str) -> str:
     """Return the window that the scale runs for one of the paper's contexts: "64 tokens (the paper's 1k)"."""
-    label = view.artifact.axes["context"].values[context].label
-    windows = {view.counted("window", dict(key)) for key in view.points if dict(key)["context"] == context}
+    label = view.label("context", context)
+    windows = {view.counted("window", place) for place in view.places(context=context)}
     found = sorted(window for window in windows if window)
     return f"{' and '.join(f'{window:,.0f}' for window in found)} tokens (the paper's {label})" if found else label

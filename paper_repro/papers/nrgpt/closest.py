@@ -18,7 +18,9 @@ def ahead_of_best(view: View, metric: str, own: str, others: Sequence[str]) -> c
     if view.artifact.metrics[metric].direction == "lower":
         return max((ratio(view, title, own, other, found[own], found[other]) for other in others), key=_mean)
     each = [
-        claims.difference(f"{title} of {label(view, own)}", label(view, other), {"": (found[own], found[other])})
+        claims.difference(
+            f"{title} of {view.label('model', own)}", view.label("model", other), {"": (found[own], found[other])}
+        )
         for other in others
     ]
     return min(each, key=_mean)
@@ -32,11 +34,7 @@ def closest_step(view: View, what: str, found: Mapping[str, Samples]) -> claims.
 
 def ratio(view: View, what: str, own: str, other: str, left: Samples, right: Samples) -> claims.Estimate:
     """Return the ratio of one model's numbers to another's."""
-    return claims.ratio(f"{what} of {label(view, own)}", label(view, other), {"": (left, right)})
-
-
-def label(view: View, model: str) -> str:
-    return view.artifact.axes["model"].values[model].label
+    return claims.ratio(f"{what} of {view.label('model', own)}", view.label("model", other), {"": (left, right)})
 
 
 def _mean(estimate: claims.Estimate) -> float:

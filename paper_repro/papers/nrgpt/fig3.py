@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from paper_repro.metrics.fits import THRESHOLD, Transition, transition
-from paper_repro.papers.nrgpt.closest import closest_step, label
+from paper_repro.papers.nrgpt.closest import closest_step
 from paper_repro.tables import claims, figure, plots, table
 from paper_repro.tables.figure import Axes, BaselineLine, Canvas, PrintedNumber, Row, baseline_lines
 from paper_repro.tables.stats import Samples
@@ -61,12 +61,12 @@ class Figure3(figure.Figure):
         panels = canvas.subplots(2, len(MODELS), sharex=True, sharey="row")
         for (above, below), model in zip(panels.T, MODELS, strict=True):
             own = [row for row in rows if row["model"] == model]
-            self._accuracies(above, own, plots.model(self.artifact.id, model))
+            self._accuracies(above, own, self.color(model))
             for metric, (name, line, marker) in LOSSES.items():
                 points = [(row["parameters"], row["value"]) for row in own if row["metric"] == metric]
-                plots.seeds_and_mean(below, points, plots.model(self.artifact.id, model), line=line, marker=marker)
+                plots.seeds_and_mean(below, points, self.color(model), line=line, marker=marker)
                 below.plot([], [], line, color=plots.RULE, marker=marker, markersize=3, label=name)
-            above.set(title=label(self.view, model), ylim=(-0.02, 1.02))
+            above.set(title=self.view.label("model", model), ylim=(-0.02, 1.02))
             below.set(xlabel="parameters")
             if rows:
                 below.set(xscale="log")
@@ -75,13 +75,13 @@ class Figure3(figure.Figure):
         panels[1][0].set_ylabel("loss (nats per token)")
 
     def printed(self, rows: Sequence[Row]) -> list[PrintedNumber]:
-        found = []
-        for panel, model in enumerate(MODELS):
-            color = plots.model(self.artifact.id, model)
-            if (number := _printed_transition(self.view, model)) is not None:
-                name = label(self.view, model)
-                found.append(PrintedNumber(name, number, "parameters", panel, upright=True, color=color))
-        return found
+        return [
+            PrintedNumber(
+                self.view.label("model", model), number, "parameters", panel, upright=True, color=self.color(model)
+            )
+            for panel, model in enumerate(MODELS)
+            if (number := _printed_transition(self.view, model)) is not None
+        ]
 
     def _accuracies(self, axes: Axes, rows: Sequence[Row], color: str) -> None:
         def points(metric: str) -> tuple[list[float], list[float]]:
@@ -109,8 +109,8 @@ def estimate_listops_parity(view: View) -> claims.Estimate:
     sizes = _transitions(view)
     if isinstance(sizes, str):
         return claims.nothing(sizes)
-    parts = {label(view, model): (sizes[model], sizes["rgpt_parallel"]) for model in ("ff1", "ff2w")}
-    return claims.ratio("parameters at the transition of NRGPT", label(view, "rgpt_parallel"), parts)
+    parts = {view.label("model", model): (sizes[model], sizes["rgpt_parallel"]) for model in ("ff1", "ff2w")}
+    return claims.ratio("parameters at the transition of NRGPT", view.label("model", "rgpt_parallel"), parts)
 
 
 def estimate_listops_order(view: View) -> claims.Estimate:
@@ -127,9 +127,9 @@ def estimate_learns_the_answers(view: View) -> claims.Estimate:
         place, size = _widest(view, model)
         if size <= (printed := _printed_transition(view, model) or 0.0):
             return claims.nothing(
-                f"{label(view, model)} has {size:,.0f} parameters; its transition is at {printed:,.0f}"
+                f"{view.label('model', model)} has {size:,.0f} parameters; its transition is at {printed:,.0f}"
             )
-        parts[label(view, model)] = view.samples(ACCURACY, place)
+        parts[view.label("model", model)] = view.samples(ACCURACY, place)
     return claims.number("accuracy of the widest models", parts)
 
 
@@ -146,7 +146,7 @@ def _transitions(view: View) -> dict[str, Samples] | str:
         for seed in view.samples(ACCURACY, place) if size else {}:  # of all sizes the largest must beat its baseline
             fitted = _fit(view, model, seed)
             if isinstance(fitted, str):
-                return f"{label(view, model)}, seed {seed}: {fitted}"
+                return f"{view.label('model', model)}, seed {seed}: {fitted}"
             sizes[seed] = fitted.size
         found[model] = sizes
     return found if all(found.values()) else "not run"
@@ -174,9 +174,8 @@ def _fit(view: View, model: str, seed: int | None = None) -> Transition | str:
 
 def _sizes(view: View, model: str | None = None) -> Iterator[tuple[claims.Place, float]]:
     """Yield the places that were run, of one model or of all, each with its parameters."""
-    for place in map(dict, view.points):
-        parameters = view.counted("parameters", place)
-        if parameters is not None and model in (None, place["model"]):
+    for place in view.places() if model is None else view.places(model=model):
+        if (parameters := view.counted("parameters", place)) is not None:
             yield place, parameters
 
 

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from paper_repro.papers.nrgpt.closest import label
 from paper_repro.tables import claims, figure, plots, stats
 from paper_repro.tables.view import View
 
@@ -46,7 +45,7 @@ class Figure4(figure.Figure):
                     kind: sorted((row["parameters"], row["value"]) for row in own if row["kind"] == kind)
                     for kind in ("run", "best")
                 }
-                color = plots.model(self.artifact.id, model)
+                color = self.color(model)
                 if points["run"]:
                     axes.scatter(*zip(*points["run"], strict=True), s=8, color=color, alpha=0.35, linewidths=0)
                 if points["best"]:
@@ -65,7 +64,9 @@ def estimate_shakespeare_parity(view: View) -> claims.Estimate:
         left = [found for curve in own if (found := _interpolated(curve, parameters))]
         if left and right:
             parts[f"{parameters:,.0f} parameters"] = min(left, key=_mean), right
-    return claims.ratio("loss of NRGPT", f"loss of {label(view, 'rgpt_parallel')} with as many parameters", parts)
+    return claims.ratio(
+        "loss of NRGPT", f"loss of {view.label('model', 'rgpt_parallel')} with as many parameters", parts
+    )
 
 
 def estimate_shakespeare_no_overfit(view: View) -> claims.Estimate:
@@ -78,7 +79,7 @@ def estimate_shakespeare_no_overfit(view: View) -> claims.Estimate:
         place, _ = _lowest(members)
         train, val = view.samples("train_loss", place), view.samples("val_loss", place)
         gaps[model] = {seed: val[seed] - train[seed] for seed in val.keys() & train.keys()}
-    parts = {label(view, model): (gaps[model], gaps["gpt"]) for model in NRGPT}
+    parts = {view.label("model", model): (gaps[model], gaps["gpt"]) for model in NRGPT}
     return claims.difference("gap of validation and training loss of NRGPT", "GPT", parts)
 
 
@@ -89,7 +90,7 @@ def estimate_hyperparameter_sensitivity(view: View) -> claims.Estimate:
         spreads = {model: _spread(view, model, width) for model in ("gpt", *NRGPT)}
         for model in NRGPT:
             if spreads["gpt"] and spreads[model]:
-                parts[f"{label(view, model)}, width {spec.label}"] = spreads[model], spreads["gpt"]
+                parts[f"{view.label('model', model)}, width {spec.label}"] = spreads[model], spreads["gpt"]
     return claims.difference("highest less lowest loss over settings of NRGPT", "GPT", parts)
 
 
@@ -102,8 +103,7 @@ def _row(
 
 def _members(view: View, metric: str, **fixed: str) -> list[tuple[claims.Place, stats.Samples]]:
     """Return the places with those axis values at which some run is finished, with the metric there."""
-    places = [place for place in map(dict, view.points) if fixed.items() <= place.items()]
-    return [(place, found) for place in places if (found := view.samples(metric, place))]
+    return [(place, found) for place in view.places(**fixed) if (found := view.samples(metric, place))]
 
 
 def _sizes(view: View, metric: str, model: str) -> dict[float, list[tuple[claims.Place, stats.Samples]]]:

@@ -4,7 +4,6 @@ import json
 import textwrap
 from collections.abc import Sequence
 
-from paper_repro.papers.nrgpt.closest import label
 from paper_repro.tables import figure, stats
 
 ATTACHMENT = "texts.json"
@@ -45,7 +44,7 @@ class Figure5(figure.Figure):
         for axes, (row, text) in zip(panels, drawn, strict=False):
             specs = {name: self.artifact.metrics[name] for name in SCORES if row[name] != ""}
             scores = [f"{spec.title} {spec.text(row[name])}" for name, spec in specs.items()]
-            axes.set_title(f"{label(self.view, row['model'])}\n{', '.join(scores)}", fontsize=7, loc="left")
+            axes.set_title(f"{self.view.label('model', row['model'])}\n{', '.join(scores)}", fontsize=7, loc="left")
             shown = axes.text(0, 1, text, family="monospace", fontsize=6, va="top", parse_math=False)
             shown.set_in_layout(False)  # its panel is as high as it needs
 

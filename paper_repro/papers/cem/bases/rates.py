@@ -7,7 +7,7 @@ from typing import Any
 
 from paper_repro.cells.tasks import DIVERGED
 from paper_repro.metrics.fits import LearningRateOptimum, optimal_learning_rate
-from paper_repro.papers.cem.text import PERPLEXITY, PerplexityFigure, chosen
+from paper_repro.papers.cem.text import PERPLEXITY, PerplexityFigure
 from paper_repro.tables import claims, plots, stats
 from paper_repro.tables.figure import Axes, Canvas, Row
 from paper_repro.tables.view import View
@@ -24,9 +24,9 @@ class RatesFigure(PerplexityFigure):
 
     def rows(self) -> list[Row]:
         found: list[Row] = []
-        for size in chosen(self.view, "size"):
-            for model in chosen(self.view, "model"):
-                own = _places(self.view, size, model)
+        for size in self.view.chosen("size"):
+            for model in self.view.chosen("model"):
+                own = self.view.places(size=size, model=model)
                 parameters = next((int(n) for place in own if (n := self.view.counted("parameters", place))), 0)
                 head: Row = {"size": size, "model": model, "parameters": parameters}
                 runs = sweep(self.view, size, model)
@@ -44,9 +44,9 @@ class RatesFigure(PerplexityFigure):
     def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         axes = canvas.subplots()
         for size, marker, end in self.sizes():
-            for model in chosen(self.view, "model"):
+            for model in self.view.chosen("model"):
                 own = [row for row in rows if (row["size"], row["model"]) == (size, model)]
-                self._curve(axes, own, marker, f"{self.label('model', model)}{end}")
+                self._curve(axes, own, marker, f"{self.view.label('model', model)}{end}")
         rates = sorted({row["rate"] for row in rows if row["kind"] == "run"})
         axes.set(xlabel="initial learning rate", ylabel=f"{self.split} perplexity", xscale="log")
         axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
@@ -71,7 +71,7 @@ def sweep(view: View, size: str, model: str) -> Sweep:
     """Return the finished and the diverged runs of a model; rates without either are left out."""
     return {
         view.counted("lr", place) or 0.0: values
-        for place in _places(view, size, model)
+        for place in view.places(size=size, model=model)
         if (values := {**view.samples(PERPLEXITY, place), **dict.fromkeys(view.lost(None, place), math.inf)})
     }
 
@@ -86,7 +86,7 @@ def optimum(values: Sweep) -> LearningRateOptimum | str:
 
 def optima(view: View, size: str, model: str) -> dict[int, LearningRateOptimum]:
     """Return the optimum of each seed that has all planned rates; the rate of the lowest mean is read to be judged."""
-    found, places = sweep(view.unwatched(), size, model), _places(view, size, model)
+    found, places = sweep(view.unwatched(), size, model), view.places(size=size, model=model)
     means = {stats.mean(list(values.values())): rate for rate, values in found.items()}
     for place in places:
         if means and view.counted("lr", place) == means[min(means)]:
@@ -101,15 +101,15 @@ def compare(view: View, quantity: str, of: str, to: str) -> claims.Estimate:
 
     Of ``lowest perplexity`` the ratio is taken, of ``best rate`` the difference in doublings.
     """
-    labels = [view.artifact.axes["model"].values[model].label for model in (of, to)]
+    labels = [view.label("model", model) for model in (of, to)]
     parts = {}
-    for size in chosen(view, "size"):
+    for size in view.chosen("size"):
         both = [optima(view, size, model) for model in (of, to)]
         for label, found in zip(labels, both, strict=True):
             if any(one.at_edge for one in found.values()):
                 return claims.nothing(f"the best rate of {label} is at the edge of the grid")
         left, right = ({seed: _value(one, quantity) for seed, one in found.items()} for found in both)
-        parts[view.artifact.axes["size"].values[size].label] = left, right
+        parts[view.label("size", size)] = left, right
     names = [f"{quantity} of {label}" for label in labels]
     if quantity == "best rate":
         return claims.difference(names[0], names[1], parts, "doublings")
@@ -122,11 +122,6 @@ estimate_full_cem_better = partial(compare, quantity="lowest perplexity", of="fu
 
 def _value(best: LearningRateOptimum, quantity: str) -> float:
     return math.log2(best.learning_rate) if quantity == "best rate" else best.value
-
-
-def _places(view: View, size: str, model: str) -> list[dict[str, str]]:
-    places = (dict(key) for key in view.points)
-    return [place for place in places if (place["size"], place["model"]) == (size, model)]
 
 
 def _interpolant(heights: dict[float, float]) -> tuple[list[float], list[float]]:

@@ -6,8 +6,7 @@ from dataclasses import replace
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import FINISHED
 from paper_repro.tables import table
-from paper_repro.tables.baselines import values
-from paper_repro.tables.view import View
+from paper_repro.tables.view import View, values
 
 LOSS, CHANGE = "val_loss", "loss_change"
 AXIS, DEFAULT = "setting", "default"

@@ -1,7 +1,5 @@
 """NRGPT, figures 2 and 6: the energies that the probe recorded, drawn, and estimates of how they fall and settle."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,13 +21,12 @@ class EnergyFigure(figure.Figure):
     marks = "Lines: one token each, coloured by its place in the text."
 
     def rows(self) -> list[figure.Row]:
-        for seed, content in sorted(self.view.attachments(ATTACHMENT, PLACE).items()):
-            return [
-                {"seed": seed, "step": int(row["step"]), "token": int(row["token"])}
-                | {name: float(row[name]) for name in PANELS}
-                for row in _read(content)
-            ]
-        return []
+        seed, table = next(iter(self.view.tables(ATTACHMENT, PLACE).items()), (0, []))
+        return [
+            {"seed": seed, "step": int(row["step"]), "token": int(row["token"])}
+            | {name: float(row[name]) for name in PANELS}
+            for row in table
+        ]
 
     def draw(self, canvas: figure.Canvas, rows: Sequence[figure.Row]) -> None:
         from matplotlib import colormaps
@@ -68,9 +65,7 @@ def estimate_first_token_monotone(view: View) -> claims.Estimate:
 
 
 def estimate_descent_after_predecessors(view: View) -> claims.Estimate:
-    counts = {
-        seed: falling_after_predecessors(content) for seed, content in view.attachments(ATTACHMENT, PLACE).items()
-    }
+    counts = {seed: falling_after_predecessors(table) for seed, table in view.tables(ATTACHMENT, PLACE).items()}
     return claims.share("tokens whose energy only falls once their predecessors have settled", counts)
 
 
@@ -84,7 +79,7 @@ def estimate_energy_bounded(view: View) -> claims.Estimate:
     return claims.number("largest energy / its bound", {"": view.samples("bound_use", PLACE)})
 
 
-def falling_after_predecessors(content: bytes) -> tuple[int, int]:
+def falling_after_predecessors(rows: Sequence[Mapping[str, str]]) -> tuple[int, int]:
     """Count the tokens that are further than ``SETTLED`` of their span from their last energy when all earlier tokens
     have settled, and those of them whose energy rises in no step from then on.
 
@@ -93,7 +88,6 @@ def falling_after_predecessors(content: bytes) -> tuple[int, int]:
     """
     import numpy as np
 
-    rows = _read(content)
     steps = 1 + max(int(row["step"]) for row in rows)
     total = np.array([float(row["total"]) for row in rows]).reshape(steps, -1)  # (S + 1, T)
     span = np.maximum(np.ptp(total, axis=0), np.finfo(float).tiny)  # (T,)
@@ -104,10 +98,6 @@ def falling_after_predecessors(content: bytes) -> tuple[int, int]:
     rises = np.diff(total, axis=0)[:, 1:] > 0  # (S, T - 1)
     cases, rising = moving.any(axis=0), (moving[:-1] & rises).any(axis=0)
     return int((cases & ~rising).sum()), int(cases.sum())
-
-
-def _read(content: bytes) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(content.decode())))
 
 
 def _config(view: View) -> Mapping[str, Any]:
