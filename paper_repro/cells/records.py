@@ -56,7 +56,6 @@ PACKAGES = ("torch", "lightning", "torchmetrics", "numpy", "scipy", "hydra-core"
 STATUSES = (FINISHED, DIVERGED, OUT_OF_MEMORY, FAILED)
 MOST_NESTING, MOST_KEYS = 24, 1_500
 MOST_ATTACHMENTS = 50
-CPUINFO = Path("/proc/cpuinfo")
 _LARGEST = 2**63
 
 
@@ -158,30 +157,28 @@ def read(path: Path) -> Record:
         FileNotFoundError: there is none.
         CorruptFileError: a byte differs from what was written, or a field holds what a record cannot say.
     """
-    content = unsealed(path)
-    try:
-        check_fields(content)
-        return Record(**content)
-    except (UsageError, TypeError) as error:
-        raise CorruptFileError(f"{path}: not a run record: {error}; delete it to run the cell again") from error
+    return Record(**unsealed(path))
 
 
-def unsealed(path: Path) -> dict[str, Any]:
-    """Return the content of a file that ``sealed`` has made; raises as ``read``."""
+def unsealed(path: Path, of_measurement: bool = False) -> dict[str, Any]:
+    """Return the fields of a record, or of a measurement, in a file that ``sealed`` has made; raises as ``read``."""
+    again = "delete it to run the cell again"
     try:
         raw = read_regular(path, LIMIT_BYTES)
     except CorruptFileError as error:
-        raise CorruptFileError(f"{error}; remove it to run the cell again") from error
+        raise CorruptFileError(f"{error}; {again}") from error
     try:
         content: dict[str, Any] = json.loads(raw)
         given = content.pop(SEAL)
         if not isinstance(given, str):
             raise TypeError(f"{SEAL} is a text, not {given!r}")
-        whole = seal(content) == given and _spelled(content, given) == raw
+        if seal(content) != given or _spelled(content, given) != raw:
+            raise CorruptFileError(f"{path}: its hash does not fit its content; {again}")
+        check_fields(content, of_measurement)
+    except CorruptFileError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CorruptFileError(f"{path}: not a run record: {error}; delete it to run the cell again") from error
-    if not whole:
-        raise CorruptFileError(f"{path}: its hash does not fit its content; delete it to run the cell again")
+        raise CorruptFileError(f"{path}: not a run record: {error}; {again}") from error
     return content
 
 
@@ -318,17 +315,12 @@ def versions() -> dict[str, str]:
     return found
 
 
-def processor(field: str) -> str:
-    """Return what Linux says of the first processor in a field; "" where the system has no such file or field."""
-    with contextlib.suppress(OSError):
-        if found := re.search(rf"^{field}\s*:(.*)", CPUINFO.read_text(), re.MULTILINE):
-            return found[1].strip()
-    return ""
-
-
 def processor_name() -> str:
-    """Return the processor's name for itself, else its architecture."""
-    return processor("model name") or platform.machine()
+    """Return what Linux calls the first processor; where the system does not say, its architecture."""
+    with contextlib.suppress(OSError):
+        if found := re.search(r"^model name\s*:(.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE):
+            return found[1].strip()
+    return platform.machine()
 
 
 def device(config: Mapping[str, Any]) -> str:

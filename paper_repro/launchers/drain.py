@@ -100,7 +100,8 @@ def main() -> int:
     plan = plans.make(spec.load(order.artifact), order.scale, order.seeds, order.overrides)
     runs, share = Path(order.runs), runner.Share(order.index, order.count, PATIENCE_SECONDS, order.since)
     try:
-        result = runner.run_cells(plan.all_cells, runs, [runs, Path(order.results)], order.fill, share)
+        roots = [runs, Path(order.results)]
+        result = runner.run(plan.all_cells, runs, roots=roots, fill=order.fill, share=share)
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
