@@ -494,8 +494,6 @@ class Override:
 
     key: str
     value: Any
-    said: str = field(compare=False)
-    """How a complaint about it begins: the words of a command, or the file, the line and the key."""
     source: str = field(default=COMMAND, compare=False)
     """Where the value comes from: the file and line, and the axis value or the scale that it belongs to."""
     adds: bool = False
@@ -509,7 +507,8 @@ class Override:
         return dataclasses.replace(self, source=f"{self.source} ({layer})")
 
     def error(self, message: str) -> UsageError:
-        return UsageError(f"{self.said}: {message}")
+        where = "" if self.source == COMMAND else f"{self.source}: "
+        return UsageError(f"{where}override {self.key!r}: {message}")
 
 
 def quoted(text: str) -> str:
@@ -541,7 +540,7 @@ def parse(text: str) -> Override:
             f"{said}: several values are for train.py -m; give one value, a list as {key}=[{value}], or name the "
             "values as an axis (docs/add/ablation.md)"
         )
-    return _checked(Override(key, parsed.value(), said, adds=parsed.is_add() or parsed.is_force_add()))
+    return _checked(Override(key, parsed.value(), adds=parsed.is_add() or parsed.is_force_add()))
 
 
 def parse_all(overrides: Sequence[str | Override]) -> list[Override]:
@@ -566,7 +565,7 @@ def override_of(name: str, node: Node) -> Override:
         value = value[special]
     if times and (isinstance(value, bool) or not isinstance(value, (int, float))):
         raise node.error(f"'{key}': {TIMES} takes a number, not {value!r}")
-    return _checked(Override(key, value, f"{where}: override '{key}'", where, name != key, times, axis))
+    return _checked(Override(key, value, where, name != key, times, axis))
 
 
 def _checked(override: Override) -> Override:

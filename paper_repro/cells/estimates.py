@@ -5,7 +5,6 @@ from: the config, the data files that it names, our code and torch.
 """
 
 import contextlib
-import hashlib
 import json
 import statistics
 import sys
@@ -18,7 +17,7 @@ from typing import Any
 from paper_repro.base import configs, identity
 from paper_repro.base.configs import ROOMS, own_packages, without_seeds
 from paper_repro.base.errors import UsageError
-from paper_repro.base.files import CorruptFileError, read_with_digest, write_with_digest
+from paper_repro.base.files import CorruptFileError, read_with_digest, sha256_of_file, write_with_digest
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells import records
 from paper_repro.cells.fork_server import ForkServer
@@ -203,10 +202,6 @@ def _key(cell: PlannedCell) -> str:
 
 def _stamp() -> str:
     """Return the hash of the code that counts."""
-    found = hashlib.sha256(metadata.version("torch").encode())
     folders = [Path(home, room) for home in sys.modules["paper_repro"].__path__ for room in COUNTING]
-    for folder in (*folders, *own_packages().values()):
-        for path in sorted(folder.rglob("*.py")):
-            found.update(f"\0{path.name}\0".encode())
-            found.update(path.read_bytes())
-    return found.hexdigest()[: identity.LENGTH]
+    paths = (path for folder in (*folders, *own_packages().values()) for path in sorted(folder.rglob("*.py")))
+    return identity.fingerprint([metadata.version("torch"), *map(sha256_of_file, paths)])

@@ -187,21 +187,16 @@ def find(root: Path, cell: str) -> Record | None:
     path = record_path(root, cell)
     try:
         record = read(path)
+        expected = identity.of_record(record.config, record.provenance.get("data") or {}) if record.done else None
+        if record.cell != cell:
+            raise CorruptFileError(f"{path}: it is the record of cell {record.cell}; delete it to run the cell again")
+        if expected not in (None, cell):
+            why = "its id does not follow from its config, as another version of the code wrote it"
+            raise CorruptFileError(f"{path}: {why}: delete it to run the cell again")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except CorruptFileError as error:
         _log.warning("%s", error)
-        return None
-    if record.cell != cell:
-        _log.warning("%s: it is the record of cell %s; delete it to run the cell again", path, record.cell)
-        return None
-    expected = identity.of_record(record.config, record.provenance.get("data") or {}) if record.done else None
-    if expected not in (None, cell):
-        _log.warning(
-            "%s: its id does not follow from its config, as another version of the code wrote it: delete it to run the "
-            "cell again",
-            path,
-        )
         return None
     return record
 
@@ -332,8 +327,8 @@ def device(config: Mapping[str, Any]) -> str:
         devices = machine.get("devices", 1)
         name = torch.cuda.get_device_name(devices[0] if isinstance(devices, list) else 0)
         return f"{name}, float32 products {'in TF32' if machine.get('tf32') else 'in full'}"
-    threads = machine.get("threads", 1) or os.cpu_count() or 1
-    return f"{processor_name()}, {threads} of {os.cpu_count()} threads"
+    threads = machine.get("threads", 1) or os.cpuint() or 1
+    return f"{processor_name()}, {threads} of {os.cpuint()} threads"
 
 
 def sealed(content: dict[str, Any]) -> bytes:
@@ -386,16 +381,24 @@ def _keys(value: Any, levels: int) -> int:
 
 
 def _fits(value: Any, form: Any) -> bool:
-    """Return whether a value has a form: the longest length of a text, a pattern, a type, several forms of which one
-    fits, ``[form]`` for a list, a dict of forms for known keys, ``{...: form}`` for any keys, or a predicate.
+    """Return whether a value has a form: the longest length of a text, a pattern, a type (``int`` is a count, ``float``
+    any finite number), several forms of which one fits, ``[form]`` for a list, a dict of forms for known keys,
+    ``{...: form}`` for any keys, or a predicate.
     """
     match form:
         case int():
             return isinstance(value, str) and len(value) <= form
         case re.Pattern():
             return isinstance(value, str) and form.fullmatch(value) is not None
-        case type() | None:
-            return value is None if form is None else isinstance(value, form)
+        case None:
+            return value is None
+        case type():
+            whole, number = type(value) is int, type(value) is float
+            if form is int:
+                return whole and 0 <= value <= _LARGEST
+            if form is float:
+                return (whole and abs(value) <= _LARGEST) or (number and math.isfinite(value))
+            return isinstance(value, form)
         case tuple():
             return any(_fits(value, one) for one in form)
         case [item]:
@@ -408,28 +411,18 @@ def _fits(value: Any, form: Any) -> bool:
     return bool(form(value))
 
 
-def _number(value: Any) -> bool:
-    return (type(value) is int and abs(value) <= _LARGEST) or (type(value) is float and math.isfinite(value))
-
-
 def _not_negative(value: Any) -> bool:
-    return _number(value) and value >= 0
-
-
-def _count(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= _LARGEST
+    return _fits(value, float) and value >= 0
 
 
 def _curve(value: Any) -> bool:
-    whole = _fits(value, {"step": [_number], "value": [_number]}) and value.keys() == {"step", "value"}
+    whole = _fits(value, {"step": [float], "value": [float]}) and value.keys() == {"step", "value"}
     return whole and len(value["step"]) == len(value["value"])
 
 
 def _file_state(value: Any) -> bool:
     """Return whether a value is size, time of change and SHA-256 of a file, or of the files of a folder."""
-    if not isinstance(value, list | tuple) or len(value) != 3:
-        return False
-    return _count(value[0]) and _count(value[1]) and _fits(value[2], 64)
+    return isinstance(value, list | tuple) and len(value) == 3 and all(map(_fits, value, (int, int, 64)))
 
 
 _CODE: dict[str, Any] = {
@@ -449,12 +442,12 @@ _PROVENANCE: dict[str, Any] = {
 _FIELDS: dict[str, Any] = {
     "cell": FILE_NAME,
     "status": re.compile("|".join(STATUSES)),
-    "seed": _count,
+    "seed": int,
     "config": Mapping,
-    "metrics": {...: _number},
+    "metrics": {...: float},
     "curves": {...: _curve},
-    "parameters": (None, _count),
-    "multiply_adds": (None, _count),
+    "parameters": (None, int),
+    "multiply_adds": (None, int),
     "seconds": _not_negative,
     "peak_memory_mib": (None, _not_negative),
     "note": 1_000,

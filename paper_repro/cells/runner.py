@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from paper_repro.cells.measurements import is_done, to_fill
 from paper_repro.cells.planned import Job, PlannedCell, cards, check_loggers, count_workers, jobs, on_gpu
 from paper_repro.cells.progress import Display, RunningJob
 from paper_repro.cells.records import disk_message, open_runs_folder, record_path, work_folder
-from paper_repro.cells.tasks import FAILED, FINISHED, NODE_LOST, Cost, Outcome
+from paper_repro.cells.tasks import FAILED, FINISHED, NODE_LOST, Outcome
 
 POLL_SECONDS = 0.25
 ELSEWHERE_POLL_SECONDS = 2.0
@@ -119,11 +120,7 @@ def run(
         for cell in to_run:
             check_started(cell.machine.get("nodes", 1))
         with ForkServer(runs) as server:
-
-            def count(new: Sequence[PlannedCell], others: Sequence[PlannedCell]) -> list[Cost | None]:
-                found: list[Cost | None] = server.call(configs, count_here, new, others, configs[0])
-                return found
-
+            count = partial(server.call, configs, partial(count_here, devices=configs[0]))
             estimates = {cell.id: Estimate(None, 0.0) for cell in able} | estimate(to_run, roots, runs, count)
             measurements.set_aside(runs, changed)
             todo.sort(key=lambda job: -sum(estimates[cell.id].seconds for cell in job.cells))

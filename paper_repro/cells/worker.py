@@ -1,4 +1,4 @@
-"""A process that runs one job, or counts what cells cost, and tells the runner of events.
+"""A process that runs one job, or calls one function, and tells the runner of events.
 
 A job that is asked to stop saves what it needs to go on; it ends at once if it has computed nothing that it could save.
 """
