@@ -327,8 +327,8 @@ def device(config: Mapping[str, Any]) -> str:
         devices = machine.get("devices", 1)
         name = torch.cuda.get_device_name(devices[0] if isinstance(devices, list) else 0)
         return f"{name}, float32 products {'in TF32' if machine.get('tf32') else 'in full'}"
-    threads = machine.get("threads", 1) or os.cpuint() or 1
-    return f"{processor_name()}, {threads} of {os.cpuint()} threads"
+    threads = machine.get("threads", 1) or os.cpu_count() or 1
+    return f"{processor_name()}, {threads} of {os.cpu_count()} threads"
 
 
 def sealed(content: dict[str, Any]) -> bytes:
