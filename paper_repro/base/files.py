@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import IO, NamedTuple
 
 from filelock import FileLock
 
@@ -45,7 +45,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def _taking_the_name_of(path: Path) -> Iterator[BinaryIO]:
+def _taking_the_name_of(path: Path) -> Iterator[IO[bytes]]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(
         prefix=f".{path.name}.", suffix=PART_SUFFIX, dir=path.parent, delete=False
@@ -108,7 +108,7 @@ def write_with_digest(path: Path, content: bytes) -> None:
     stream_with_digest(path, lambda stream: stream.write(content))
 
 
-def stream_with_digest(path: Path, write: Callable[[BinaryIO], object]) -> None:
+def stream_with_digest(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Let ``write`` fill a stream that becomes ``path``, and put its SHA-256 beside it.
 
     The sidecar takes its place just before the file does: after a crash between the two, the old content counts as

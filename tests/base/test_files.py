@@ -3,7 +3,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import pytest
 
@@ -48,7 +48,7 @@ def test_an_interrupt_in_the_middle_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_with_digest(path, b"old")
 
-    def write(stream: BinaryIO) -> None:
+    def write(stream: IO[bytes]) -> None:
         stream.write(b"half of the n")
         raise KeyboardInterrupt
 
@@ -60,7 +60,7 @@ def test_an_interrupt_in_the_middle_leaves_the_old_file(tmp_path: Path) -> None:
 def test_a_digest_is_kept_beside_the_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
 
-    def write(stream: BinaryIO) -> None:
+    def write(stream: IO[bytes]) -> None:
         stream.write(b"a")
         stream.write(memoryview(b"bc"))
         stream.flush()
