@@ -285,7 +285,7 @@ for _scalar, _pattern, _first in (
     _Loader.add_implicit_resolver(_CORE + _scalar, re.compile(rf"^(?:{_pattern})$"), _first)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Node:
     """A YAML node with its file and line, and the line of its key."""
 
