@@ -350,12 +350,12 @@ def _spelled(content: Mapping[str, Any], seal: str) -> bytes:
 
 def check_fields(content: Mapping[str, Any], of_measurement: bool = False) -> None:
     """Check kind and size of every field of a record, or of a measurement, given as a dict without its seal."""
-    fields = _OF_MEASUREMENT if of_measurement else _FIELDS
+    fields, optional = (_OF_MEASUREMENT, ("provenance",)) if of_measurement else (_FIELDS, _ADDED_LATER)
     for name in content:
         if name not in fields:
             raise UsageError(f"unknown field {str(name)[:100]!r}{nearest(str(name)[:100], fields)}")
     for name, form in fields.items():
-        if name not in content and name not in _ADDED_LATER:
+        if name not in content and name not in optional:
             raise UsageError(f"the field {name!r} is absent")
         if name in content and not _fits(content[name], form):
             raise UsageError(f"the field {name!r} has a value of another kind or size")
