@@ -199,7 +199,7 @@ def _cells(plan: "Plan", words: Words, action: str, warnings: "Later", slurm: st
             measurements.set_aside(words.runs, measurements.changed(words.runs, plan.all_cells))
         result = cluster.run(sweep, slurm)
     else:
-        result = runner.run_cells(plan.all_cells, words.runs, [words.runs, RESULTS], fill, again=again)
+        result = runner.run(plan.all_cells, words.runs, roots=[words.runs, RESULTS], fill=fill, again=again)
     for reason in result.missing:
         warnings.add(f"not run: {reason}")
     if result.fatal:  # what stopped the run, a full disk for example, would stop the tables, too
@@ -253,8 +253,8 @@ def _check_contribution(words: Words) -> int:
             planned |= {cell.settings: f"{name} {scale}" for cell in plans.make(artifact, scale).all_cells}
     found = contribution.check(Path(words.names[0]), records.every(RESULTS), planned, ROOT)
     print(tabulate([vars(one) for one in found], headers="keys", tablefmt="github"))
-    refused = sum(not one.accepted for one in found)
-    names = " ".join(sorted({one.artifact.split()[0] for one in found if one.accepted}))
+    refused = sum(bool(one.refused) for one in found)
+    names = " ".join(sorted({one.artifact.split()[0] for one in found if not one.refused}))
     verify = f"; next: reproduce.py --verify {names} trains their first steps anew" if names else ""
     print(f"{len(found) - refused} of {len(found)} records accepted{verify}", file=sys.stderr)
     return int(refused > 0)

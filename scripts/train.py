@@ -37,9 +37,9 @@ from paper_repro.base.configs import (
     explained,
     file_of,
     quoted,
-    with_own_folders,
+    search_path,
 )
-from paper_repro.base.errors import RESULTS, UsageError, default_runs, nearest, run_main, runs_folder, whole
+from paper_repro.base.errors import RESULTS, UsageError, nearest, run_main, runs_folder, whole
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -92,7 +92,7 @@ def _words(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _sorted(words: Sequence[str]) -> tuple[str, list[str], Path]:
     """Return the experiment, the overrides as Hydra's grammar takes them, and the folder of runs."""
-    names, overrides, runs = [], [], default_runs()
+    names, overrides, runs = [], [], runs_folder()
     for word in words:
         key, equals, value = word.partition("=")
         if key == "experiment" or not (equals or word.startswith("~")):
@@ -126,11 +126,10 @@ def _planned(options: Sequence[str], experiment: str, overrides: Sequence[str], 
         given = HydraConfig.get().overrides.task
         jobs.append(([word for word in given if word.partition("=")[0] not in NOT_OF_THE_CONFIG], config.seed))
 
-    with_own_folders()
     if any(word.startswith("--info") for word in options):
         logging.getLogger().handlers.clear()  # Hydra prints by a logger of its own
     before, os.environ["HYDRA_FULL_ERROR"] = sys.argv, "1"  # Hydra raises its errors instead of printing them
-    sys.argv = [__file__, *options, f"experiment={experiment}", *overrides, quoted(f"runs={runs}")]
+    sys.argv = [__file__, *options, search_path(), f"experiment={experiment}", *overrides, quoted(f"runs={runs}")]
     try:
         collect()
     except (HydraException, OmegaConfBaseException, ValueError) as error:
@@ -162,7 +161,7 @@ def _run(cells: "Sequence[PlannedCell]", runs: Path, again: bool) -> int:
     if (code := start.followed()) is not None:
         return code
     with start.leading():
-        result = runner.run_cells(cells, runs, [runs, RESULTS], again=again)
+        result = runner.run(cells, runs, roots=[runs, RESULTS], again=again)
     for reason in [*result.missing, *([result.fatal] if result.fatal else [])]:
         print(f"not run: {reason}", file=sys.stderr)
     for cell in cells:

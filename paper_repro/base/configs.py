@@ -7,8 +7,6 @@ Hydra and OmegaConf are imported where they compose, because their import takes 
 The YAML of artifacts is read here, too (``read``): complaints name file and line, which OmegaConf does not keep.
 """
 
-import contextlib
-import copy
 import dataclasses
 import functools
 import importlib
@@ -21,7 +19,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -85,10 +83,8 @@ def compose_seeds(experiment: str, overrides: "Sequence[str | Override]", seeds:
     config = unresolved(experiment, parse_all(overrides))
     found = []
     for seed in seeds:
-        if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-            raise UsageError(f"seed {seed!r} is not a whole number of 0 or above")
-        if seed > LARGEST:
-            raise UsageError(f"seed {seed} is above {LARGEST}, the largest that a record can hold: give a smaller one")
+        if type(seed) is not int or not 0 <= seed <= LARGEST:
+            raise UsageError(f"seed {seed!r} is not a whole number from 0 to {LARGEST}, the largest in a record")
         try:
             found.append(resolve({**config, "seed": seed}))
         except UsageError as error:
@@ -235,6 +231,7 @@ def chosen_groups(overrides: "Sequence[Override]") -> tuple[tuple[str, str], ...
 def compose_files(experiment: str, groups: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     """Return Hydra's composition of an experiment and the files of its groups; callers must not change it."""
     from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
 
@@ -246,62 +243,25 @@ def compose_files(experiment: str, groups: tuple[tuple[str, str], ...]) -> dict[
                 said = f"{group}={choice}: there is no such {group} config"
             raise UsageError(f"{said}{nearest(choice, own or choices)}")
     try:
-        with searched() as loader:
-            loader.repository.load_config = functools.partial(_read_once, loader.repository.load_config)
-            config = hydra_compose(*_primary(experiment, groups))
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            config = hydra_compose("train", _words_of_hydra(experiment, groups))
     except HydraException as error:
         said, absent = str(error).splitlines()[0], [f"{group}={choice}" for group, choice in groups if group[0] != "+"]
-        if "No match in the defaults list" in said:
+        if "Could not override" in said:
             said += f" To add a group that it does not have: +{' +'.join(absent)}"
         raise UsageError(f"experiment {experiment}: {said}") from error
     container: Any = OmegaConf.to_container(config, resolve=False)
     return {str(key): value for key, value in container.items() if key != "runs"}
 
 
-def _primary(experiment: str, groups: tuple[tuple[str, str], ...]) -> tuple[str, list[str]]:
-    """Return the config that Hydra begins with, and its overrides; only ``train`` can add a group."""
-    words = [f"{group}={choice}" for group, choice in groups]
-    if any(word.startswith("+") for word in words):
-        return "train", [f"experiment={experiment}", "runs=null", *words]
-    return f"experiment/{experiment}", words
+def _words_of_hydra(experiment: str, groups: tuple[tuple[str, str], ...]) -> list[str]:
+    """Return the overrides of ``train.yaml`` that compose an experiment with the choices of its groups."""
+    return [search_path(), f"experiment={experiment}", "runs=null", *(f"{group}={choice}" for group, choice in groups)]
 
 
-@contextlib.contextmanager
-def searched() -> Iterator[Any]:
-    """Let Hydra compose from all ``folders``; give its loader."""
-    from hydra import initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-
-    with_own_folders()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        yield GlobalHydra.instance().config_loader()
-
-
-@functools.cache
-def with_own_folders() -> None:
-    """Let Hydra look for configs in the user's packages, too."""
-    from hydra.core.config_search_path import ConfigSearchPath
-    from hydra.core.plugins import Plugins
-    from hydra.plugins.search_path_plugin import SearchPathPlugin
-
-    class Folders(SearchPathPlugin):
-        def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-            for folder in folders()[1:]:
-                search_path.append("paper_repro", f"file://{folder}")
-
-    Plugins.instance().register(Folders)
-
-
-_READ: dict[tuple[str, Path | None, int], Any] = {}
-
-
-def _read_once(load: Callable[[str], Any], config_path: str) -> Any:
-    """Return Hydra's reading of a file, which it would otherwise repeat for each composition."""
-    path = file_of(config_path.removesuffix(".yaml"))
-    key = (config_path, path, path.stat().st_mtime_ns if path else 0)
-    if key not in _READ:
-        _READ[key] = load(config_path)
-    return copy.deepcopy(_READ[key])
+def search_path() -> str:
+    """Return the override by which Hydra looks for configs in the user's packages, too."""
+    return f"hydra.searchpath={json.dumps([f'file://{folder}' for folder in folders()[1:]])}"
 
 
 # YAML whose mistakes are named with file and line.
@@ -314,6 +274,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 
 
 _CORE = "tag:yaml.org,2002:"
+_MORE = "!more"
 _NUMBER = r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
 for _scalar, _pattern, _first in (
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
@@ -324,17 +285,17 @@ for _scalar, _pattern, _first in (
     _Loader.add_implicit_resolver(_CORE + _scalar, re.compile(rf"^(?:{_pattern})$"), _first)
 
 
+@dataclass(frozen=True, eq=False)
 class Node:
-    """A YAML node that knows its file and line, and the line of its key."""
+    """A YAML node with its file and line, and the line of its key."""
 
-    def __init__(
-        self, path: Path, node: yaml.Node, name: str = "", key_line: int = 0, library: "Library | None" = None
-    ) -> None:
-        self.path, self.name, self.key_line, self._node, self._library = path, name, key_line, node, library or {}
-
-    @property
-    def line(self) -> int:
-        return int(self._node.start_mark.line) + 1
+    path: Path
+    line: int
+    tag: str
+    content: "dict[str, Node] | list[Node] | str"
+    """The nodes of a mapping or a list, or the word of a scalar as it stands in the file: ``1e-3``, not 0.001."""
+    name: str = ""
+    key_line: int = 0
 
     @property
     def where(self) -> str:
@@ -345,43 +306,28 @@ class Node:
 
     @property
     def is_mapping(self) -> bool:
-        return isinstance(self._node, yaml.MappingNode)
+        return isinstance(self.content, dict)
 
     @property
     def is_sequence(self) -> bool:
-        return isinstance(self._node, yaml.SequenceNode)
+        return isinstance(self.content, list)
 
-    @property
-    def continues(self) -> bool:
-        """Whether this is a list that follows the one it lies over."""
-        return self.is_sequence and self._node.tag == "!more"
-
-    def items(self) -> dict[str, "Node"]:
-        """Return the entries of a mapping in their order; a key given twice is an error."""
-        if not isinstance(self._node, yaml.MappingNode):
+    def items(self) -> "dict[str, Node]":
+        if not isinstance(self.content, dict):
             raise self.error(f"{self.name or 'this'} must be a mapping of keys to values")
-        found: dict[str, Node] = {}
-        for key_node, value in self._node.value:
-            key, line = key_node.value, key_node.start_mark.line + 1
-            if not isinstance(key_node, yaml.ScalarNode) or key == "<<":
-                raise UsageError(f"{self.path}:{line}: a key is one word, and merge keys (<<) are not read")
-            if key in found:
-                raise UsageError(f"{self.path}:{line}: duplicate key '{key}' (first at line {found[key].key_line})")
-            if key in self._library and isinstance(value, yaml.SequenceNode):
-                found[key] = _Named(self.path, value, key, line, self._library[key])
-            else:
-                found[key] = Node(self.path, value, key, line)
-        return found
+        return dict(self.content)
 
-    def elements(self) -> list["Node"]:
-        if not isinstance(self._node, yaml.SequenceNode):
+    def elements(self) -> "list[Node]":
+        if not isinstance(self.content, list):
             raise self.error(f"{self.name or 'this'} must be a list")
-        if self.continues:
-            raise self.error(f"'{self.name}' is !more of a list, and there is none before it")
-        return self._own_elements()
+        if self.tag == _MORE:
+            raise self.error(f"'{self.name}' is {_MORE} of a list, and there is none before it")
+        return list(self.content)
 
-    def _own_elements(self) -> list["Node"]:
-        return [Node(self.path, child, self.name) for child in self._node.value]
+    def text(self) -> str:
+        if not isinstance(self.content, str):
+            raise self.error(f"{self.name or 'this'} must be one word or number")
+        return self.content
 
     def plain(self) -> Any:
         """Return the value as plain Python data."""
@@ -389,9 +335,9 @@ class Node:
             return {key: child.plain() for key, child in self.items().items()}
         if self.is_sequence:
             return [child.plain() for child in self.elements()]
-        text = self._node.value
+        text = self.text()
         try:
-            match self._node.tag.removeprefix(_CORE):
+            match self.tag.removeprefix(_CORE):
                 case "str":
                     return text
                 case "null":
@@ -404,70 +350,18 @@ class Node:
                     return float(text.replace(".inf", "inf").replace(".nan", "nan") if text[-1].isalpha() else text)
         except (KeyError, ValueError) as error:
             raise self.error(f"not understood: {text!r}") from error
-        raise self.error(f"not understood: the tag {self._node.tag!r}")
-
-    def text(self) -> str:
-        """Return the words of a scalar as they stand in the file: ``1e-3``, not 0.001."""
-        if not isinstance(self._node, yaml.ScalarNode):
-            raise self.error(f"{self.name or 'this'} must be one word or number")
-        return str(self._node.value)
+        raise self.error(f"not understood: the tag {self.tag!r}")
 
 
 Library = Mapping[str, Mapping[str, Node]]
 """Definitions by name, for each section whose list names them."""
 
 
-class _Named(Node):
-    """A list of names, ``[loss, {perplexity: {digits: 2}}]``, as the mapping of their definitions."""
-
-    is_mapping, is_sequence = True, False
-
-    def __init__(self, path: Path, node: yaml.Node, name: str, key_line: int, known: Mapping[str, Node]) -> None:
-        super().__init__(path, node, name, key_line)
-        self._known = known
-
-    def items(self) -> dict[str, Node]:
-        found: dict[str, Node] = {}
-        for child in self._own_elements():
-            if not child.is_mapping and child.text() not in self._known:
-                raise child.error(f"unknown '{child.text()}' in '{self.name}'{nearest(child.text(), self._known)}")
-            own = child.items() if child.is_mapping else {child.text(): self._known[child.text()]}
-            for name, node in own.items():
-                found[name] = over(self._known[name], node) if name in self._known else node
-        return found
-
-
-class _Over(Node):
-    """A mapping or list over that of another file."""
-
-    def __init__(self, base: Node, own: Node) -> None:
-        super().__init__(own.path, own._node, own.name, own.key_line)
-        self._base, self._own = base, own
-
-    @property
-    def is_mapping(self) -> bool:
-        return self._own.is_mapping
-
-    def items(self) -> dict[str, Node]:
-        found = self._base.items()
-        for key, child in self._own.items().items():
-            found[key] = over(found[key], child) if key in found else child
-        return found
-
-    def elements(self) -> list[Node]:
-        return self._base.elements() + self._own_elements()
-
-
-def over(base: Node, own: Node) -> Node:
-    """Return ``own`` with what it leaves to ``base``: mappings are merged key by key, a list with the tag ``!more``
-    continues the other file's, and all else is replaced.
-    """
-    merges = (base.is_mapping and own.is_mapping) or (base.is_sequence and own.continues)
-    return _Over(base, own) if merges else own
-
-
 def read(path: Path, library: Library | None = None) -> Node:
-    """Return the root node of a YAML file without aliases; its sections may name definitions of the library."""
+    """Return the root node of a YAML file without aliases.
+
+    A section of the library may be a list, ``[loss, {perplexity: {digits: 2}}]``, which names definitions.
+    """
     try:
         text = path.read_text(encoding="utf-8")
         for token in yaml.scan(text, Loader=_Loader) if "*" in text else ():
@@ -482,7 +376,53 @@ def read(path: Path, library: Library | None = None) -> Node:
         raise UsageError(f"{path}{line}: not YAML: {getattr(error, 'problem', error)}") from error
     if root is None:
         raise UsageError(f"{path}: the file is empty")
-    return Node(path, root, library=library)
+    node = _node(path, root)
+    if library and node.is_mapping:
+        sections = {key: _defined(child, library.get(key)) for key, child in node.items().items()}
+        node = dataclasses.replace(node, content=sections)
+    return node
+
+
+def _node(path: Path, node: yaml.Node, name: str = "", key_line: int = 0) -> Node:
+    content: Any = node.value
+    if isinstance(node, yaml.SequenceNode):
+        content = [_node(path, child, name) for child in node.value]
+    elif isinstance(node, yaml.MappingNode):
+        content = dict[str, Node]()
+        for key_node, child in node.value:
+            key, line = key_node.value, key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode) or key == "<<":
+                raise UsageError(f"{path}:{line}: a key is one word, and merge keys (<<) are not read")
+            if key in content:
+                raise UsageError(f"{path}:{line}: duplicate key '{key}' (first at line {content[key].key_line})")
+            content[key] = _node(path, child, key, line)
+    return Node(path, node.start_mark.line + 1, node.tag, content, name, key_line)
+
+
+def _defined(section: Node, known: Mapping[str, Node] | None) -> Node:
+    """Return a section; of a list of names the mapping of their definitions."""
+    if known is None or not isinstance(section.content, list):
+        return section
+    found: dict[str, Node] = {}
+    for child in section.content:
+        if not child.is_mapping and child.text() not in known:
+            raise child.error(f"unknown '{child.text()}' in '{section.name}'{nearest(child.text(), known)}")
+        own = child.items() if child.is_mapping else {child.text(): known[child.text()]}
+        found |= {name: over(known[name], node) if name in known else node for name, node in own.items()}
+    return dataclasses.replace(section, content=found)
+
+
+def over(base: Node, own: Node) -> Node:
+    """Return ``own`` with what it leaves to ``base``: mappings are merged key by key, a list with the tag ``!more``
+    continues the other file's, and all else is replaced.
+    """
+    if isinstance(base.content, dict) and isinstance(own.content, dict):
+        below = base.content
+        merged = {key: over(below[key], child) if key in below else child for key, child in own.content.items()}
+        return dataclasses.replace(own, content=below | merged)
+    if isinstance(base.content, list) and isinstance(own.content, list) and own.tag == _MORE:
+        return dataclasses.replace(own, tag=base.tag, content=base.content + own.content)
+    return own
 
 
 def entries(node: Node, required: Sequence[str] = (), optional: Sequence[str] = ()) -> dict[str, Node]:
@@ -530,11 +470,12 @@ def convert(hint: Any, node: Node) -> Any:
 
 
 def _built(kind: Any, node: Node) -> Any:
-    fields = dataclasses.fields(kind)
+    fields, hints = dataclasses.fields(kind), _hints(kind)
     required = [one.name for one in fields if {one.default, one.default_factory} == {dataclasses.MISSING}]
-    found, hints = entries(node, required, [one.name for one in fields]), _hints(kind)
+    found = entries(node, required, [one.name for one in fields])
+    values = {name: convert(hints[name], child) for name, child in found.items()}
     try:
-        return kind(**{name: convert(hints[name], child) for name, child in found.items()})
+        return kind(**values)
     except UsageError:
         raise
     except ValueError as error:
@@ -553,8 +494,6 @@ class Override:
 
     key: str
     value: Any
-    said: str = field(compare=False)
-    """How a complaint about it begins: the words of a command, or the file, the line and the key."""
     source: str = field(default=COMMAND, compare=False)
     """Where the value comes from: the file and line, and the axis value or the scale that it belongs to."""
     adds: bool = False
@@ -568,7 +507,8 @@ class Override:
         return dataclasses.replace(self, source=f"{self.source} ({layer})")
 
     def error(self, message: str) -> UsageError:
-        return UsageError(f"{self.said}: {message}")
+        where = "" if self.source == COMMAND else f"{self.source}: "
+        return UsageError(f"{where}override {self.key!r}: {message}")
 
 
 def quoted(text: str) -> str:
@@ -600,7 +540,7 @@ def parse(text: str) -> Override:
             f"{said}: several values are for train.py -m; give one value, a list as {key}=[{value}], or name the "
             "values as an axis (docs/add/ablation.md)"
         )
-    return _checked(Override(key, parsed.value(), said, adds=parsed.is_add() or parsed.is_force_add()))
+    return _checked(Override(key, parsed.value(), adds=parsed.is_add() or parsed.is_force_add()))
 
 
 def parse_all(overrides: Sequence[str | Override]) -> list[Override]:
@@ -625,7 +565,7 @@ def override_of(name: str, node: Node) -> Override:
         value = value[special]
     if times and (isinstance(value, bool) or not isinstance(value, (int, float))):
         raise node.error(f"'{key}': {TIMES} takes a number, not {value!r}")
-    return _checked(Override(key, value, f"{where}: override '{key}'", where, name != key, times, axis))
+    return _checked(Override(key, value, where, name != key, times, axis))
 
 
 def _checked(override: Override) -> Override:
@@ -654,7 +594,14 @@ def apply(config: dict[str, Any], override: Override) -> None:
         node[part] = dict(node[part])
         node = node[part]
     if override.times:
-        node[last] = _product(override, node.get(last))
+        below = node.get(last)
+        if isinstance(below, bool) or not isinstance(below, (int, float)):
+            raise override.error(f"{TIMES} multiplies a number, and the value below is {below!r}")
+        product = type(below)(below * override.value)
+        if product != below * override.value:
+            exact = below * override.value
+            raise override.error(f"{override.key} is a whole number, and {below} times {override.value} is {exact}")
+        node[last] = product
     elif last in node:
         node[last] = _fitting(override, node[last])
     elif override.adds and override.key not in HABITS:
@@ -678,17 +625,6 @@ def _unknown_key(
         shown = wanted if wanted in alike else " or ".join(sorted(alike, key=lambda key: key.count("."))[:3])
         return override.error(f"{said} (did you mean {shown}?)")
     return override.error(f"{said}{nearest(override.key, ['.'.join([*parents, str(key)]) for key in node])}")
-
-
-def _product(override: Override, below: Any) -> int | float:
-    if isinstance(below, bool) or not isinstance(below, (int, float)):
-        raise override.error(f"{TIMES} multiplies a number, and the value below is {below!r}")
-    product: int | float = below * override.value
-    if isinstance(below, float):
-        return float(product)
-    if product != int(product):
-        raise override.error(f"{override.key} is a whole number, and {below} times {override.value} is {product}")
-    return int(product)
 
 
 def _fitting(override: Override, default: Any) -> Any:
@@ -732,12 +668,15 @@ def leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def _origins(experiment: str, overrides: Sequence[Override], seed: int) -> dict[str, str]:
     """Return the origin of each value of a composed config, by its dotted key."""
-    choosers = {item.key: item.source for item in overrides if chooses(item)}
-    with searched() as loader:
-        from hydra.types import RunMode
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.types import RunMode
 
-        name, words = _primary(experiment, chosen_groups(overrides))
-        defaults = loader.compute_defaults_list(name, words, RunMode.RUN).defaults
+    choosers = {item.key: item.source for item in overrides if chooses(item)}
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        words = _words_of_hydra(experiment, chosen_groups(overrides))
+        defaults = loader.compute_defaults_list("train", words, RunMode.RUN).defaults
     found: dict[str, str] = {}
     for default in defaults:
         if (path := file_of(str(default.config_path))) is not None:
@@ -805,34 +744,29 @@ def own_packages() -> Mapping[str, Path]:
 
 @functools.lru_cache(maxsize=8)
 def _packages(given: str) -> Mapping[str, Path]:
-    found: dict[str, Path] = {}
-    for word in filter(None, given.split(os.pathsep)):
-        name, folder = _package(word, f"${PACKAGES}={given}")
-        found[name] = folder
+    named = [(word, f"${PACKAGES}={given}") for word in given.split(os.pathsep) if word]
     for point in metadata.entry_points(group="paper_repro.packages"):
-        name, folder = _package(point.value, f"the entry point {point.name!r} of {point.dist and point.dist.name}")
-        found.setdefault(name, folder)
+        named.append((point.value, f"the entry point {point.name!r} of {point.dist and point.dist.name}"))
+    found: dict[str, Path] = {}
+    for word, where in named:
+        path, name = Path(word).expanduser(), word.strip()
+        is_folder = path.is_dir() and (os.sep in word or not word.isidentifier())
+        if is_folder:
+            name = path.absolute().name  # a link gives the package its name
+            if str(path.absolute().parent) not in sys.path:
+                sys.path.append(str(path.absolute().parent))
+        if not name.isidentifier():
+            raise UsageError(f"{where}: {name!r} is neither a folder nor the name of a package; give for example mylab")
+        if name in sys.stdlib_module_names or name == "paper_repro":
+            raise UsageError(f"{where}: {name} is a package of Python or of this repository; give yours another name")
+        spec = importlib.util.find_spec(name)
+        places = [Path(place).resolve() for place in (spec and spec.submodule_search_locations) or ()]
+        if not places:
+            raise UsageError(f"{where}: there is no package {name}; give its folder, or install it with pip install -e")
+        if is_folder and places[0] != path.resolve():
+            raise UsageError(f"{where}: Python takes {name} from {places[0]}; give your package another name")
+        found.setdefault(name, places[0])
     return found
-
-
-def _package(word: str, where: str) -> tuple[str, Path]:
-    path, name = Path(word).expanduser(), word.strip()
-    is_folder = path.is_dir() and (os.sep in word or not word.isidentifier())
-    if is_folder:
-        name = path.absolute().name  # a link gives the package its name
-        if str(path.absolute().parent) not in sys.path:
-            sys.path.append(str(path.absolute().parent))
-    if not name.isidentifier():
-        raise UsageError(f"{where}: {name!r} is neither a folder nor the name of a package; give for example mylab")
-    if name in sys.stdlib_module_names or name == "paper_repro":
-        raise UsageError(f"{where}: {name} is a package of Python or of this repository; give yours another name")
-    spec = importlib.util.find_spec(name)
-    places = [Path(place).resolve() for place in (spec and spec.submodule_search_locations) or ()]
-    if not places:
-        raise UsageError(f"{where}: there is no package {name}; give its folder, or install it with pip install -e")
-    if is_folder and places[0] != path.resolve():
-        raise UsageError(f"{where}: Python takes {name} from {places[0]}; give your package another name")
-    return name, places[0]
 
 
 # Targets.
@@ -863,8 +797,13 @@ def instantiate(node: Mapping[str, Any]) -> Any:
     for path, value in _nodes(node, ""):
         if isinstance(value, str) and "${" in value:  # hydra would resolve it, and build the result unchecked
             raise UsageError(f"{path}: {value!r} is not resolved; give a plain value")
-    for path, keys in _calls(node, ""):
-        _check_arguments(path, keys)
+    for path, call in _calls(node, ""):
+        parameters = inspect.signature(locate(call[TARGET])).parameters
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        for key in call if not takes_any else ():
+            if key not in parameters and key not in DIRECTIVES:
+                where = f"{path}.{key}".removeprefix(".")
+                raise UsageError(f"unknown key {where!r} for {call[TARGET]}{nearest(str(key), parameters)}")
     try:
         return build(dict(node), _convert_="all")
     except InstantiationException as error:
@@ -888,8 +827,8 @@ def require(node: Any, section: str, expected: type, described: str, nested: boo
 
 def built_by(target: str) -> type:
     """Return the class that a target builds: itself, or the one that a function's annotation names."""
-    found = locate(target)
-    return found if isinstance(found, type) else _returned(found)
+    found: Any = locate(target)
+    return found if isinstance(found, type) else inspect.get_annotations(found)["return"]
 
 
 def locate(target: str) -> Any:
@@ -920,26 +859,21 @@ def locate(target: str) -> Any:
 
 def _may_be_built(found: Any) -> bool:
     home = f"{getattr(found, '__module__', None)}."
-    if isinstance(found, type):
-        if home.startswith("torch.optim."):
-            return issubclass(found, importlib.import_module("torch.optim").Optimizer)
-        if home.startswith(CALLBACKS):
-            return issubclass(found, importlib.import_module("lightning").Callback)
-        return home.startswith(_allowed())
-    is_factory = isinstance(found, FunctionType) and home.startswith((*FACTORIES, *_own()))
-    return is_factory and _may_be_built(_returned(found))
-
-
-def _own() -> tuple[str, ...]:
-    return tuple(f"{name}." for name in own_packages())
+    if isinstance(found, FunctionType):
+        made = inspect.get_annotations(found).get("return")
+        return home.startswith((*FACTORIES, *(f"{name}." for name in own_packages()))) and _may_be_built(made)
+    if not isinstance(found, type):
+        return False
+    if home.startswith("torch.optim."):
+        return issubclass(found, importlib.import_module("torch.optim").Optimizer)
+    if home.startswith(CALLBACKS):
+        return issubclass(found, importlib.import_module("lightning").Callback)
+    return home.startswith(_allowed())
 
 
 def _allowed() -> tuple[str, ...]:
-    return (*(f"paper_repro.{room}." for room in ROOMS), "torch.optim.", CALLBACKS, *_own())
-
-
-def _returned(factory: FunctionType) -> Any:
-    return inspect.get_annotations(factory).get("return")
+    rooms = (f"paper_repro.{room}." for room in ROOMS)
+    return (*rooms, "torch.optim.", CALLBACKS, *(f"{name}." for name in own_packages()))
 
 
 def _may_be_named(target: Any) -> bool:
@@ -956,16 +890,6 @@ def _refusal(target: Any) -> str:
         f"{TARGET} {target!r} is refused: only classes of paper_repro.{{{', '.join(ROOMS)}}}{own} and torch's "
         f"optimizers are accepted; a package of yours is named by {PACKAGES}={name}"
     )
-
-
-def _check_arguments(path: str, node: Mapping[str, Any]) -> None:
-    parameters = inspect.signature(locate(node[TARGET])).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return
-    for key in node:
-        if key not in parameters and key not in DIRECTIVES:
-            where = f"{path}.{key}".removeprefix(".")
-            raise UsageError(f"unknown key {where!r} for {node[TARGET]}{nearest(str(key), parameters)}")
 
 
 def _calls(node: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -212,14 +212,12 @@ def whole(key: str, text: str) -> int:
         raise UsageError(f"{key}={text}: give whole numbers") from error
 
 
-def default_runs() -> Path:
-    """Return $PAPER_REPRO_RUNS, else runs/ of the repository."""
-    return Path(os.environ.get(RUNS_VARIABLE) or HOME / "runs").expanduser()
+def runs_folder(given: str | None = None) -> Path:
+    """Return the folder that ``runs=DIR`` names, else $PAPER_REPRO_RUNS, else runs/ of the repository.
 
-
-def runs_folder(given: str | None) -> Path:
-    """Return the folder that ``runs=DIR`` names, else ``default_runs``; UsageError: a file, or the committed tables."""
-    path = Path(given).expanduser() if given else default_runs()
+    UsageError: a file, or the committed tables.
+    """
+    path = Path(given or os.environ.get(RUNS_VARIABLE) or HOME / "runs").expanduser()
     if path.exists() and not path.is_dir():
         raise UsageError(f"{'runs' if given else RUNS_VARIABLE}={path}: this is no folder; give runs=DIR")
     if path.resolve() == RESULTS.resolve():
@@ -340,7 +338,6 @@ def run_main(main: Callable[[Sequence[str]], int], arguments: Sequence[str] | No
     prepare()
     logging.basicConfig(format=FORMAT, level=logging.WARNING)
     try:
-        _check_cache()
         try:
             code = main(sys.argv[1:] if arguments is None else arguments)
         except SystemExit as end:
@@ -371,16 +368,6 @@ def run_main(main: Callable[[Sequence[str]], int], arguments: Sequence[str] | No
             return 0
         print(f"error: the output cannot be written: {error.strerror}; send it elsewhere", file=sys.stderr)
         return 1
-
-
-def _check_cache() -> None:
-    """Refuse a folder of torch's compiler that cannot be made: torch would fail when it is imported."""
-    if folder := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
-        try:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            message = f"TORCHINDUCTOR_CACHE_DIR={folder}: it cannot be made ({error.strerror})"
-            raise UsageError(f"{message}; give another folder, or unset it") from error
 
 
 def prepare() -> None:

@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import IO, NamedTuple
 
 from filelock import FileLock
 
@@ -45,20 +45,20 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def _taking_the_name_of(path: Path) -> Iterator[BinaryIO]:
+def _taking_the_name_of(path: Path) -> Iterator[IO[bytes]]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PART_SUFFIX, dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with tempfile.NamedTemporaryFile(
+        prefix=f".{path.name}.", suffix=PART_SUFFIX, dir=path.parent, delete=False
+    ) as temporary:
+        try:
+            yield temporary.file
+            temporary.flush()
+            os.fsync(temporary.fileno())
+            os.fchmod(temporary.fileno(), 0o644)
+            Path(temporary.name).replace(path)
+        except BaseException:
+            Path(temporary.name).unlink(missing_ok=True)
+            raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)  # the name, too, is to survive a crash
@@ -108,44 +108,21 @@ def write_with_digest(path: Path, content: bytes) -> None:
     stream_with_digest(path, lambda stream: stream.write(content))
 
 
-def stream_with_digest(path: Path, write: Callable[["HashingStream"], object]) -> None:
+def stream_with_digest(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Let ``write`` fill a stream that becomes ``path``, and put its SHA-256 beside it.
 
     The sidecar takes its place just before the file does: after a crash between the two, the old content counts as
     damaged.  Callers that must survive that keep an older file (see ``training.checkpoints``).
     """
     with _taking_the_name_of(path) as stream:
-        hashing = HashingStream(stream)
         try:
-            write(hashing)
-        except Exception:
-            # torch.save turns what its stream raised into an error about positions.
-            if hashing.error is not None:
-                raise hashing.error from None
+            write(stream)
+        except RuntimeError:  # torch.save's, about positions, where the disk is full
+            stream.flush()
             raise
         stream.flush()
         os.fsync(stream.fileno())
-        write_atomically(digest_path(path), hashing.digest.hexdigest().encode() + b"\n")
-
-
-class HashingStream:
-    """A stream to write to, from first byte to last, that knows the SHA-256 of its content."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self.stream = stream
-        self.digest = hashlib.sha256()
-        self.error: OSError | None = None
-
-    def write(self, content: bytes | memoryview) -> int:
-        self.digest.update(content)
-        try:
-            return self.stream.write(content)
-        except OSError as error:
-            self.error = error
-            raise
-
-    def flush(self) -> None:
-        self.stream.flush()
+        write_atomically(digest_path(path), sha256_of_file(Path(stream.name)).encode() + b"\n")
 
 
 def read_with_digest(path: Path) -> bytes:

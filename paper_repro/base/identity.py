@@ -89,7 +89,12 @@ def rules() -> Rules:
 
 def settings(config: Mapping[str, Any]) -> str:
     """Return the hash of all that makes a cell's weights, but for the content of the files that it reads."""
-    return fingerprint(_canonical(_read_part(today(config)), ""))
+    renewed = today(config)
+    task = _target(renewed.get("task"))
+    found = {key: value for key, value in renewed.items() if key not in (MACHINE, PROBES)}
+    if task in rules().reads:
+        found = dict(_selected(found, ("task", "seed", *rules().reads[task])))
+    return fingerprint(_canonical(found | ({MACHINE: timed} if (timed := _timed(renewed)) else {}), ""))
 
 
 def weights(config: Mapping[str, Any], files: Mapping[str, str]) -> str:
@@ -175,15 +180,6 @@ def mix(*parts: int | str) -> int:
     return int.from_bytes(digest[:8], "little") >> 1
 
 
-def _read_part(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a config that a task's result depends on."""
-    task = _target(config.get("task"))
-    found = {key: value for key, value in config.items() if key not in (MACHINE, PROBES)}
-    if task in rules().reads:
-        found = dict(_selected(found, ("task", "seed", *rules().reads[task])))
-    return {**found, MACHINE: timed} if (timed := _timed(config)) else found
-
-
 def _timed(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a config's machine section that counts: keys that always do, and others at rare values."""
     rule, machine = rules().timed.get(_target(config.get("task"))), config.get(MACHINE) or {}
@@ -216,7 +212,9 @@ def _canonical(node: Any, section: str) -> Any:
         for key, value in node.items():
             if key in left_out:
                 continue
-            found = _below_root(value) if section == FILES else _canonical(value, str(key))
+            found = _canonical(value, str(key))
+            if section == FILES and isinstance(value, str) and Path(value).is_absolute():
+                found = str(Path(*Path(value).parts[-2:]))  # as below a folder of data
             if key in neutral and canonical_json(found) == _neutral(name, key):
                 continue
             result[str(key)] = known.renamed.get(value, value) if key == TARGET else found
@@ -224,11 +222,6 @@ def _canonical(node: Any, section: str) -> Any:
     if isinstance(node, (list, tuple)):
         return [_canonical(value, "") for value in node]
     return node
-
-
-def _below_root(name: Any) -> Any:
-    """Return the name of a data file; of an absolute one the last folder and the file, as below a folder of data."""
-    return str(Path(*Path(name).parts[-2:])) if isinstance(name, str) and Path(name).is_absolute() else name
 
 
 @functools.cache
@@ -360,9 +353,14 @@ def other_code(root: Path, name: str) -> tuple[str, ...] | None:
     code = read_code(root, name)
     if code is None:
         return None
-    return tuple(
-        _shown(module) for module, known in code.items() if (now := _module(module)) is None or now[0] != known
-    )
+    root, found = Path(__file__).resolve().parents[2], []
+    for module, known in code.items():
+        path = _file(module)
+        if path is None:
+            found.append(f"{module} (gone)")
+        elif (now := _module(module)) is None or now[0] != known:
+            found.append(str(path.relative_to(root) if path.is_relative_to(root) else path))
+    return tuple(found)
 
 
 def joined(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
@@ -417,10 +415,3 @@ def _file(name: str) -> Path | None:
             if found.is_file():
                 return found
     return None
-
-
-def _shown(name: str) -> str:
-    root, path = Path(__file__).resolve().parents[2], _file(name)
-    if path is None:
-        return f"{name} (gone)"
-    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)

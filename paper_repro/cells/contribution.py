@@ -6,7 +6,6 @@ its published records; ``reproduce.py --verify`` then trains the first steps of 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from paper_repro.base import identity
@@ -17,7 +16,6 @@ from paper_repro.cells import records
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import FINISHED
 
-OK = "ok"
 SLACK = 0.1
 """The largest relative difference of a loss curve's last point and the final metric; some curves are of a part of the
 split, which makes at most 0.05 in the published records."""
@@ -25,19 +23,13 @@ split, which makes at most 0.05 in the published records."""
 
 @dataclass(frozen=True)
 class Finding:
-    """The checks of one record: ``ok``, or the reason of a refusal."""
+    """The checks of one record."""
 
     cell: str
-    artifact: str = ""
+    artifact: str
     """The artifact and scale that plan the cell."""
-    seal: str = OK
-    config: str = ""
-    code: str = ""
-    numbers: str = ""
-
-    @property
-    def accepted(self) -> bool:
-        return {self.seal, self.config, self.code, self.numbers} == {OK}
+    refused: str
+    """Why the record is refused; "" where it is accepted."""
 
 
 def check(folder: Path, published: Sequence[Record], planned: Mapping[str, str], code: Path) -> list[Finding]:
@@ -51,25 +43,25 @@ def check(folder: Path, published: Sequence[Record], planned: Mapping[str, str],
     paths = sorted(path for depth in ("", "*/", "cells/*/") for path in folder.glob(f"{depth}record.json"))
     if not paths:
         raise UsageError(f"{folder}: no record.json there; give a folder runs, runs/cells or runs/cells/<cell>")
-    curves = {_curves(record): record.cell for record in published if _curves(record)}
-    parameters = {_settings(record): record.parameters for record in published}
-
-    def found(path: Path) -> Finding:
-        name = path.parent.name
+    found, by_settings = [], {_settings(record): record for record in published}
+    for path in paths:
+        cell, artifact = path.parent.name, ""
         try:
             record = records.read(path)
-            for attached in record.attachments:
-                records.attachment(path.parents[2], record, attached)
+            for name in record.attachments:
+                records.attachment(path.parents[2], record, name)
+            artifact = planned.get(identity.settings(record.config), "")
+            reasons = [*_of_origin(record, cell, code), *_of_numbers(record, published, by_settings)]
+            if not artifact:
+                reasons.append("no artifact plans this cell")
         except CorruptFileError as error:
-            return Finding(name, seal=str(error).removeprefix(f"{path}: ").partition(";")[0])
-        reasons = (_of_config(record, name, planned), _of_code(record, code), _of_numbers(record, curves, parameters))
-        return Finding(name, planned.get(identity.settings(record.config), ""), OK, *(next(one, OK) for one in reasons))
-
-    return [found(path) for path in paths]
+            reasons = [str(error).removeprefix(f"{path}: ").partition(";")[0]]
+        found.append(Finding(cell, artifact, "; ".join(reasons)))
+    return found
 
 
-def _of_config(record: Record, folder: str, planned: Mapping[str, str]) -> Iterator[str]:
-    """Yield what contradicts the id of a record."""
+def _of_origin(record: Record, folder: str, code: Path) -> Iterator[str]:
+    """Yield what contradicts the id of a record, and why nobody could run the same code."""
     if record.cell != folder:
         yield f"the record is of cell {record.cell}"
     expected = identity.of_record(record.config, record.provenance.get("data") or {})
@@ -77,27 +69,16 @@ def _of_config(record: Record, folder: str, planned: Mapping[str, str]) -> Itera
         yield "it does not tell the hashes of its data"
     elif expected != record.cell:
         yield f"the id of this config is {expected}"
-    if identity.settings(record.config) not in planned:
-        yield "no artifact plans this cell"
-
-
-def _of_code(record: Record, code: Path) -> Iterator[str]:
-    """Yield why nobody could run the same code."""
     commit = record.provenance.get("commit")
     if not commit:
         yield "no commit"
     elif record.provenance.get("dirty"):
         yield "uncommitted changes"
-    elif not _has(code, commit):
+    elif git(code, "cat-file", "-e", f"{commit}^{{commit}}") is None:
         yield f"no commit {commit[:10]} here"
 
 
-@cache
-def _has(code: Path, commit: str) -> bool:
-    return git(code, "cat-file", "-e", f"{commit}^{{commit}}") is not None
-
-
-def _of_numbers(record: Record, curves: Mapping[str, str], parameters: Mapping[str, int | None]) -> Iterator[str]:
+def _of_numbers(record: Record, published: Sequence[Record], by_settings: Mapping[str, Record]) -> Iterator[str]:
     """Yield what contradicts the record's own curves, or the published records."""
     if record.status != FINISHED:
         yield f"the cell is {record.status}"
@@ -110,19 +91,19 @@ def _of_numbers(record: Record, curves: Mapping[str, str], parameters: Mapping[s
         last, final = curve["value"][-1], record.metrics.get(name)
         if final is not None and abs(last - final) > SLACK * max(abs(last), abs(final)):
             yield f"{name} is {final:.4g}, its curve ends at {last:.4g}"
-    if (other := curves.get(_curves(record), record.cell)) != record.cell:
-        yield f"the loss curves are of published cell {other}"
-    expected = parameters.get(_settings(record), record.parameters)
-    if expected != record.parameters:
-        yield f"{record.parameters} parameters, {expected} in published records of these settings"
     if not record.metrics:
         yield "no metric"
+    if curves := _loss_curves(record):
+        same = (other.cell for other in published if other.cell != record.cell and _loss_curves(other) == curves)
+        yield from (f"the loss curves are of published cell {cell}" for cell in same)
+    other = by_settings.get(_settings(record), record)
+    if other.parameters != record.parameters:
+        yield f"{record.parameters} parameters, {other.parameters} in published records of these settings"
 
 
-def _curves(record: Record) -> str:
-    """Return the loss curves of a record as text; "" where they are too short to tell two runs apart."""
-    found = {name: curve for name, curve in record.curves.items() if "loss" in name and len(curve["value"]) > 4}
-    return identity.canonical_json(found) if found else ""
+def _loss_curves(record: Record) -> dict[str, dict[str, list[float]]]:
+    """Return the loss curves of a record that are long enough to tell two runs apart."""
+    return {name: curve for name, curve in record.curves.items() if "loss" in name and len(curve["value"]) > 4}
 
 
 def _settings(record: Record) -> str:

@@ -5,9 +5,7 @@ from: the config, the data files that it names, our code and torch.
 """
 
 import contextlib
-import hashlib
 import json
-import multiprocessing
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,12 +16,12 @@ from typing import Any
 
 from paper_repro.base import configs, identity
 from paper_repro.base.configs import ROOMS, own_packages, without_seeds
-from paper_repro.base.errors import UsageError, cause, end_with_parent
-from paper_repro.base.files import CorruptFileError, read_with_digest, write_with_digest
+from paper_repro.base.errors import UsageError
+from paper_repro.base.files import CorruptFileError, read_with_digest, sha256_of_file, write_with_digest
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells import records
+from paper_repro.cells.fork_server import ForkServer
 from paper_repro.cells.planned import PlannedCell, count_devices, file_hashes, on_gpu
-from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import Cost, Rehearsal, task_of
 
 COUNTING = (*(room for room in ROOMS if room != "tests"), "kernels", "evaluation", "cells", "base")
@@ -35,8 +33,6 @@ UNMEASURED_RATE = 5e10
 """FLOPs per second assumed where no record exists: small float32 models on one CPU core."""
 UNMEASURED_GPU_RATE = 4.7e13
 """The same of a GPU: 15 % of the peak of an A100 with bf16 products."""
-WIDE = frozenset({"avx512f", "avx_ne_convert"})
-"""The processor flags, in Linux's words, of which PyTorch's matrix library needs one to multiply bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -50,30 +46,33 @@ class Estimate:
     seconds: float
 
 
-Configs = Sequence[Mapping[str, Any]]
-Count = Callable[[Configs, Configs], list[Cost | None]]
-"""Returns what each of the first configs costs, and raises CannotBuildError if one of either cannot be built."""
+Count = Callable[[Sequence[PlannedCell], Sequence[PlannedCell]], list[Cost | None]]
+"""Returns what each of the first cells costs; UsageError: one of either cannot be built."""
 
 
-class CannotBuildError(UsageError):
-    """One of several configs cannot be built; ``number`` counts through those that are counted, then the others."""
+def count_here(
+    cells: Sequence[PlannedCell], others: Sequence[PlannedCell], devices: Mapping[str, Any] | None = None
+) -> list[Cost | None]:
+    """Return what cells cost, counted in this process; check that the others can be built.
 
-    def __init__(self, message: str, number: int = 0) -> None:  # an error that is sent to another process has a default
-        super().__init__(message)
-        self.number = number
-
-
-def count_here(configs: Configs, others: Configs) -> list[Cost | None]:
-    """Return what cells of these configs cost, counted in this process; check that the others can be built."""
+    UsageError names the place of a cell that cannot be built, or says which of the devices that the config ``devices``
+    asks for this machine lacks.
+    """
+    if devices is not None:
+        task_of(devices).check_devices(devices)
     found = []
-    for number, config in enumerate((*configs, *others)):
+    for number, cell in enumerate((*cells, *others)):
         try:
-            if number < len(configs):
-                found.append(task_of(config).cost(config))
+            if number < len(cells):
+                found.append(task_of(cell.config).cost(cell.config))
             else:
-                task_of(config).check(config)
+                task_of(cell.config).check(cell.config)
         except UsageError as error:
-            raise CannotBuildError(str(error), number) from error
+            if not cell.key:
+                raise
+            place = ",".join(f"{axis}={value}" for axis, value in cell.key)
+            message = f"the cells at {place}: {error}; --config {place} tells where each setting is from"
+            raise UsageError(message) from error
     return found
 
 
@@ -92,11 +91,12 @@ def estimate(
     shapes = {cell.id: shape(cell) for cell in cells}
     costs = _costs(cells, shapes, kept, count)
     rehearsed = rehearsals(kept)
-    found = _records(cells, roots)
+    begun = {root: records.begun(root) for root in roots}
     seconds: dict[str, list[float]] = {}
     rates = []
     for cell in cells:
-        if (record := found.get(cell.id)) is not None and record.done:
+        found = (records.find(root, cell.id) for root in roots if cell.id in begun[root])
+        if (record := next(filter(None, found), None)) is not None and record.done:
             seconds.setdefault(shapes[cell.id], []).append(record.seconds)
             if record.seconds > 0:
                 rates.append(_work(costs[shapes[cell.id]]) / record.seconds)
@@ -114,43 +114,24 @@ def estimate(
 
 def rehearse(cells: Sequence[PlannedCell], runs: Path) -> Iterator[tuple[PlannedCell, Rehearsal | None]]:
     """Rehearse one cell of each shape in a process of its own; what it takes is kept for later estimates."""
-    path, first = runs / REHEARSALS, dict[str, PlannedCell]()
+    first = dict[str, PlannedCell]()
     for cell in cells:
         first.setdefault(shape(cell), cell)
-    for cell in first.values():
-        found = _rehearsed(cell.config)
-        if found is not None:
-            known = {**rehearsals(runs), _key(cell): found}
-            write_with_digest(path, json.dumps({key: asdict(own) for key, own in known.items()}).encode())
-        yield cell, found
+    with ForkServer(runs) as server:
+        for cell in first.values():
+            try:
+                found: Rehearsal | None = server.call([cell.config], _rehearse_here, cell.config)
+            except RuntimeError as error:
+                found = Rehearsal(trouble=str(error))
+            if found is not None:
+                known = {**rehearsals(runs), _key(cell): found}
+                content = json.dumps({key: asdict(own) for key, own in known.items()})
+                write_with_digest(runs / REHEARSALS, content.encode())
+            yield cell, found
 
 
-def _rehearsed(config: Mapping[str, Any]) -> Rehearsal | None:
-    """Rehearse a cell in a new process, whose memory is the cell's; it is killed with this one."""
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_rehearse, args=(config, there))
-    process.start()
-    there.close()
-    try:
-        found: Rehearsal | UsageError | None = here.recv()
-    except EOFError:
-        process.join()
-        found = Rehearsal(trouble=f"its process ended, {cause(process.exitcode or 0)}")
-    finally:
-        process.kill()  # Lightning takes a termination for a wish
-        process.join()
-    if isinstance(found, UsageError):
-        raise found
-    return found
-
-
-def _rehearse(config: Mapping[str, Any], result: Any) -> None:
-    end_with_parent()
-    try:
-        result.send(task_of(config).rehearse(config))
-    except UsageError as error:
-        result.send(error)
+def _rehearse_here(config: Mapping[str, Any]) -> Rehearsal | None:
+    return task_of(config).rehearse(config)
 
 
 def rehearsals(runs: Path) -> dict[str, Rehearsal]:
@@ -177,20 +158,6 @@ def unmeasured_rate(config: Mapping[str, Any]) -> float:
     return UNMEASURED_GPU_RATE * count_devices(machine.get("devices", 1))
 
 
-def slow_products(config: Mapping[str, Any]) -> str | None:
-    """Return how bfloat16 products slow a cell down on this machine; None where they do not, or nobody can know."""
-    flags = {*records.processor("flags").split()}
-    machine, training = config.get(MACHINE) or {}, config.get("training") or {}
-    narrow = str(training.get("precision", "")).startswith("bf16")
-    if on_gpu(machine) or not narrow or not flags or WIDE & flags:
-        return None
-    return (
-        "this processor lacks the instructions (AVX-512) that PyTorch multiplies bfloat16 with: such products take "
-        "about sixty times as long as in float32, and the cells many times the expected time; "
-        "training.precision=32-true runs them in float32, into a folder of their own, not judged against the paper"
-    )
-
-
 def _work(cost: Cost | None) -> float:
     return float(cost.step_flops * cost.steps) if cost is not None else 0.0
 
@@ -211,34 +178,13 @@ def _costs(cells: Sequence[PlannedCell], shapes: Mapping[str, str], kept: Path, 
             others.append(cell)
         else:
             new[shapes[cell.id]] = cell
-    counted = _called(count, [*new.values()], others)
+    counted = count([*new.values()], others)
     costs |= {name: None if cost is None else asdict(cost) for name, cost in zip(new, counted, strict=True)}
     if new or others:
         known |= {key: costs[shapes[cell.id]] for key, cell in keys.items()}
         with contextlib.suppress(OSError):  # where the disk refuses, it is counted again another time
             write_with_digest(path, json.dumps({"stamp": stamp, "costs": known}).encode())
     return {name: None if cost is None else Cost(**cost) for name, cost in costs.items()}
-
-
-def _called(count: Count, cells: Sequence[PlannedCell], others: Sequence[PlannedCell]) -> list[Cost | None]:
-    """Count, and name the cell whose config cannot be built by the values of its axes."""
-    try:
-        return count([cell.config for cell in cells], [cell.config for cell in others])
-    except CannotBuildError as error:
-        if not (key := (*cells, *others)[error.number].key):
-            raise
-        place = ",".join(f"{axis}={value}" for axis, value in key)
-        raise UsageError(f"the cells at {place}: {error}; --config {place} tells where each setting is from") from error
-
-
-def _records(cells: Sequence[PlannedCell], roots: Sequence[Path]) -> dict[str, Record]:
-    found: dict[str, Record] = {}
-    for root in roots:
-        there = records.begun(root)
-        for cell in cells:
-            if cell.id in there and cell.id not in found and (record := records.find(root, cell.id)) is not None:
-                found[cell.id] = record
-    return found
 
 
 def shape(cell: PlannedCell) -> str:
@@ -256,10 +202,6 @@ def _key(cell: PlannedCell) -> str:
 
 def _stamp() -> str:
     """Return the hash of the code that counts."""
-    found = hashlib.sha256(metadata.version("torch").encode())
     folders = [Path(home, room) for home in sys.modules["paper_repro"].__path__ for room in COUNTING]
-    for folder in (*folders, *own_packages().values()):
-        for path in sorted(folder.rglob("*.py")):
-            found.update(f"\0{path.name}\0".encode())
-            found.update(path.read_bytes())
-    return found.hexdigest()[: identity.LENGTH]
+    paths = (path for folder in (*folders, *own_packages().values()) for path in sorted(folder.rglob("*.py")))
+    return identity.fingerprint([metadata.version("torch"), *map(sha256_of_file, paths)])

@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from paper_repro.base.configs import modules
-from paper_repro.base.errors import STOPPING, UsageError, cause
+from paper_repro.base.errors import STOPPING, cause
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells import preload
-from paper_repro.cells.estimates import Configs
-from paper_repro.cells.tasks import Cost
 from paper_repro.cells.worker import be_worker
 
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -114,22 +112,20 @@ class ForkServer:
         self._end()
         self._threads = threads
         logs = self._runs / "logs"
-        logs.mkdir(exist_ok=True)
+        logs.mkdir(parents=True, exist_ok=True)
         names = sorted({*NEEDED}.union(*map(modules, configs)))
         own = {preload.VARIABLE: json.dumps([str(logs / f"workers-{os.getpid()}.txt"), names])}
         own["PYTHONSAFEPATH"] = "1"  # what is in the working folder is never imported in place of a library
         if threads is not None:
             own |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-        before = {name: os.environ.get(name) for name in own}
+        before = dict(os.environ)
         os.environ.update(own)
         try:
             forkserver.set_forkserver_preload([preload.__name__])
             forkserver.ensure_running()
         finally:
-            for name, value in before.items():
-                os.environ.pop(name)
-                if value is not None:
-                    os.environ[name] = value
+            os.environ.clear()
+            os.environ.update(before)
         first = CONTEXT.Process(target=int)  # it starts once all is imported; until then a signal is heard
         try:
             first.start()
@@ -151,22 +147,21 @@ class ForkServer:
                 os.kill(server._forkserver_pid, signal.SIGKILL)
             server._stop()
 
-    def count(self, configs: Configs, others: Configs, devices: Mapping[str, Any]) -> list[Cost | None]:
-        """``estimates.count_here`` in a worker, because this process imports no torch; UsageError also where this
-        machine lacks the devices that the config ``devices`` asks for.
+    def call(self, configs: Sequence[Mapping[str, Any]], function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a function returns in a worker that has imported what cells of the configs need.
+
+        UsageError: the function's.  RuntimeError: it raised another error, or its process ended.
         """
-        self.prepare([devices, *configs, *others])
+        self.prepare(configs)
         with uninterrupted():
-            worker = self.start(count=configs, check=others, devices=devices)
+            worker = self.start(call=function, arguments=arguments)
         events, code = list[dict[str, Any]](), None
         while code is None:
             wait(worker.waits)
             heard, code = worker.hear()
             events += heard
-        found = next((event["found"] for event in events if event["event"] == "counted"), None)
-        if isinstance(found, UsageError):
+        ended = RuntimeError(f"its process ended ({worker.cause}); see {self._runs / 'logs'}")
+        found = next((event["found"] for event in events if event["event"] == "returned"), ended)
+        if isinstance(found, Exception):
             raise found
-        if not isinstance(found, list):
-            why = found or f"its process ended ({worker.cause})"
-            raise RuntimeError(f"counting what the cells cost: {why}; see {self._runs / 'logs'}")
         return found

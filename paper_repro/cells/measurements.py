@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from paper_repro.base import identity
-from paper_repro.base.errors import UsageError
 from paper_repro.base.files import CorruptFileError, write_atomically
 from paper_repro.cells import leases, records
 from paper_repro.cells.leases import LeasedError
@@ -28,6 +27,8 @@ OF_A_SPLIT = ("train_", "val_", "test_", "best_")
 PROBES, CODE, LISTED = "probes", ("commit", "dirty"), "code"
 """Where a record's provenance names the code of the probes that measured after the training, what it says, and where it
 names the list of files (``identity.keep_code``)."""
+TASK = ""
+"""Names the task itself among the probes that have to measure again."""
 ASIDE = "replaced"
 """The folder, below that of all runs, of results that were run again."""
 _SHOWN = 4
@@ -121,31 +122,17 @@ def is_done(root: Path, cell: Cell) -> bool:
 
 
 def to_fill(root: Path, cell: Cell) -> list[str]:
-    """Return the probes that have to measure again because a metric was not available when they did.
-
-    One that was not finite would be so again.
+    """Return the probes that have to measure again because a metric was not available when they did; of a cell without
+    probes ``[TASK]``.  A metric that was not finite would be so again.
     """
     found = find(root, cell)
-    if found is None or not (lacking := _lacking(found.record)):
+    if found is None or found.record.status != FINISHED:
         return []
+    lacking = {name for name, reason in found.record.unavailable.items() if reason != NOT_FINITE}
+    if not cell.probes or not lacking:
+        return [TASK] if lacking else []
     owners = {probe for probe, given in found.record.measured.items() if {*given} & lacking}
     return [name for name, probe in cell.probes.items() if probe in owners or not found.record.measured]
-
-
-def lacks_without_probes(root: Path, cell: Cell) -> bool:
-    """Return whether the task of a cell without probes could not give a metric: its files were absent then."""
-    record = records.find(root, cell.id)
-    return not cell.probes and record is not None and record.status == FINISHED and bool(_lacking(record))
-
-
-def is_to_fill(root: Path, cell: Cell) -> bool:
-    """Return whether a cell, or one of its probes, has to measure again because a metric was not available."""
-    return bool(to_fill(root, cell)) or lacks_without_probes(root, cell)
-
-
-def _lacking(record: Record) -> set[str]:
-    """Return the metrics that lacked something."""
-    return {name for name, reason in record.unavailable.items() if reason != NOT_FINITE}
 
 
 def _without_stale(record: Record, planned: Mapping[str, str]) -> tuple[Record, set[str]]:
@@ -226,15 +213,13 @@ def joined(record: Record, other: Record) -> Record:
 def _read(path: Path) -> Measurement | None:
     """Return the measurement in ``path``; None where there is none, or a damaged or misplaced one, which is logged."""
     try:
-        content = records.unsealed(path)
-        records.check_fields(content, of_measurement=True)
-        found = Measurement(**content)
+        content = records.unsealed(path, of_measurement=True)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (CorruptFileError, UsageError) as error:
-        where = "" if str(path) in str(error) else f"{path}: "
-        _log.warning("%s%s; the probe measures again", where, error)
+    except CorruptFileError as error:
+        _log.warning("%s; the probe measures again", error)
         return None
+    found = Measurement(**content)
     own = identity.probes({identity.PROBES: {found.name: found.config}})
     if (found.cell, found.probe) != (path.parent.parent.name, path.stem) or own != {found.name: found.probe}:
         _log.warning("%s: it is the measurement of another probe or cell; the probe measures again", path)

@@ -1,11 +1,12 @@
 """A cell before it is run: its identity, the job that it belongs to, and checks of its config that need no torch."""
 
+import functools
 import importlib.util
 import inspect
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,16 +20,10 @@ from paper_repro.cells.tasks import Cell
 
 Key = tuple[tuple[str, str], ...]
 """The place of a cell in its artifact: (axis, value) pairs in the artifact's order of axes."""
-Check = tuple[Callable[[Any], bool], str]
-"""Whether a value is one that is expected, and what is."""
 
-STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true")
-"""How several processes hold a model: each has all of it."""
-ACCELERATORS = ("cpu", "gpu", "cuda", "auto")
 IMPLEMENTATIONS = ("auto", "fused", "closed_form", "reference")
 """Those of ``kernels.preferences``, which cells do not import."""
 CSV, TENSORBOARD, WANDB = "csv", "tensorboard", "wandb"
-LOGGERS = (CSV, TENSORBOARD, WANDB)
 PACKAGES = {TENSORBOARD: "tensorboard", WANDB: "wandb"}
 """The package that a logger needs, which is also the name of the extra that brings it."""
 FOLDER = "logs"
@@ -84,18 +79,18 @@ def file_hashes(config: Mapping[str, Any]) -> dict[str, str | None]:
     """Return the SHA-256 of each file that a config's ``data.files`` names, by role; None where it is absent."""
     root = (config.get(MACHINE) or {}).get("data_root")
     found = {role: find_data(name, root) for role, name in sorted(identity.files_of(config).items())}
-    return {role: None if path is None or not path.is_file() else _hash_once(path) for role, path in found.items()}
+    return {role: _sha256(path) if path is not None and path.is_file() else None for role, path in found.items()}
 
 
-_HASHES: dict[tuple[str, int, int], str] = {}
-
-
-def _hash_once(path: Path) -> str:
+def _sha256(path: Path) -> str:
     status = path.stat()
-    known = (str(path.resolve()), status.st_size, status.st_mtime_ns)
-    if known not in _HASHES:
-        _HASHES[known] = sha256_of_file(path)
-    return _HASHES[known]
+    return _sha256_of(path.resolve(), status.st_size, status.st_mtime_ns)
+
+
+@functools.cache
+def _sha256_of(path: Path, size: int, changed: int) -> str:
+    """Return the SHA-256 of a file of this size and time of change, read once in a process."""
+    return sha256_of_file(path)
 
 
 # Jobs.
@@ -142,16 +137,17 @@ def jobs(cells: Sequence[PlannedCell]) -> list[Job]:
 
 
 def check_machine(config: Mapping[str, Any]) -> None:
-    """Check every number and path of the ``machine`` section that the runner and its workers read."""
+    """Check every value of the ``machine`` section that the runner and its workers read."""
     section = config.get(MACHINE) or {}
-    for key, (fits, expected) in _EXPECTED.items():
-        if key in section and not fits(section[key]):
-            raise UsageError(f"{MACHINE}.{key}={section[key]!r}: expected {expected}")
+    values = dict(section)
+    if isinstance(stack := section.get("stack"), Mapping):
+        values |= {"stack.over": stack.get("over"), "stack.most": stack.get("most")}
+    for key, forms in _MACHINE.items():
+        if key in values and not any(_fits(values[key], form) for form in forms):
+            expected = " or ".join(_SAID.get(form, form) for form in forms)
+            raise UsageError(f"{MACHINE}.{key}={values[key]!r}: expected {expected}")
     if section.get("cuda_graph") is True and section.get("accelerator") == "cpu":
         raise UsageError("machine.cuda_graph=true needs a CUDA GPU: set machine=gpu, or machine.cuda_graph=false")
-    for key, (fits, expected) in _STACK.items() if section.get("stack") else ():
-        if not fits(section["stack"].get(key)):
-            raise UsageError(f"{MACHINE}.stack.{key}={section['stack'].get(key)!r}: expected {expected}")
 
 
 def on_gpu(section: Mapping[str, Any]) -> bool:
@@ -171,81 +167,89 @@ def cards() -> list[str]:
     return [str(number) for number in range(len([*Path("/dev").glob("nvidia[0-9]*")]))]
 
 
+def count_workers(machine: Mapping[str, Any], gpus: int | None = None) -> int:
+    """Return how many jobs run at once: ``machine.workers``; with auto as many as have GPUs of their own.
+
+    There are ``gpus`` in all; None: those that this process may use.
+    """
+    wanted, devices = machine.get("workers", 1), machine.get("devices", 1)
+    if wanted != "auto":
+        return int(wanted)
+    if not on_gpu(machine) or not isinstance(devices, int):
+        return 1
+    return max(1, (len(cards()) if gpus is None else gpus) // devices)
+
+
 def count_devices(devices: int | Sequence[int]) -> int:
     """Return how many devices ``machine.devices`` names, a number or a list."""
     return devices if isinstance(devices, int) else len(devices)
 
 
-def _whole(value: Any, least: int = 1) -> bool:
-    return type(value) is int and value >= least
+def _fits(value: Any, form: Any) -> bool:
+    """Return whether a value is None or a word, of a type, or accepted by a function."""
+    if form is None or isinstance(form, str):
+        return bool(value == form)
+    return isinstance(value, form) if isinstance(form, type) else bool(form(value))
 
 
-def _number(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value < math.inf
+def _whole(value: Any) -> bool:
+    return type(value) is int and value >= 1
 
 
-def _devices(value: Any) -> bool:
-    if not isinstance(value, list):
-        return _whole(value)
-    return all(_whole(item, least=0) for item in value) and 0 < len(value) == len(set(value))
+def _whole_or_0(value: Any) -> bool:
+    return type(value) is int and value >= 0
 
 
-def _kind(*kinds: type) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, kinds)
+def _positive(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value < math.inf
 
 
-def _one_of(words: Sequence[str]) -> Check:
-    return lambda value: isinstance(value, str) and value in words, f"{', '.join(words[:-1])} or {words[-1]}"
+def _gpus(value: Any) -> bool:
+    return isinstance(value, list) and 0 < len(value) == len({*map(str, value)}) and all(map(_whole_or_0, value))
 
 
-def _or_null(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: value is None or fits(value)
+def _keys(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
-_AT_LEAST_ONE: Check = _whole, "a whole number of 1 or more"
-_TRUTH: Check = _kind(bool), "false or true"
-_OR_AUTO: Check = (lambda value: type(value) is bool or value == "auto"), "false, true or auto"
-_A_FOLDER: Check = _or_null(_kind(str)), "a folder, or null"
-_EXPECTED: dict[str, Check] = {
-    "workers": (lambda value: value == "auto" or _whole(value), "a whole number of 1 or more, or auto"),
-    "threads": (_or_null(_whole), "a whole number of 1 or more, or null (as many as torch takes)"),
-    "devices": (_devices, "1 or more, or different GPUs such as [0, 2]"),
-    "nodes": _AT_LEAST_ONE,
-    "accelerator": _one_of(ACCELERATORS),
-    "strategy": (
-        _one_of(STRATEGIES)[0],
-        "auto, ddp or ddp_find_unused_parameters_true; ddp serves for the models of all papers, each fits on one GPU",
-    ),
-    "data_workers": (lambda value: _whole(value, least=0), "a whole number of 0 or more"),
-    "implementation": _one_of(IMPLEMENTATIONS),
-    "tf32": _TRUTH,
-    "recompute": _TRUTH,
-    "cuda_graph": _OR_AUTO,
-    "micro_batch": (
-        lambda value: value in (None, "auto") or _whole(value),
-        "a whole number of 1 or more, null or auto",
-    ),
-    "fused_optimizer": (_or_null(_kind(bool)), "null, false or true"),
-    "compile": _OR_AUTO,
-    "checkpoint_every_seconds": (
-        _or_null(lambda value: _number(value) and value > 0),
-        "a number above 0, or null",
-    ),
-    "checkpoint_every_steps": (_or_null(_whole), "a whole number of 1 or more, or null"),
-    "progress_every_seconds": (_number, "a number of 0 or more"),
-    "logger": (lambda value: value is None or value in LOGGERS, f"null, {', '.join(LOGGERS[:-1])} or {LOGGERS[-1]}"),
-    "log_every_steps": _AT_LEAST_ONE,
-    "stack": (_or_null(_kind(Mapping)), "null, or a section with the keys over and most"),
-    "cache": _A_FOLDER,
-    "data_root": _A_FOLDER,
+_SAID: dict[Any, str] = {
+    None: "null",
+    bool: "false or true",
+    str: "a folder",
+    Mapping: "a section with the keys over and most",
+    _whole: "a whole number of 1 or more",
+    _whole_or_0: "a whole number of 0 or more",
+    _positive: "a number above 0",
+    _gpus: "different GPUs such as [0, 2]",
+    _keys: "a list of keys such as [seed]",
 }
-_STACK: dict[str, Check] = {
-    "over": (
-        lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
-        "a list of keys, for example [seed]",
-    ),
-    "most": _AT_LEAST_ONE,
+_MACHINE: dict[str, tuple[Any, ...]] = {
+    "workers": (_whole, "auto"),
+    "threads": (_whole, None),
+    "devices": (_whole, _gpus),
+    "nodes": (_whole,),
+    "accelerator": ("cpu", "gpu", "cuda", "auto"),
+    "strategy": ("auto", "ddp", "ddp_find_unused_parameters_true"),  # each process has the whole model
+    "data_workers": (_whole_or_0,),
+    "implementation": IMPLEMENTATIONS,
+    "tf32": (bool,),
+    "recompute": (bool,),
+    "cuda_graph": (bool, "auto"),
+    "micro_batch": (_whole, None, "auto"),
+    "fused_optimizer": (bool, None),
+    "compile": (bool, "auto"),
+    "checkpoint_every_seconds": (_positive, None),
+    "checkpoint_every_steps": (_whole, None),
+    "progress_every_seconds": (_positive, _whole_or_0),
+    "logger": (CSV, TENSORBOARD, WANDB, None),
+    "log_every_steps": (_whole,),
+    "stack": (Mapping, None),
+    "stack.over": (_keys,),
+    "stack.most": (_whole,),
+    "cache": (str, None),
+    "data_root": (str, None),
 }
+"""What each key may hold (``_fits``)."""
 
 
 # Loggers.

@@ -56,7 +56,6 @@ PACKAGES = ("torch", "lightning", "torchmetrics", "numpy", "scipy", "hydra-core"
 STATUSES = (FINISHED, DIVERGED, OUT_OF_MEMORY, FAILED)
 MOST_NESTING, MOST_KEYS = 24, 1_500
 MOST_ATTACHMENTS = 50
-CPUINFO = Path("/proc/cpuinfo")
 _LARGEST = 2**63
 
 
@@ -158,30 +157,28 @@ def read(path: Path) -> Record:
         FileNotFoundError: there is none.
         CorruptFileError: a byte differs from what was written, or a field holds what a record cannot say.
     """
-    content = unsealed(path)
-    try:
-        check_fields(content)
-        return Record(**content)
-    except (UsageError, TypeError) as error:
-        raise CorruptFileError(f"{path}: not a run record: {error}; delete it to run the cell again") from error
+    return Record(**unsealed(path))
 
 
-def unsealed(path: Path) -> dict[str, Any]:
-    """Return the content of a file that ``sealed`` has made; raises as ``read``."""
+def unsealed(path: Path, of_measurement: bool = False) -> dict[str, Any]:
+    """Return the fields of a record, or of a measurement, in a file that ``sealed`` has made; raises as ``read``."""
+    again = "delete it to run the cell again"
     try:
         raw = read_regular(path, LIMIT_BYTES)
     except CorruptFileError as error:
-        raise CorruptFileError(f"{error}; remove it to run the cell again") from error
+        raise CorruptFileError(f"{error}; {again}") from error
     try:
         content: dict[str, Any] = json.loads(raw)
         given = content.pop(SEAL)
         if not isinstance(given, str):
             raise TypeError(f"{SEAL} is a text, not {given!r}")
-        whole = seal(content) == given and _spelled(content, given) == raw
+        if seal(content) != given or _spelled(content, given) != raw:
+            raise CorruptFileError(f"{path}: its hash does not fit its content; {again}")
+        check_fields(content, of_measurement)
+    except CorruptFileError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CorruptFileError(f"{path}: not a run record: {error}; delete it to run the cell again") from error
-    if not whole:
-        raise CorruptFileError(f"{path}: its hash does not fit its content; delete it to run the cell again")
+        raise CorruptFileError(f"{path}: not a run record: {error}; {again}") from error
     return content
 
 
@@ -190,21 +187,16 @@ def find(root: Path, cell: str) -> Record | None:
     path = record_path(root, cell)
     try:
         record = read(path)
+        expected = identity.of_record(record.config, record.provenance.get("data") or {}) if record.done else None
+        if record.cell != cell:
+            raise CorruptFileError(f"{path}: it is the record of cell {record.cell}; delete it to run the cell again")
+        if expected not in (None, cell):
+            why = "its id does not follow from its config, as another version of the code wrote it"
+            raise CorruptFileError(f"{path}: {why}: delete it to run the cell again")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except CorruptFileError as error:
         _log.warning("%s", error)
-        return None
-    if record.cell != cell:
-        _log.warning("%s: it is the record of cell %s; delete it to run the cell again", path, record.cell)
-        return None
-    expected = identity.of_record(record.config, record.provenance.get("data") or {}) if record.done else None
-    if expected not in (None, cell):
-        _log.warning(
-            "%s: its id does not follow from its config, as another version of the code wrote it: delete it to run the "
-            "cell again",
-            path,
-        )
         return None
     return record
 
@@ -318,17 +310,12 @@ def versions() -> dict[str, str]:
     return found
 
 
-def processor(field: str) -> str:
-    """Return what Linux says of the first processor in a field; "" where the system has no such file or field."""
-    with contextlib.suppress(OSError):
-        if found := re.search(rf"^{field}\s*:(.*)", CPUINFO.read_text(), re.MULTILINE):
-            return found[1].strip()
-    return ""
-
-
 def processor_name() -> str:
-    """Return the processor's name for itself, else its architecture."""
-    return processor("model name") or platform.machine()
+    """Return what Linux calls the first processor; where the system does not say, its architecture."""
+    with contextlib.suppress(OSError):
+        if found := re.search(r"^model name\s*:(.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE):
+            return found[1].strip()
+    return platform.machine()
 
 
 def device(config: Mapping[str, Any]) -> str:
@@ -363,12 +350,12 @@ def _spelled(content: Mapping[str, Any], seal: str) -> bytes:
 
 def check_fields(content: Mapping[str, Any], of_measurement: bool = False) -> None:
     """Check kind and size of every field of a record, or of a measurement, given as a dict without its seal."""
-    fields = _OF_MEASUREMENT if of_measurement else _FIELDS
+    fields, optional = (_OF_MEASUREMENT, ("provenance",)) if of_measurement else (_FIELDS, _ADDED_LATER)
     for name in content:
         if name not in fields:
             raise UsageError(f"unknown field {str(name)[:100]!r}{nearest(str(name)[:100], fields)}")
     for name, form in fields.items():
-        if name not in content and name not in _ADDED_LATER:
+        if name not in content and name not in optional:
             raise UsageError(f"the field {name!r} is absent")
         if name in content and not _fits(content[name], form):
             raise UsageError(f"the field {name!r} has a value of another kind or size")
@@ -394,16 +381,24 @@ def _keys(value: Any, levels: int) -> int:
 
 
 def _fits(value: Any, form: Any) -> bool:
-    """Return whether a value has a form: the longest length of a text, a pattern, a type, several forms of which one
-    fits, ``[form]`` for a list, a dict of forms for known keys, ``{...: form}`` for any keys, or a predicate.
+    """Return whether a value has a form: the longest length of a text, a pattern, a type (``int`` is a count, ``float``
+    any finite number), several forms of which one fits, ``[form]`` for a list, a dict of forms for known keys,
+    ``{...: form}`` for any keys, or a predicate.
     """
     match form:
         case int():
             return isinstance(value, str) and len(value) <= form
         case re.Pattern():
             return isinstance(value, str) and form.fullmatch(value) is not None
-        case type() | None:
-            return value is None if form is None else isinstance(value, form)
+        case None:
+            return value is None
+        case type():
+            whole, number = type(value) is int, type(value) is float
+            if form is int:
+                return whole and 0 <= value <= _LARGEST
+            if form is float:
+                return (whole and abs(value) <= _LARGEST) or (number and math.isfinite(value))
+            return isinstance(value, form)
         case tuple():
             return any(_fits(value, one) for one in form)
         case [item]:
@@ -416,28 +411,18 @@ def _fits(value: Any, form: Any) -> bool:
     return bool(form(value))
 
 
-def _number(value: Any) -> bool:
-    return (type(value) is int and abs(value) <= _LARGEST) or (type(value) is float and math.isfinite(value))
-
-
 def _not_negative(value: Any) -> bool:
-    return _number(value) and value >= 0
-
-
-def _count(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= _LARGEST
+    return _fits(value, float) and value >= 0
 
 
 def _curve(value: Any) -> bool:
-    whole = _fits(value, {"step": [_number], "value": [_number]}) and value.keys() == {"step", "value"}
+    whole = _fits(value, {"step": [float], "value": [float]}) and value.keys() == {"step", "value"}
     return whole and len(value["step"]) == len(value["value"])
 
 
 def _file_state(value: Any) -> bool:
     """Return whether a value is size, time of change and SHA-256 of a file, or of the files of a folder."""
-    if not isinstance(value, list | tuple) or len(value) != 3:
-        return False
-    return _count(value[0]) and _count(value[1]) and _fits(value[2], 64)
+    return isinstance(value, list | tuple) and len(value) == 3 and all(map(_fits, value, (int, int, 64)))
 
 
 _CODE: dict[str, Any] = {
@@ -457,12 +442,12 @@ _PROVENANCE: dict[str, Any] = {
 _FIELDS: dict[str, Any] = {
     "cell": FILE_NAME,
     "status": re.compile("|".join(STATUSES)),
-    "seed": _count,
+    "seed": int,
     "config": Mapping,
-    "metrics": {...: _number},
+    "metrics": {...: float},
     "curves": {...: _curve},
-    "parameters": (None, _count),
-    "multiply_adds": (None, _count),
+    "parameters": (None, int),
+    "multiply_adds": (None, int),
     "seconds": _not_negative,
     "peak_memory_mib": (None, _not_negative),
     "note": 1_000,

@@ -1,12 +1,10 @@
 """Runs the cells of a plan that have no result yet: in jobs where that is possible, each cell exactly once."""
 
-import contextlib
 import itertools
 import shutil
-import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import wait
@@ -17,15 +15,14 @@ from paper_repro.base import identity
 from paper_repro.base.errors import INTERRUPTED, check_started
 from paper_repro.base.files import disk_refuses, read_code_state
 from paper_repro.cells import leases, measurements, records
-from paper_repro.cells.estimates import Estimate, estimate, slow_products
+from paper_repro.cells.estimates import Estimate, count_here, estimate
 from paper_repro.cells.fork_server import ForkServer, WorkerProcess, uninterrupted
 from paper_repro.cells.leases import LeasedError, is_free, lease_path
-from paper_repro.cells.measurements import is_done, is_to_fill
-from paper_repro.cells.planned import Job, PlannedCell, cards, check_loggers, jobs, on_gpu
+from paper_repro.cells.measurements import is_done, to_fill
+from paper_repro.cells.planned import Job, PlannedCell, cards, check_loggers, count_workers, jobs, on_gpu
 from paper_repro.cells.progress import Display, RunningJob
 from paper_repro.cells.records import disk_message, open_runs_folder, record_path, work_folder
-from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, NODE_LOST, Outcome
-from paper_repro.cells.workers import Memory, Workers
+from paper_repro.cells.tasks import FAILED, FINISHED, NODE_LOST, Outcome
 
 POLL_SECONDS = 0.25
 ELSEWHERE_POLL_SECONDS = 2.0
@@ -79,85 +76,58 @@ class Result:
         return 0 if whole else 1
 
 
-def run_cells(
-    cells: Sequence[PlannedCell],
-    runs: Path,
-    roots: Sequence[Path],
-    fill: bool = False,
-    share: Share = WHOLE,
-    again: bool = False,
-) -> Result:
-    """Check every config and estimate its cost (from the records below ``roots``), then run what has no result.
-
-    Args:
-        again: run anew what comes from other code or data than there is now (``measurements.changed``).
-
-    Raises:
-        UsageError: before anything has been run.
-    """
-    open_runs_folder(runs)
-    able = [cell for cell in cells if not cell.missing]
-    changed = measurements.changed(runs, able) if again else {}
-    done = ids_of_done(runs, able) - changed.keys()
-    todo = [cell for cell in able if cell.id not in done]
-    check_loggers(cell.config for cell in todo)
-    for cell in todo:
-        check_started(cell.machine.get("nodes", 1))
-    if todo and (slow := slow_products(todo[0].config)):
-        print(slow, file=sys.stderr)
-    with ForkServer(runs) as server:
-        estimates = estimate(todo, roots, runs, partial(server.count, devices=todo[0].config)) if todo else {}
-        measurements.set_aside(runs, changed)
-        return run(cells, runs, estimates=estimates, server=server, fill=fill, share=share, known=done)
-
-
 def run(
     cells: Sequence[PlannedCell],
     runs: Path,
     stream: Any = None,
-    estimates: Mapping[str, Estimate] | None = None,
-    server: ForkServer | None = None,
+    *,
+    roots: Sequence[Path] = (),
     fill: bool = False,
     share: Share = WHOLE,
-    known: Collection[str] = (),
+    again: bool = False,
 ) -> Result:
     """Run every cell that has no result in ``runs``, and let probes measure that have not measured yet.
 
-    Of several runners each counts its own share of the cells in what it returns.
+    Before, every config is checked and its cost is estimated; UsageError: one of them is wrong.  Of several runners
+    each counts its own share of the cells in what it returns.
 
     Args:
         stream: where the progress is shown; None: the standard error.
-        estimates: what a cell is expected to cost, by id; the largest jobs go first and the ETA is weighed by it.
-        server: one that may be running already; it is not ended.
+        roots: folders of records from which times are estimated: the largest jobs go first.
         fill: probes, and tasks of cells without probes, measure again where a metric was not available.
         share: with which cells to begin, where several runners begin at once.
-        known: cells that were found to have results a moment ago; their records are not read again.
+        again: run anew what comes from other code or data than there is now (``measurements.changed``).
     """
     now = open_runs_folder(runs)
     missing = sorted({cell.missing for cell in cells if cell.missing})
     able = [cell for cell in cells if not cell.missing]
-    done = {cell.id for cell in able if cell.id in known and not (fill and is_to_fill(runs, cell))}
-    done |= ids_of_done(runs, [cell for cell in able if cell.id not in known], fill)
+    changed = measurements.changed(runs, able) if again else {}
+    done = ids_of_done(runs, able, fill) - changed.keys()
     for cell in share.of(able):
         if cell.id in done:
             is_free(lease_path(runs, cell.id))  # a worker may be killed right after its last record
-    expected = {cell.id: (estimates or {}).get(cell.id, Estimate(None, 1.0)) for cell in able}
     todo = []
     for number, job in enumerate(jobs(able)):
         if any(cell.id not in done for cell in job.cells):
             todo.append(job)
         elif len(job.cells) > 1 and number % share.count == share.index:
             shutil.rmtree(work_folder(runs, [cell.id for cell in job.cells]), ignore_errors=True)
-    todo.sort(key=lambda job: -sum(expected[cell.id].seconds for cell in job.cells))
     interrupted, fatal = False, ""
     if todo:
-        work = sum(expected[cell.id].seconds for job in todo for cell in job.cells if cell.id not in done)
-        with (
-            contextlib.nullcontext(server) if server else ForkServer(runs) as own,
-            Display(len(able), done=len(done), work=work, stream=stream) as display,
-        ):
-            dispatcher = Dispatcher(runs, own, display, expected, fill, share.patience, share.since or now)
-            interrupted, fatal = dispatcher.run(share.first(todo))
+        to_run = [cell for cell in able if cell.id not in done]
+        configs = [cell.config for cell in to_run]
+        check_loggers(configs)
+        for cell in to_run:
+            check_started(cell.machine.get("nodes", 1))
+        with ForkServer(runs) as server:
+            count = partial(server.call, configs, partial(count_here, devices=configs[0]))
+            estimates = {cell.id: Estimate(None, 0.0) for cell in able} | estimate(to_run, roots, runs, count)
+            measurements.set_aside(runs, changed)
+            todo.sort(key=lambda job: -sum(estimates[cell.id].seconds for cell in job.cells))
+            work = sum(one.seconds for one in estimates.values())
+            with Display(len(able), done=len(done), work=work, stream=stream) as display:
+                dispatcher = Dispatcher(runs, server, display, estimates, fill, share.patience, share.since or now)
+                interrupted, fatal = dispatcher.run(share.first(todo))
     return Result(count_by_status(share.of(able), runs), missing, interrupted, fatal)
 
 
@@ -165,7 +135,7 @@ def ids_of_done(runs: Path, cells: Iterable[PlannedCell], fill: bool = False) ->
     """Return the cells that have results below ``runs``; with ``fill`` those alone that have nothing to fill."""
     there = records.begun(runs)
     done = (cell for cell in cells if cell.id in there and is_done(runs, cell))
-    return {cell.id for cell in done if not (fill and is_to_fill(runs, cell))}
+    return {cell.id for cell in done if not (fill and to_fill(runs, cell))}
 
 
 def count_by_status(cells: Sequence[PlannedCell], runs: Path) -> dict[str, int]:
@@ -187,7 +157,6 @@ class _Running(RunningJob):
     """The GPUs that the worker sees; empty: all, or none."""
     over: bool = False
     """Whether the worker has told what became of the job."""
-    memory: Memory | None = None
 
 
 class Dispatcher:
@@ -209,7 +178,6 @@ class Dispatcher:
         self._running = display.running = list[_Running]()
         self._elsewhere: list[Job] = []
         self._attempts = Counter[Job]()
-        self._names: dict[str, str] = {}
         self._fatal, self._stopping, self._said_change = "", False, False
         self._looked, self._busy = 0.0, time.monotonic()
 
@@ -218,19 +186,18 @@ class Dispatcher:
 
         Jobs that measure time run alone, after all others.
         """
-        self._names = {cell.id: cell.name for job in todo for cell in job.cells}
-        workers = Workers.of(todo[0].cells[0].machine)
+        workers = count_workers(todo[0].cells[0].machine)
 
         def kind(job: Job) -> tuple[bool, int]:
             return identity.is_timed(job.cells[0].config), job.cells[0].machine.get("threads", 1) or 0
 
         for (timed, _), part in itertools.groupby(sorted(todo, key=kind), kind):
-            interrupted = self._drain([*part], Workers(1) if timed else workers)
+            interrupted = self._drain([*part], 1 if timed else workers)
             if interrupted or self._fatal:
                 return interrupted, self._fatal
         return False, ""
 
-    def _drain(self, todo: list[Job], workers: Workers) -> bool:
+    def _drain(self, todo: list[Job], workers: int) -> bool:
         configs = [job.cells[0].config for job in todo]
         self._todo, interrupted = todo, False
         while True:
@@ -257,13 +224,8 @@ class Dispatcher:
         for running in self._running:
             running.worker.kill()
 
-    def _turn(self, workers: Workers) -> None:
-        if self._todo:
-            steps = len(self._running) >= workers.count and all(running.step for running in self._running)
-            memory = [running.memory for running in self._running]
-            if workers.look(time.monotonic(), self._display.work_so_far, steps, memory):
-                self._display.say(f"machine.workers=auto: {workers.count} at once from now on")
-        while self._todo and not self._stopping and len(self._running) < workers.count:
+    def _turn(self, workers: int) -> None:
+        while self._todo and not self._stopping and len(self._running) < workers:
             self._begin(self._todo.pop(0))
         self._look_elsewhere()
         waits = [each for running in self._running for each in running.worker.waits]
@@ -275,23 +237,23 @@ class Dispatcher:
 
     def _begin(self, job: Job) -> None:
         """Give a job to a worker, unless another runner has done it or is about to."""
-        open_cells = [cell for cell in job.cells if self._is_open(cell)]
-        if not all(is_free(lease_path(self._runs, cell.id)) for cell in open_cells):
+
+        def is_open(cell: PlannedCell) -> bool:
+            """Return whether a cell has no result, or is to be filled, and was not recorded since this run began."""
+            try:
+                recorded = record_path(self._runs, cell.id).stat().st_mtime_ns
+            except OSError:
+                return True
+            return recorded <= self._since and (self._fill or not is_done(self._runs, cell))
+
+        to_run = [cell for cell in job.cells if is_open(cell)]
+        if not all(is_free(lease_path(self._runs, cell.id)) for cell in to_run):
             self._elsewhere.append(job)
-        elif open_cells:
-            self._give(job)
-
-    def _is_open(self, cell: PlannedCell) -> bool:
-        """Return whether a cell has no result, or is to be filled, and was not recorded since this run began."""
-        try:
-            recorded = record_path(self._runs, cell.id).stat().st_mtime_ns
-        except OSError:
-            return True
-        return recorded <= self._since and (self._fill or not is_done(self._runs, cell))
-
-    def _give(self, job: Job) -> None:
-        open_cells = [cell for cell in job.cells if not is_done(self._runs, cell)]
-        work = sum(self._estimates[cell.id].seconds for cell in open_cells)
+            return
+        if not to_run:
+            return
+        without = [cell for cell in job.cells if not is_done(self._runs, cell)]
+        work = sum(self._estimates[cell.id].seconds for cell in without)
         costs = (self._estimates[cell.id].cost for cell in job.cells)
         cost = next(filter(None, costs), None)  # that of one is that of all
         chosen = self._free_cards(job.cells[0].machine)
@@ -301,7 +263,7 @@ class Dispatcher:
             except (OSError, EOFError) as error:  # no memory, or too many processes
                 self._try_again(job, f"it did not start: {type(error).__name__}: {error}")
                 return
-            running = _Running(job.label, len(open_cells), work, job=job, worker=worker, cards=chosen)
+            running = _Running(job.label, len(without), work, job=job, worker=worker, cards=chosen)
             self._running.append(running)
 
     def _free_cards(self, machine: Mapping[str, Any]) -> list[str]:
@@ -319,10 +281,10 @@ class Dispatcher:
             kind = event["event"]
             if kind == "progress":
                 running.step, running.steps, running.loss = event["step"], event["steps"], event["loss"]
-                running.memory = event["memory"]
             elif kind == "done":
                 running.cells = max(0, running.cells - 1)
-                self._note_done(event["cell"], event["status"], event["note"])
+                (cell,) = (cell for cell in running.job.cells if cell.id == event["cell"])
+                self._note_done(cell, event["status"], event["note"])
             elif kind == "busy":
                 running.over = True
                 self._elsewhere.append(running.job)
@@ -338,23 +300,20 @@ class Dispatcher:
             self._running.remove(running)
             for cell in running.job.cells:
                 is_free(lease_path(self._runs, cell.id))  # a process that was killed leaves the file
-            if not running.over and not self._stopping:
-                self._bury(running.job, code, running.worker.cause)
+            if running.over or self._stopping:
+                return
+            if int(running.job.cells[0].machine.get("nodes") or 1) > 1:  # the other nodes end with it
+                end = "a node was lost, see above" if code == NODE_LOST else "its process ended"
+                self._give_up(f"{running.label}: {end}; start all nodes again, it goes on")
+            else:
+                self._try_again(running.job, f"its process ended ({running.worker.cause})")
 
-    def _note_done(self, cell: str, status: str, note: str) -> None:
+    def _note_done(self, cell: PlannedCell, status: str, note: str) -> None:
         if status == FINISHED:
             self._display.done += 1
             return
         self._display.failed += 1
-        self._display.say(f"{self._names[cell]} (cell {cell}) {'diverged' if status == DIVERGED else status}: {note}")
-
-    def _bury(self, job: Job, code: int, cause: str) -> None:
-        """Give a job again whose worker died, or record that its cells have failed."""
-        if int(job.cells[0].machine.get("nodes") or 1) > 1:  # the other nodes end with it
-            end = "a node was lost, see above" if code == NODE_LOST else "its process ended"
-            self._give_up(f"{job.label}: {end}; start all nodes again, it goes on")
-        else:
-            self._try_again(job, f"its process ended ({cause})")
+        self._display.say(f"{cell.name} (cell {cell.id}) {status}: {note}")
 
     def _try_again(self, job: Job, why: str) -> None:
         self._attempts[job] += 1
@@ -366,7 +325,7 @@ class Dispatcher:
         origin = records.provenance(records.device(job.cells[0].config), read_code_state())
         for cell in job.cells:
             if not is_done(self._runs, cell) and self._record_death(cell, note, origin):
-                self._note_done(cell.id, FAILED, note)
+                self._note_done(cell, FAILED, note)
 
     def _record_death(self, cell: PlannedCell, note: str, origin: Mapping[str, Any]) -> bool:
         """Record that a cell without a result has failed; whether no other runner has taken it meanwhile."""

@@ -1,4 +1,4 @@
-"""A process that runs one job, or counts what cells cost, and tells the runner of events.
+"""A process that runs one job, or calls one function, and tells the runner of events.
 
 A job that is asked to stop saves what it needs to go on; it ends at once if it has computed nothing that it could save.
 """
@@ -23,7 +23,6 @@ from paper_repro.base.errors import INTERRUPTED, STOPPING, UsageError, end_with_
 from paper_repro.base.files import CodeState, disk_refuses, read_code_state, sha256_of_bytes, write_atomically
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells import leases, measurements, preload, records
-from paper_repro.cells.estimates import CannotBuildError, count_here
 from paper_repro.cells.leases import LeasedError
 from paper_repro.cells.records import MEMBERS, STACKS, disk_message, record_path, work_folder
 from paper_repro.cells.tasks import (
@@ -56,8 +55,7 @@ class Channel:
 
     def progress(self, step: int, steps: int, loss: float) -> None:
         self.saves = step < steps
-        loss_or_none = loss if math.isfinite(loss) else None
-        self.emit("progress", step=step, steps=steps, loss=loss_or_none, memory=_memory_of_card())
+        self.emit("progress", step=step, steps=steps, loss=loss if math.isfinite(loss) else None)
 
     @property
     def saves(self) -> bool:
@@ -73,14 +71,6 @@ class Channel:
 
     def _request_stop(self, *_: object) -> None:
         self.stop_requested = True
-
-
-def _memory_of_card() -> tuple[int, int] | None:
-    """Return the bytes that this process has reserved on its GPU at most, and those that are free; None: no GPU."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return None
-    return torch.cuda.max_memory_reserved(), torch.cuda.mem_get_info()[0]
 
 
 @dataclass
@@ -113,9 +103,9 @@ class Worker:
         found = measurements.find(self.runs, cell)
         if found is None or found.record.status != FINISHED:
             return found is not None and found.done
-        if fill and measurements.lacks_without_probes(self.runs, cell):
-            return False
         again = measurements.to_fill(self.runs, cell) if fill else []
+        if measurements.TASK in again:
+            return False
         wanted = [name for name in cell.probes if name in {*found.lacking, *again}]
         if not wanted:
             return True
@@ -263,7 +253,7 @@ class Worker:
 
 def be_worker(message: Mapping[str, Any], runs: Path, events: Connection) -> None:
     """Do in this process, which ends with it, what a message asks for, and tell the runner: a job (``Worker.run``),
-    with the GPUs that the process may see as ``cards``; or what to ``_count``.
+    with the GPUs that the process may see as ``cards``; or the ``call`` of a function with ``arguments``.
     """
     os.setpgid(0, 0)  # the runner kills the group to end also what this process has called
     for name in STOPPING:
@@ -271,8 +261,15 @@ def be_worker(message: Mapping[str, Any], runs: Path, events: Connection) -> Non
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     end_with_parent(by=signal.SIGTERM)
     channel = Channel(events.send, STOPPING)
-    if "count" in message:
-        channel.emit("counted", found=_count(message))
+    if "call" in message:
+        try:
+            found = message["call"](*message["arguments"])
+        except UsageError as error:
+            found = UsageError(str(error))  # the runner cannot import every class of them
+        except Exception as error:
+            traceback.print_exc()
+            found = RuntimeError(f"{_last_line(error)}; see {runs / 'logs'}")
+        channel.emit("returned", found=found)
         return
     if message["cards"]:  # before the first call of CUDA
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(message["cards"])
@@ -291,20 +288,6 @@ def be_worker(message: Mapping[str, Any], runs: Path, events: Connection) -> Non
         traceback.print_exc()
         channel.emit("fatal", message=disk_message(error, runs))
         sys.exit(1)
-
-
-def _count(message: Mapping[str, Any]) -> list[Cost | None] | UsageError | str:
-    """Return what cells of the configs in ``count`` cost; else the user's error, or a line on another one."""
-    try:
-        task_of(message["devices"]).check_devices(message["devices"])
-        return count_here(message["count"], message["check"])
-    except CannotBuildError as error:
-        return error
-    except UsageError as error:
-        return UsageError(str(error))  # the runner cannot import every class of them
-    except Exception as error:
-        traceback.print_exc()
-        return _last_line(error)
 
 
 def _localised(cell: Cell, runs: Path) -> Cell:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from paper_repro.base import configs, identity
 from paper_repro.base.configs import CONF, apply, parse, require
-from paper_repro.base.errors import RESULTS, UsageError, default_runs, first_line, nearest
+from paper_repro.base.errors import RESULTS, UsageError, first_line, nearest, runs_folder
 from paper_repro.base.files import sha256_of_bytes, write_atomically
 from paper_repro.cells import records
 from paper_repro.cells.records import Record, check_has_weights
@@ -176,11 +176,11 @@ def make(name: str, to: Path | None = None, runs: str | Path | None = None) -> l
         UsageError: no such model, its data are not here, or the training failed.
     """
     from paper_repro.cells.planned import plan_cell
-    from paper_repro.cells.runner import run_cells
+    from paper_repro.cells.runner import run
 
     if name not in (known := card.listed()["models"]):
         raise UsageError(f"--make {name}: no model of that name{nearest(name, known)}")
-    own, root = known[name], default_runs() if runs is None else Path(runs).expanduser()
+    own, root = known[name], runs_folder() if runs is None else Path(runs).expanduser()
     record = records.read(records.record_path(RESULTS, own["cell"]))
     machine = configs.read(CONF / "machine" / "cpu.yaml").plain()
     config = {**identity.today(record.config), "probes": {}, identity.MACHINE: machine}
@@ -189,7 +189,7 @@ def make(name: str, to: Path | None = None, runs: str | Path | None = None) -> l
     cell = plan_cell((), record.seed, config)
     if cell.missing:
         raise UsageError(f"--make {name}: {cell.missing}")
-    if run_cells([cell], root, [root, RESULTS]).exit_code:
+    if run([cell], root, roots=[root, RESULTS]).exit_code:
         raise UsageError(f"--make {name}: cell {cell.id} did not finish; the same command goes on from where it was")
     model = opened(cell.id, root)
     model.described["name"] = name
@@ -263,7 +263,7 @@ def _exported(source: str | Path) -> Path | None:
 
 def _find(source: str | Path, runs: str | Path | None) -> tuple[Path, Record]:
     """Return the folder and the record of a finished cell that has trained a model and kept its weights."""
-    word, roots = Path(source).expanduser(), [default_runs() if runs is None else Path(runs).expanduser()]
+    word, roots = Path(source).expanduser(), [runs_folder() if runs is None else Path(runs).expanduser()]
     there = (word.parent if word.is_file() else word) / "record.json"
     if len(word.parts) > 1 and not there.is_file():
         raise UsageError(
@@ -371,4 +371,4 @@ def _read(folder: Path, device: str) -> Opened:
     checkpoints.fill(module.model, tensors, weights)
     vocabulary = _tokenizer(folder / VOCABULARY, config["data_sha256"].get("tokenizer"))
     module.to(machine.device).eval()
-    return Opened(default_runs() / folder.name, cell, dict(config), module, vocabulary=vocabulary)
+    return Opened(runs_folder() / folder.name, cell, dict(config), module, vocabulary=vocabulary)

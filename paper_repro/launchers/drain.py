@@ -100,7 +100,7 @@ def main(arguments: Sequence[str]) -> int:
 
     plan = plans.make(spec.load(order.artifact), order.scale, order.seeds, order.overrides)
     runs, share = Path(order.runs), runner.Share(order.index, order.count, PATIENCE_SECONDS, order.since)
-    result = runner.run_cells(plan.all_cells, runs, [runs, Path(order.results)], order.fill, share)
+    result = runner.run(plan.all_cells, runs, roots=[runs, Path(order.results)], fill=order.fill, share=share)
     if result.fatal:
         print(f"error: {result.fatal}", file=sys.stderr)
     return result.exit_code

@@ -18,11 +18,10 @@ from paper_repro.base.identity import MACHINE
 from paper_repro.cells import estimates, measurements, records
 from paper_repro.cells.leases import holder, lease_path
 from paper_repro.cells.measurements import is_done
-from paper_repro.cells.planned import PlannedCell, count_devices, on_gpu
+from paper_repro.cells.planned import PlannedCell, count_devices, count_workers, on_gpu
 from paper_repro.cells.records import Record, open_runs_folder, record_path, saved_steps
 from paper_repro.cells.tasks import FINISHED
 from paper_repro.cells.verify import Verification
-from paper_repro.cells.workers import first_count
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec
 from paper_repro.tables.claims import VERDICTS
@@ -264,7 +263,7 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
     headers = [axis.title for axis in plan.artifact.axes.values()]
     headers += ["cells", "parameters", "FLOPs of a training step", "memory a cell", "time left"]
     config = plan.cells[0].config
-    workers, rate = first_count(config.get("machine") or {}), estimates.unmeasured_rate(config)
+    workers, rate = count_workers(config.get("machine") or {}), estimates.unmeasured_rate(config)
     lines = [
         f"{plan.artifact.id} at scale {plan.scale_name}: {plan.scale.about}",
         _tabulated(rows, headers),
@@ -273,7 +272,7 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
         f"{_machine_of(plan)}; estimated from records where there are any, else from {rate:.2g} "
         "FLOPs a second; FLOPs are those of the matrix products, forward and backward",
     ]
-    return "\n".join(filter(None, [*lines, estimates.slow_products(config)]))
+    return "\n".join(lines)
 
 
 def rehearsal_table(plan: Plan, runs: Path) -> tuple[str, bool]:

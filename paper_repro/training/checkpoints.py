@@ -38,7 +38,7 @@ def save(path: Path, content: dict[str, Any], identity: Sequence[str]) -> None:
 
 
 def _save(path: Path, content: dict[str, Any]) -> None:
-    stream_with_digest(path, lambda stream: torch.save(content, stream))  # type: ignore[arg-type]
+    stream_with_digest(path, lambda stream: torch.save(content, stream))
 
 
 def newest(folder: Path, identity: Sequence[str]) -> int | None:

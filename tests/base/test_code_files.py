@@ -134,20 +134,18 @@ def test_files_that_no_code_reads_do_not_count(root: Path) -> None:
     assert "mine.py" in listed and not {"runs", "data", ".venv", "site"} & {*listed}, "a link is ignored as a folder is"
 
 
-@pytest.mark.parametrize("name", ["paper_repro/papers/a b/ü.yaml", "kernels/new.py", "lightning_modules/a/new.py"])
-def test_new_code_counts(root: Path, name: str) -> None:
-    write(root / name)
-    assert read_code_state(root).dirty is True
-
-
-@pytest.mark.parametrize("name", TRACKED[:-1])
-def test_changed_code_counts(root: Path, name: str) -> None:
-    write(root / name, "changed")
-    assert read_code_state(root).dirty is True
-    (root / name).unlink()
-    assert read_code_state(root).dirty is True
-    git(root, "checkout", "--", name)
-    index = (root / ".git" / "index").read_bytes()
-    os.utime(root / name, (1, 1))
-    assert read_code_state(root).dirty is False
-    assert (root / ".git" / "index").read_bytes() == index, "a git that is killed while it writes leaves a lock"
+def test_new_and_changed_code_counts(root: Path) -> None:
+    for name in ("paper_repro/papers/a b/ü.yaml", "kernels/new.py", "lightning_modules/a/new.py"):
+        write(root / name)
+        assert read_code_state(root).dirty is True, name
+        (root / name).unlink()
+    for name in TRACKED[:-1]:
+        write(root / name, "changed")
+        assert read_code_state(root).dirty is True, name
+        (root / name).unlink()
+        assert read_code_state(root).dirty is True, name
+        git(root, "checkout", "--", name)
+        index = (root / ".git" / "index").read_bytes()
+        os.utime(root / name, (1, 1))
+        assert read_code_state(root).dirty is False
+        assert (root / ".git" / "index").read_bytes() == index, "a git that is killed while it writes leaves a lock"

@@ -1,6 +1,7 @@
 import copy
 import hashlib
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,8 @@ def test_values_that_python_calls_equal_but_configs_do_not_have_ids_of_their_own
     assert len({settings({"x": value}) for value in (1, 1.0, True, "1", None, [1], {"1": 1})}) == 7
     assert settings({"a": 1, "b": {"c": 2, "d": 3}}) == settings({"b": {"d": 3, "c": 2}, "a": 1})
     assert settings({"x": [1, 2]}) != settings({"x": [2, 1]})
+    text = '{"a":[1,2.5,null,true],"b":"ü"}'
+    assert identity.fingerprint({"b": "ü", "a": [1, 2.5, None, True]}) == hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def test_the_seed_reaches_every_interpolation_and_nothing_else() -> None:
@@ -255,15 +258,11 @@ def test_composing_does_not_leak_from_one_call_into_the_next() -> None:
     assert compose(GP) == before and compose(GP, ["+deep={}"])["deep"] == {}
 
 
-def test_the_id_is_stable_across_processes_and_releases() -> None:
-    text = '{"a":[1,2.5,null,true],"b":"ü"}'
-    assert identity.fingerprint({"b": "ü", "a": [1, 2.5, None, True]}) == hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 def test_a_missing_mandatory_value_is_refused_and_can_be_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = tmp_path / "experiment" / "mine"
     folder.mkdir(parents=True)
     (folder / "open.yaml").write_text("# @package _global_\nsize: ???\nseed: 0\n")
+    shutil.copy(CONF / "train.yaml", tmp_path)
     monkeypatch.setattr(configs, "CONF", tmp_path)
     assert "size" in refusal("mine/open")
     assert compose("mine/open", ["size=3"])["size"] == 3
@@ -294,12 +293,10 @@ def test_the_configured_folder_comes_before_the_environments(tmp_path: Path, mon
         (tmp_path / name).mkdir()
         (tmp_path / name / "corpus.txt").write_text(name)
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path / "two"))
-    assert find_data("corpus.txt", str(tmp_path / "one")) == tmp_path / "one" / "corpus.txt"
-    assert find_data("corpus.txt", str(tmp_path / "nowhere")) == tmp_path / "two" / "corpus.txt"
     rooted = planned.single(COST, ["+data={files:{corpus:corpus.txt}}", f"machine.data_root={tmp_path / 'one'}"], 0)
     assert rooted.id != with_file("corpus.txt").id and not rooted.missing
     monkeypatch.setattr(files, "DATA", tmp_path / "one")
-    assert find_data("corpus.txt") == tmp_path / "two" / "corpus.txt"
+    assert find_data("corpus.txt", str(tmp_path / "nowhere")) == tmp_path / "two" / "corpus.txt"
     monkeypatch.delenv(DATA_VARIABLE)
     assert find_data("corpus.txt") == tmp_path / "one" / "corpus.txt"
     assert find_data("other.txt") is None
@@ -319,17 +316,12 @@ def test_absent_data_says_what_is_needed_and_every_place_that_was_looked_in(
     assert unset.count("(not set)") == 2 and unset.endswith("put it there")
     told = planned.single(COST, [*overrides, "+data.prepare=python prepare.py corpus"], 0).missing
     assert told.endswith("or run: python prepare.py corpus")
-
-
-def test_files_that_a_source_of_the_data_names_are_looked_for_and_enter_the_id(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    source = ["+data={source:{files:{manifest:some.json}}}", "+data.source.prepare=python prepare.py some"]
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
-    data = ["+data={source:{files:{manifest:some.json}}}", "+data.source.prepare=python prepare.py some"]
-    absent = planned.single(COST, data, 0)
+    absent = planned.single(COST, source, 0)
     assert "needs some.json" in absent.missing and absent.missing.endswith("or run: python prepare.py some")
     (tmp_path / "some.json").write_text("{}")
-    found = planned.single(COST, data, 0)
+    found = planned.single(COST, source, 0)
     assert not found.missing and found.id != found.settings == absent.id
 
 

@@ -41,15 +41,6 @@ def test_the_reference_is_no_folder_of_runs(tmp_path: Path) -> None:
             runs_folder(str(folder))
 
 
-def test_a_cache_of_the_compiler_that_cannot_be_made_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    assert run_main(lambda words: pytest.fail("it was called"), []) == MISUSE
-    assert f"TORCHINDUCTOR_CACHE_DIR={tmp_path}/file/cache: it cannot be made" in capsys.readouterr().err
-
-
 def test_a_package_that_only_some_commands_need_is_named_with_its_extra(capsys: pytest.CaptureFixture[str]) -> None:
     def main(words: Sequence[str]) -> int:
         raise ModuleNotFoundError("No module named 'datasets'", name="datasets")

@@ -1,6 +1,6 @@
 """What cells were counted to cost is kept, and counted again where something that it follows from has changed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,11 @@ class Counting:
     def __init__(self, cost: Cost | None = COST) -> None:
         self.cost = cost
         self.asked: list[tuple[int, int]] = []
-        """Configs to count, and others to check."""
+        """Cells to count, and others to check."""
 
-    def __call__(self, configs: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> list[Cost | None]:
-        self.asked.append((len(configs), len(others)))
-        return [self.cost for _ in configs]
+    def __call__(self, cells: Sequence[PlannedCell], others: Sequence[PlannedCell]) -> list[Cost | None]:
+        self.asked.append((len(cells), len(others)))
+        return [self.cost for _ in cells]
 
 
 def cell(*overrides: str, seed: int = 0, place: str = "one") -> PlannedCell:

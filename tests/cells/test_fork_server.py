@@ -4,6 +4,7 @@ import io
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from paper_repro.base.errors import UsageError
 from paper_repro.cells import fork_server, records, runner
-from paper_repro.cells.estimates import Estimate
+from paper_repro.cells.estimates import Estimate, count_here
 from paper_repro.cells.fork_server import ForkServer, WorkerProcess
 from paper_repro.cells.planned import PlannedCell, single
 from paper_repro.cells.records import record_path
@@ -64,35 +65,40 @@ def test_cells_with_other_threads_have_another_server(
     for cell, threads in zip(cells, (1, 2, 2, None, 1), strict=True):
         cell.config["machine"]["threads"] = threads
     assert runner.run(cells, tmp_path / "runs", io.StringIO()).exit_code == 0
-    assert prepared == [None, 1, 2]
+    assert prepared == [1, None, 1, 2], "the first one counts what the cells cost"
     assert len({line.split()[2] for line in log.read_text().splitlines()}) == 5, "each job has a process of its own"
 
 
-def test_what_was_counted_before_a_sweep_stands_in_its_records(tmp_path: Path) -> None:
+def test_what_was_counted_before_a_sweep_stands_in_its_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cells = sweeps.cells(4, batch=2, steps=1)
     cost = Cost(parameters=7, multiply_adds=11, step_flops=0, steps=0, memory_bytes=0)
-    runner.run(cells, tmp_path, io.StringIO(), estimates={cells[0].id: Estimate(cost, 1.0)})
+    monkeypatch.setattr(runner, "estimate", lambda *_: {cells[0].id: Estimate(cost, 1.0)})
+    runner.run(cells, tmp_path, io.StringIO())
     found = [records.read(record_path(tmp_path, cell.id)) for cell in cells]
     assert [(record.parameters, record.multiply_adds) for record in found] == [(7, 11)] * 2 + [(None, None)] * 2
 
 
 @pytest.mark.slow
 def test_costs_are_counted_in_another_process_and_errors_come_back(tmp_path: Path) -> None:
-    good = single("cem/gaussian_process", ["training.steps=2"], 0).config
-    wrong = {**good, "model": {**good["model"], "widht": 3}}
-    broken = {**good, "task": {"_target_": sweeps.BROKEN}}
+    good = single("cem/gaussian_process", ["training.steps=2"], 0)
+    wrong = replace(good, config={**good.config, "model": {**good.config["model"], "widht": 3}})
+    broken = replace(good, config={**good.config, "task": {"_target_": sweeps.BROKEN}})
     with ForkServer(tmp_path) as server:
-        (cost,) = server.count([good], [], good)
+
+        def count(cells: list[PlannedCell], others: list[PlannedCell]) -> Any:
+            return server.call([good.config], count_here, cells, others, good.config)
+
+        (cost,) = count([good], [])
         assert cost is not None and cost.parameters > 0 and cost.steps == 2
-        assert server.count([{"task": {"_target_": sweeps.TARGET}}] * 2, [], good) == [None, None]
-        for configs, others in (([wrong], []), ([good], [wrong])):
+        assert count(sweeps.cells(2), []) == [None, None]
+        for cells, others in (([wrong], []), ([good], [wrong])):
             with pytest.raises(UsageError, match=r"unknown key 'widht'"):
-                server.count(configs, others, good)
+                count(cells, others)
         with pytest.raises(RuntimeError, match=f"ZeroDivisionError: the count broke; see {tmp_path}"):
-            server.count([broken], [], good)
+            count([broken], [])
         with pytest.raises(RuntimeError, match="killed by signal 9"):
-            server.count([{**broken, "die": True}], [], good)
-        assert server.count([good], [], good) == [cost]
+            count([replace(broken, config={**broken.config, "die": True})], [])
+        assert count([good], []) == [cost]
 
 
 def test_a_worker_that_measures_ends_when_it_is_told_to(server: ForkServer, log: Path) -> None:

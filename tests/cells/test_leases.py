@@ -51,12 +51,9 @@ def test_a_lease_is_there_while_it_is_held_and_gone_after(tmp_path: Path) -> Non
             pass
         assert holder(path) is not None, "a refused attempt must not free the lease"
     assert holder(path) is None and not path.exists()
-
-
-def test_a_lease_is_freed_after_an_exception(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), hold(tmp_path, ["a", "b"]):
+    with pytest.raises(KeyboardInterrupt), hold(tmp_path, ["cell", "other"]):
         raise KeyboardInterrupt
-    assert not lease_path(tmp_path, "a").exists() and not lease_path(tmp_path, "b").exists()
+    assert not list(tmp_path.glob("cells/*/lease"))
 
 
 def test_of_several_processes_exactly_one_wins(tmp_path: Path) -> None:
@@ -76,15 +73,6 @@ def test_several_cells_are_taken_together_or_not_at_all(tmp_path: Path) -> None:
         assert [cell for cell in "abcd" if lease_path(tmp_path, cell).exists()] == ["c"]
     with hold(tmp_path, ["a", "b", "c", "d", "a"]):
         assert all(holder(lease_path(tmp_path, cell)) for cell in "abcd")
-
-
-def test_processes_that_want_overlapping_cells_do_not_block_each_other_for_good(tmp_path: Path) -> None:
-    first, second = start(tmp_path, "a", "b", "c"), start(tmp_path, "c", "b", "d")
-    (tmp_path / "gun").touch()
-    assert sorted([verdict(first), verdict(second)]) == ["lost", "won"]
-    for process in (first, second):
-        process.communicate("\n", timeout=30)
-    assert not list(tmp_path.glob("cells/*/lease"))
 
 
 @pytest.mark.parametrize("content", ["", "pid 1 on another"])

@@ -146,7 +146,7 @@ FORGED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("damage", ["bit", "unsealed", *FORGED])
+@pytest.mark.parametrize("damage", ["bit", "unsealed", "without a field", *FORGED])
 def test_a_damaged_measurement_counts_as_absent(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     own = cell(one={})
     config = identity.recorded({**own.config, "probes": {}})
@@ -154,7 +154,10 @@ def test_a_damaged_measurement_counts_as_absent(tmp_path: Path, damage: str, cap
     records.write(record_path(tmp_path, own.id), record)
     path = measurements.measurement_path(tmp_path, own.id, own.probes["one"])
     path.parent.mkdir(parents=True)
-    content = records.sealed({**dataclasses.asdict(measurement(own, total=1.0)), **FORGED.get(damage, {})})
+    fields = dataclasses.asdict(measurement(own, total=1.0)) | FORGED.get(damage, {})
+    if damage == "without a field":
+        del fields["attachments"]
+    content = records.sealed(fields)
     if damage == "bit":
         content = content.replace(b'"total":1.0', b'"total":1.5')
     if damage == "unsealed":

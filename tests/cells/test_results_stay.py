@@ -2,12 +2,6 @@
 
 import io
 import json
-import os
-import signal
-import subprocess
-import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +14,6 @@ from paper_repro.cells.records import record_path, work_folder
 from paper_repro.cells.runner import Dispatcher
 from paper_repro.cells.tasks import FAILED, FINISHED, Outcome
 from paper_repro.cells.worker import MEMBERS, Channel, Worker
-from paper_repro.launchers.drain import Drain, Order
 from paper_repro.tests.support import sweeps
 from paper_repro.tests.support.slow_task import SlowTask
 
@@ -110,27 +103,3 @@ def test_a_cell_that_failed_since_the_order_was_given_is_not_run_by_a_later_job(
     later = max(record_path(tmp_path / "runs", cell.id).stat().st_mtime_ns for cell in cells) + 1
     runner.run(cells, tmp_path / "runs", io.StringIO(), share=runner.Share(0, 2, 1.0, later))
     assert log.read_text().count("begin") == 4, "the next order tries again"
-
-
-def test_a_job_leaves_when_its_runner_has_saved(tmp_path: Path) -> None:
-    order = Order("a/b", "cpu", None, [], str(tmp_path), "results", fill=False, index=0, count=1)
-    job, script = Drain(order, 20.0), "import time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: time.sleep(0.3)"
-    heard = signal.signal(signal.SIGINT, signal.SIG_DFL)
-    job._process = subprocess.Popen([sys.executable, "-c", script])
-    signal.signal(signal.SIGINT, heard)
-    took = []
-
-    def leave(*_: object) -> None:
-        start = time.monotonic()
-        job._stop()
-        took.append(time.monotonic() - start)
-
-    before = signal.signal(signal.SIGUSR1, leave)
-    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGUSR1))
-    timer.start()
-    try:
-        assert job._process.wait() == 0, "its exit code is read by the wait that the signal interrupted"
-    finally:
-        timer.join()
-        signal.signal(signal.SIGUSR1, before)
-    assert took and 0.2 < took[0] < 10

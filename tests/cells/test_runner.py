@@ -223,13 +223,6 @@ def test_of_several_runners_each_counts_its_share(tmp_path: Path) -> None:
     assert shares == [{FINISHED: 3}, {FINISHED: 2}]
 
 
-def test_costs_are_counted_before_what_is_left_is_run(tmp_path: Path, log: Path) -> None:
-    cells = sweeps.cells(3, steps=1)
-    assert runner.run_cells(cells[:2], tmp_path / "runs", []).exit_code == 0
-    assert runner.run_cells(cells, tmp_path / "runs", [tmp_path / "runs"]).by_status == {FINISHED: 3}
-    assert sweeps.steps_by_cell(log) == {cell.id: 1 for cell in cells}
-
-
 def test_a_disk_that_the_runner_itself_cannot_write_to_stops_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

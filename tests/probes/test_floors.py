@@ -15,7 +15,8 @@ from torch import Tensor
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import settings
-from paper_repro.cells.estimates import CannotBuildError, count_here
+from paper_repro.cells.estimates import count_here
+from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, task_of
 from paper_repro.datamodules.counter_based import data_of
 from paper_repro.datamodules.documents import DocumentData
@@ -294,9 +295,10 @@ def test_only_the_first_tokens_are_counted_where_that_is_asked(root: Path, kind:
 
 def test_other_data_are_refused_before_anything_is_run(root: Path) -> None:
     wrong = {**counted(root), "data": POINTS}
-    for configs in (([wrong], []), ([], [wrong])):
-        with pytest.raises(CannotBuildError, match="the data are GaussianProcessData"):
-            count_here(*configs)
+    cell = PlannedCell("c", wrong, (), 0, "c")
+    for cells in (([cell], []), ([], [cell])):
+        with pytest.raises(UsageError, match="the data are GaussianProcessData"):
+            count_here(*cells)
 
 
 def test_sets_of_texts_are_floored_on_the_places_where_models_are_scored(root: Path) -> None:

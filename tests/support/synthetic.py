@@ -97,7 +97,7 @@ def load(folder: Path, text: str = ARTIFACT) -> Artifact:
 
 def override(key: str, value: object) -> Override:
     """An override as a YAML file gives it; where it stands does not tell two apart."""
-    return Override(key, value, said="")
+    return Override(key, value)
 
 
 def plan(folder: Path, text: str = ARTIFACT, scale: str = "paper", overrides: tuple[str, ...] = ()) -> Plan:

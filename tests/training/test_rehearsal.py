@@ -94,8 +94,9 @@ class Killed(Task):
 
 
 @pytest.mark.slow
-def test_a_rehearsal_that_is_killed_is_said() -> None:
-    found = estimates._rehearsed({"task": {"_target_": "paper_repro.tests.training.test_rehearsal.Killed"}})
+def test_a_rehearsal_that_is_killed_is_said(tmp_path) -> None:
+    config = {"task": {"_target_": "paper_repro.tests.training.test_rehearsal.Killed"}}
+    ((_, found),) = estimates.rehearse([PlannedCell("c", config, (), 0, "c")], tmp_path)
     assert found is not None and "killed by signal 9" in found.trouble
 
 
