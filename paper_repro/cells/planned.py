@@ -167,19 +167,6 @@ def cards() -> list[str]:
     return [str(number) for number in range(len([*Path("/dev").glob("nvidia[0-9]*")]))]
 
 
-def count_workers(machine: Mapping[str, Any], gpus: int | None = None) -> int:
-    """Return how many jobs run at once: ``machine.workers``; with auto as many as have GPUs of their own.
-
-    There are ``gpus`` in all; None: those that this process may use.
-    """
-    wanted, devices = machine.get("workers", 1), machine.get("devices", 1)
-    if wanted != "auto":
-        return int(wanted)
-    if not on_gpu(machine) or not isinstance(devices, int):
-        return 1
-    return max(1, (len(cards()) if gpus is None else gpus) // devices)
-
-
 def count_devices(devices: int | Sequence[int]) -> int:
     """Return how many devices ``machine.devices`` names, a number or a list."""
     return devices if isinstance(devices, int) else len(devices)

@@ -19,10 +19,11 @@ from paper_repro.cells.estimates import Estimate, count_here, estimate
 from paper_repro.cells.fork_server import ForkServer, WorkerProcess, uninterrupted
 from paper_repro.cells.leases import LeasedError, is_free, lease_path
 from paper_repro.cells.measurements import is_done, to_fill
-from paper_repro.cells.planned import Job, PlannedCell, cards, check_loggers, count_workers, jobs, on_gpu
+from paper_repro.cells.planned import Job, PlannedCell, cards, check_loggers, jobs, on_gpu
 from paper_repro.cells.progress import Display, RunningJob
 from paper_repro.cells.records import disk_message, open_runs_folder, record_path, work_folder
 from paper_repro.cells.tasks import FAILED, FINISHED, NODE_LOST, Outcome
+from paper_repro.cells.workers import Memory, Workers
 
 POLL_SECONDS = 0.25
 ELSEWHERE_POLL_SECONDS = 2.0
@@ -157,6 +158,7 @@ class _Running(RunningJob):
     """The GPUs that the worker sees; empty: all, or none."""
     over: bool = False
     """Whether the worker has told what became of the job."""
+    memory: Memory | None = None
 
 
 class Dispatcher:
@@ -186,18 +188,18 @@ class Dispatcher:
 
         Jobs that measure time run alone, after all others.
         """
-        workers = count_workers(todo[0].cells[0].machine)
+        workers = Workers.of(todo[0].cells[0].machine)
 
         def kind(job: Job) -> tuple[bool, int]:
             return identity.is_timed(job.cells[0].config), job.cells[0].machine.get("threads", 1) or 0
 
         for (timed, _), part in itertools.groupby(sorted(todo, key=kind), kind):
-            interrupted = self._drain([*part], 1 if timed else workers)
+            interrupted = self._drain([*part], Workers(1) if timed else workers)
             if interrupted or self._fatal:
                 return interrupted, self._fatal
         return False, ""
 
-    def _drain(self, todo: list[Job], workers: int) -> bool:
+    def _drain(self, todo: list[Job], workers: Workers) -> bool:
         configs = [job.cells[0].config for job in todo]
         self._todo, interrupted = todo, False
         while True:
@@ -224,8 +226,13 @@ class Dispatcher:
         for running in self._running:
             running.worker.kill()
 
-    def _turn(self, workers: int) -> None:
-        while self._todo and not self._stopping and len(self._running) < workers:
+    def _turn(self, workers: Workers) -> None:
+        if self._todo:
+            steps = len(self._running) >= workers.count and all(running.step for running in self._running)
+            memory = [running.memory for running in self._running]
+            if workers.look(time.monotonic(), self._display.work_so_far, steps, memory):
+                self._display.say(f"machine.workers=auto: {workers.count} at once from now on")
+        while self._todo and not self._stopping and len(self._running) < workers.count:
             self._begin(self._todo.pop(0))
         self._look_elsewhere()
         waits = [each for running in self._running for each in running.worker.waits]
@@ -281,6 +288,7 @@ class Dispatcher:
             kind = event["event"]
             if kind == "progress":
                 running.step, running.steps, running.loss = event["step"], event["steps"], event["loss"]
+                running.memory = event["memory"]
             elif kind == "done":
                 running.cells = max(0, running.cells - 1)
                 (cell,) = (cell for cell in running.job.cells if cell.id == event["cell"])

@@ -55,7 +55,8 @@ class Channel:
 
     def progress(self, step: int, steps: int, loss: float) -> None:
         self.saves = step < steps
-        self.emit("progress", step=step, steps=steps, loss=loss if math.isfinite(loss) else None)
+        loss_or_none = loss if math.isfinite(loss) else None
+        self.emit("progress", step=step, steps=steps, loss=loss_or_none, memory=_memory_of_card())
 
     @property
     def saves(self) -> bool:
@@ -71,6 +72,14 @@ class Channel:
 
     def _request_stop(self, *_: object) -> None:
         self.stop_requested = True
+
+
+def _memory_of_card() -> tuple[int, int] | None:
+    """Return the bytes that this process has reserved on its GPU at most, and those that are free; None: no GPU."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    return torch.cuda.max_memory_reserved(), torch.cuda.mem_get_info()[0]
 
 
 @dataclass

@@ -17,9 +17,10 @@ from typing import TextIO
 from paper_repro.base.errors import UsageError, Words
 from paper_repro.base.files import locked, sha256_of_bytes, write_atomically
 from paper_repro.cells.leases import holder, lease_path
-from paper_repro.cells.planned import PlannedCell, count_workers
+from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import begun, open_runs_folder
 from paper_repro.cells.runner import Result, count_by_status, ids_of_done
+from paper_repro.cells.workers import first_count
 from paper_repro.launchers.drain import Drain, Order
 from paper_repro.launchers.start import Slurm
 from paper_repro.tables.plan import Plan
@@ -136,7 +137,7 @@ def _submit(sweep: Sweep, slurm: Slurm) -> str:
     executor.update_parameters(
         job_name=f"{sweep.order.artifact}-{sweep.order.scale}",
         time=slurm.minutes,
-        cpus_per_task=slurm.cpus or count_workers(machine, slurm.gpus or 0) * int(machine.get("threads") or 1),
+        cpus_per_task=slurm.cpus or first_count(machine, slurm.gpus or 0) * int(machine.get("threads") or 1),
         signal_delay_s=slurm.grace,
         additional_parameters={"requeue": True},
         **{key: value for key, value in wanted.items() if value is not None},

@@ -18,10 +18,11 @@ from paper_repro.base.identity import MACHINE
 from paper_repro.cells import estimates, measurements, records
 from paper_repro.cells.leases import holder, lease_path
 from paper_repro.cells.measurements import is_done
-from paper_repro.cells.planned import PlannedCell, count_devices, count_workers, on_gpu
+from paper_repro.cells.planned import PlannedCell, count_devices, on_gpu
 from paper_repro.cells.records import Record, open_runs_folder, record_path, saved_steps
 from paper_repro.cells.tasks import FINISHED
 from paper_repro.cells.verify import Verification
+from paper_repro.cells.workers import first_count
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec
 from paper_repro.tables.claims import VERDICTS
@@ -263,7 +264,7 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
     headers = [axis.title for axis in plan.artifact.axes.values()]
     headers += ["cells", "parameters", "FLOPs of a training step", "memory a cell", "time left"]
     config = plan.cells[0].config
-    workers, rate = count_workers(config.get("machine") or {}), estimates.unmeasured_rate(config)
+    workers, rate = first_count(config.get("machine") or {}), estimates.unmeasured_rate(config)
     lines = [
         f"{plan.artifact.id} at scale {plan.scale_name}: {plan.scale.about}",
         _tabulated(rows, headers),

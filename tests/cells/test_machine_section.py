@@ -44,21 +44,3 @@ def test_what_is_shipped_is_accepted_and_null_where_it_has_a_meaning(choice: str
     other = {"compile": "auto", "checkpoint_every_seconds": None, "devices": [0, 2], "progress_every_seconds": 0}
     for section in (config["machine"], config["machine"] | other, None):
         check_machine({"machine": section})
-
-
-AUTO = {"accelerator": "gpu", "devices": 1, "workers": "auto"}
-
-
-@pytest.mark.parametrize(
-    ("machine", "expected"),
-    [
-        ({"workers": 3, "accelerator": "gpu"}, 3),
-        (AUTO, 8),
-        (AUTO | {"devices": 2}, 4),
-        (AUTO | {"devices": [1, 3]}, 1),
-        (AUTO | {"accelerator": "cpu"}, 1),
-    ],
-)
-def test_workers_have_gpus_of_their_own(machine: Any, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7")
-    assert planned.count_workers(machine) == expected
