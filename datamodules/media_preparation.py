@@ -23,13 +23,13 @@ from torch.utils.data import DataLoader, Dataset
 
 from paper_repro.base.errors import UsageError, at_least
 from paper_repro.base.files import sha256_of_bytes, sha256_of_file
-from paper_repro.datamodules.array_shards import Array, M, Shard, ShardFolder, held, named
+from paper_repro.datamodules.array_shards import M, Shard, ShardFolder, described, held, named
 from paper_repro.datamodules.counter_based import leave_signals_to_the_parent
 from paper_repro.datamodules.downloads import given
 from paper_repro.datamodules.image_sources import TEST, TRAIN, VAL
 from paper_repro.datamodules.pixels import AlignedSquare, CentralSquare, Pixels, UnfitError, encoded
 from paper_repro.datamodules.prepared_clips import CLIPS, LATENT, LATENTS, NUMBER, SECONDS, LatentManifest, arrays_of
-from paper_repro.datamodules.prepared_images import CLASSES, GREY, IMAGES, LABEL, LABELS, PIXEL, ImageManifest
+from paper_repro.datamodules.prepared_images import CLASSES, GREY, IMAGES, LABEL, LABELS, ImageManifest, pixels_of
 from paper_repro.datamodules.video_sources import Clip, decode_clip, import_av
 
 T = TypeVar("T")
@@ -241,12 +241,12 @@ def write_images(
 
     ``write_decoded`` explains the other arguments and the errors.
     """
-    image = Array(PIXEL, (crop.size, crop.size, 3))
-    size = max(1, SHARD_BYTES // image.item_bytes) if shard_images is None else at_least("shard_images", shard_images)
-    arrays, classes = {IMAGES: image.to_json()}, source.classes
-    settings = {**source.settings, **crop.settings, "shard_images": size, "arrays": arrays}
+    arrays, classes = {IMAGES: pixels_of(crop.size)}, source.classes
+    size = shard_images or max(1, SHARD_BYTES // arrays[IMAGES].itemsize)
     if classes is not None:
-        arrays[LABELS] = Array(LABEL).to_json()
+        arrays[LABELS] = LABEL
+    settings = {**source.settings, **crop.settings, "shard_images": size, "arrays": described(arrays)}
+    if classes is not None:
         settings[CLASSES] = classes
 
     def store(place: int, label: int | None, image: tuple[Pixels, bool]) -> Stored:
@@ -539,7 +539,7 @@ def write_clips(folder: Path, source: Source, vae: FrozenVAE, skip: bool = False
         "frame": {"size": vae.size, "resized": "bilinear with antialiasing, nothing cut off"},
         "encoder": vae.settings,
         "shard_clips": SHARD_CLIPS,
-        "arrays": {name: array.to_json() for name, array in arrays_of(vae.shape).items()},
+        "arrays": described(arrays_of(vae.shape)),
     }
 
     def store(place: int, label: int | None, clip: Clip) -> Stored:

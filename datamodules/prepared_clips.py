@@ -23,7 +23,7 @@ LATENT, NUMBER, SECONDS = np.dtype("<f2"), np.dtype("<i4"), np.dtype("<f4")
 
 
 def arrays_of(shape: tuple[int, ...]) -> dict[str, Array]:
-    return {LATENTS: Array(LATENT, shape), CLIP: Array(NUMBER), TIMES: Array(SECONDS)}
+    return {LATENTS: np.dtype((LATENT, shape)), CLIP: NUMBER, TIMES: SECONDS}
 
 
 class LatentManifest(Manifest):

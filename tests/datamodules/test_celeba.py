@@ -71,7 +71,7 @@ def test_every_image_is_the_central_square_of_its_jpeg_in_the_order_of_the_split
     for split, names in NAMES.items():
         for index, name in enumerate(names):
             square = Image.open(io.BytesIO(photographs[name])).crop((0, 20, 178, 198))
-            assert np.array_equal(data.source.stored.image(split, index), np.asarray(square))
+            assert np.array_equal(data.source.stored[split].item("images", index), np.asarray(square))
             small = square.resize((120, 120), Image.Resampling.BILINEAR)
             assert np.array_equal(data.source.image(split, index), np.asarray(small))
     assert prepare_data.main(["celeba", "--verify", "--to", str(out)]) == 0
@@ -82,7 +82,7 @@ def test_every_image_is_the_central_square_of_its_jpeg_in_the_order_of_the_split
 def test_training_sees_random_crops_and_evaluation_none(celeba: Path) -> None:
     data = opened(prepare(celeba), ratio=(0.5, 2.0))
     draws = [[0.1, 0.52, 0.3, 0.9]]
-    crop = random_resized_crop(data.source.stored.image("train", 2), 120, (0.9, 1.0), (0.5, 2.0), draws)
+    crop = random_resized_crop(data.source.stored["train"].item("images", 2), 120, (0.9, 1.0), (0.5, 2.0), draws)
     assert np.array_equal(data.source.augmented(2, draws), crop)
     assert not np.array_equal(crop, data.source.image("train", 2))
     evaluated = torch.cat([batch[1] for batch in data.evaluation_batches("train")])
