@@ -243,30 +243,24 @@ def read_rrn(path: Path) -> Boards:
     return _checked(np.array(found, np.uint8), str(path))
 
 
-def check(folder: Path) -> Mapping[str, Boards]:
-    """Read SATNet's and RRN's files in a folder and check every solution; UsageError if one is absent or wrong."""
-    for name in (FEATURES, LABELS, TEST_BOARDS):
-        if not (folder / name).is_file():
-            raise UsageError(f"{folder / name} is not there: give --from DIR, a folder that has it")
-    return {"SATNet": read_satnet(folder / FEATURES, folder / LABELS), "RRN": read_rrn(folder / TEST_BOARDS)}
-
-
 def install(source: Path, folder: Path) -> Mapping[str, Boards]:
-    """Look for the three files in ``source`` and the folders below it, check them, and copy them to ``folder``."""
-    found = {name: _only(source, name) for name in (FEATURES, LABELS, TEST_BOARDS)}
-    satnet, rrn = read_satnet(found[FEATURES], found[LABELS]), read_rrn(found[TEST_BOARDS])
+    """Look for the three files in ``source`` and the folders below it, check every solution, and copy them to
+    ``folder`` if they are elsewhere.
+    """
+    found = {}
+    for name in (FEATURES, LABELS, TEST_BOARDS):
+        paths = sorted(path for path in source.rglob(name) if path.is_file())
+        if len(paths) != 1:
+            listed = f"{len(paths)} times ({', '.join(map(str, paths))})" if paths else "nowhere"
+            raise UsageError(
+                f"{source}: {name} is there {listed}, expected once: unpack SATNet's and RRN's files there"
+            )
+        found[name] = paths[0]
+    boards = {"SATNet": read_satnet(found[FEATURES], found[LABELS]), "RRN": read_rrn(found[TEST_BOARDS])}
     for name, path in found.items():
         if path.resolve() != (folder / name).resolve():
             put(folder / name, path.read_bytes())
-    return {"SATNet": satnet, "RRN": rrn}
-
-
-def _only(source: Path, name: str) -> Path:
-    paths = sorted(path for path in source.rglob(name) if path.is_file())
-    if len(paths) != 1:
-        listed = f"{len(paths)} times ({', '.join(map(str, paths))})" if paths else "nowhere"
-        raise UsageError(f"{source}: {name} is there {listed}, expected once: unpack SATNet's and RRN's files there")
-    return paths[0]
+    return boards
 
 
 def _one_hot(path: Path) -> Boards:

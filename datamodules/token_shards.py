@@ -124,9 +124,6 @@ class TokenStream(StoredArrays):
             start, length = start + len(pieces[-1]), length - len(pieces[-1])
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
-    def path_at(self, place: int) -> Path:
-        return self.paths[self.shard_at(place)]
-
 
 # Writing.
 

@@ -200,7 +200,7 @@ def test_prepare_data_checks_the_files_and_puts_them_in_their_place(official, tm
 
 def test_prepare_data_names_files_that_are_absent_or_there_twice(official, tmp_path):
     to = ["--to", str(tmp_path / "prepared")]
-    assert "features.pt is not there" in refusal("sudoku", "--verify", *to)
+    assert "features.pt is there nowhere" in refusal("sudoku", "--verify", *to)
     (official / "more").mkdir()
     (official / "more" / "test.csv").write_text("")
     assert "test.csv is there 2 times" in refusal("sudoku", "--from", str(official), *to)
