@@ -44,8 +44,7 @@ def document_lengths(stream: TokenStream, end_of_text: int) -> npt.NDArray[np.in
     """
     pieces = []
     for start in range(0, len(stream), CHUNK):
-        ids = stream.window(start, min(CHUNK, len(stream) - start))
-        pieces.append(start + np.flatnonzero(ids == end_of_text))
+        pieces.append(start + np.flatnonzero(stream[start : start + CHUNK] == end_of_text))
     ends = np.concatenate(pieces)
     if not len(ends) or ends[-1] != len(stream) - 1:
         where = stream.paths[-1]
@@ -66,7 +65,8 @@ class DocumentStream:
 
     def ids(self, index: int, most: int) -> npt.NDArray[np.uint16]:
         """Return the first ``most`` ids of a document."""
-        return self.stream.window(int(self.starts[index]), min(most, int(self.lengths[index])))
+        first = int(self.starts[index])
+        return self.stream[first : first + min(most, int(self.lengths[index]))]
 
 
 class DocumentData(ShardData):

@@ -56,18 +56,20 @@ class Source:
         settings: Mapping[str, Any],
         folders: Mapping[str, Path],
         names: Mapping[str, Sequence[str]],
+        classes: Sequence[str] = (),
         shown: str = "{split}/{name}",
-        labels: Mapping[str, Sequence[int]] | None = None,
-        classes: int | None = None,
     ) -> "Source":
-        """Return the files of these names in the folder of each split; ``shown`` is how messages name a file."""
+        """Return the files of these names in the folder of each split, where ``classes`` are the folders of each class;
+        ``shown`` is how messages name a file.
+        """
+        numbers = {one: label for label, one in enumerate(classes)}
 
         def read(split: str, place: int) -> Named:
             name = names[split][place]
-            label = None if labels is None else labels[split][place]
+            label = numbers.get(name.partition("/")[0])
             return shown.format(split=split, name=name), partial(encoded, folders[split] / name), label
 
-        return cls(settings, {split: len(some) for split, some in names.items()}, read, classes)
+        return cls(settings, {split: len(some) for split, some in names.items()}, read, len(classes) or None)
 
 
 def hash_of_names(names: Mapping[str, Sequence[str]]) -> str:
@@ -361,30 +363,25 @@ def _content(rows: Any, place: int) -> bytes:
 
 def _of_folders(known: ImageSet, name: str, folders: Mapping[str, Path]) -> Source:
     """Return the images in the folder of each split; if labelled, in its folders of classes, in the order of names."""
-    settings = {"name": name, "from": "folders of images"}
-    if not known.labelled:
-        names = {split: _names_of_images(folder) for split, folder in folders.items()}
-        return Source.of_files({**settings, "names": hash_of_names(names)}, folders, names)
-    classes = {split: sorted(path.name for path in one.iterdir() if path.is_dir()) for split, one in folders.items()}
-    first = classes[TRAIN]
-    for split, found in classes.items():
-        if found != first or not found:
+    classes: list[str] = []
+    if known.labelled:
+        found = {split: sorted(path.name for path in one.iterdir() if path.is_dir()) for split, one in folders.items()}
+        classes = found[TRAIN]
+        if not classes or found[VAL] != classes:
             raise UsageError(
-                f"{folders[split]}: {len(found):,} folders of classes, expected the same {len(first):,} as in "
+                f"{folders[VAL]}: {len(found[VAL]):,} folders of classes, expected the same {len(classes):,} as in "
                 f"{folders[TRAIN]}"
             )
     names = {
-        split: [f"{one}/{file}" for one in first for file in _names_of_images(folder / one)]
+        split: [file.relative_to(folder).as_posix() for one in classes or ["."] for file in _images_in(folder / one)]
         for split, folder in folders.items()
     }
-    numbers = {one: label for label, one in enumerate(first)}
-    labels = {split: [numbers[file.partition("/")[0]] for file in files] for split, files in names.items()}
-    settings["names"] = hash_of_names(names)
-    return Source.of_files(settings, folders, names, labels=labels, classes=len(first))
+    settings = {"name": name, "from": "folders of images", "names": hash_of_names(names)}
+    return Source.of_files(settings, folders, names, classes)
 
 
-def _names_of_images(folder: Path) -> list[str]:
-    found = sorted(path.name for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
+def _images_in(folder: Path) -> list[Path]:
+    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
     if not found:
         raise UsageError(f"{folder}: no images in this folder; their names end with {', '.join(IMAGE_SUFFIXES)}")
     return found

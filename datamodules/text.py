@@ -29,18 +29,7 @@ GPT2_IDS = 50_257
 Pair = tuple[Tensor, Tensor]
 
 
-@dataclass
-class _Characters:
-    ids: npt.NDArray[np.uint16]
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def window(self, start: int, length: int) -> npt.NDArray[np.uint16]:
-        return self.ids[start : start + length]
-
-
-Stream = TokenStream | _Characters
+Stream = TokenStream | npt.NDArray[np.uint16]
 """Token ids of one split, end to end."""
 
 
@@ -156,7 +145,9 @@ class StreamData(TextData):
 
     def _rows(self, split: str, starts: Tensor) -> Pair:
         stream, length = self.streams[split], self.window + 1
-        rows = torch.from_numpy(np.stack([stream.window(start, length) for start in starts.tolist()]).astype(np.int64))
+        rows = torch.from_numpy(
+            np.stack([stream[start : start + length] for start in starts.tolist()]).astype(np.int64)
+        )
         return rows[:, :-1], rows[:, 1:]
 
 
@@ -201,7 +192,7 @@ class CharacterData(StreamData):
         self._check_vocabulary(self.tokenizer.vocabulary_size)
         ids = np.array(self.tokenizer.encode(self.text), np.uint16)
         border = int(TRAIN_SHARE * len(ids))
-        return {TRAIN: _Characters(ids[:border]), VAL: _Characters(ids[border:])}
+        return {TRAIN: ids[:border], VAL: ids[border:]}
 
     def data_hashes(self) -> dict[str, str]:
         return {"text": sha256_of_bytes(self.text.encode()), "tokenizer": self.tokenizer.fingerprint}

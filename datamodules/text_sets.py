@@ -145,29 +145,23 @@ class Source:
         if not files:
             name = f"{self.folder}/ with a .jsonl or .parquet file called *{'*'.join(self.words)}*"
             raise AbsentTextsError(name, root, self.command)
-        return [text for file in files for row in _rows(file) if (text := self._text(row, file)) is not None]
+        found: list[str] = []
+        for file in files:
+            with given(file, f"expected {', '.join(self.columns)} in each row: get the file again, by: {self.command}"):
+                found += [text for row in _rows(file) if (text := self.text(row)) is not None]
+        return found
 
     def _is_named(self, path: str) -> bool:
         named = all(word in path for word in self.words) and not any(word in path for word in self.without)
         return named and path.endswith((".jsonl", ".parquet"))
 
-    def _text(self, row: Row, file: Path) -> str | None:
-        try:
-            return self.text(row)
-        except (KeyError, TypeError, IndexError, AttributeError) as error:
-            raise UsageError(
-                f"{file}: a row with {', '.join(row)}, expected {', '.join(self.columns)} ({error!r}): get the file "
-                f"again, by: {self.command}"
-            ) from error
-
 
 def _rows(file: Path) -> list[Row]:
-    with given(file, "get the file again"):
-        if file.suffix == ".parquet":
-            from datasets import Dataset
+    if file.suffix == ".parquet":
+        from datasets import Dataset
 
-            return [*Dataset.from_parquet(str(file))]
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        return [*Dataset.from_parquet(str(file))]
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def _gsm8k(row: Row) -> str:

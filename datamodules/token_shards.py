@@ -113,16 +113,15 @@ class TokenStream(StoredArrays):
             raise UsageError(f"{path}: holds token id {largest}, expected ids below {vocabulary_size}, the vocabulary")
         return cls([path], [size // DTYPE.itemsize], ARRAYS)
 
-    def window(self, start: int, length: int) -> npt.NDArray[np.uint16]:
-        """Return the ids from ``start`` on, (length,), across the ends of shards."""
-        pieces = []
-        while length:
+    def __getitem__(self, part: slice) -> npt.NDArray[np.uint16]:
+        """Return the ids of a part, across the ends of shards."""
+        start, stop, _ = part.indices(len(self))
+        pieces = [np.zeros(0, DTYPE)]
+        while start < stop:
             shard = self.shard_at(start)
-            ids = self.map(shard)[TOKENS]
-            offset = start - self.ends[shard] + len(ids)
-            pieces.append(ids[offset : offset + length])
-            start, length = start + len(pieces[-1]), length - len(pieces[-1])
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+            pieces.append(self.map(shard)[TOKENS][start - self.ends[shard] :][: stop - start])
+            start += len(pieces[-1])
+        return np.concatenate(pieces[1:]) if len(pieces) > 2 else pieces[-1]
 
 
 # Writing.

@@ -74,7 +74,7 @@ def test_a_set_that_is_absent_is_named_with_the_command_that_gets_it(tmp_path: P
 def test_damaged_files_are_refused_with_their_path(tmp_path: Path) -> None:
     path = tmp_path / "gsm8k" / "test.jsonl"
     write(path, [{"question": "Who?"}])
-    assert refusal("gsm8k", tmp_path).startswith(f"{path}: a row with question, expected question, answer")
+    assert refusal("gsm8k", tmp_path).startswith(f"{path}: cannot be read: 'answer'; expected question, answer")
     path.write_text("{not json")
     assert refusal("gsm8k", tmp_path).startswith(f"{path}: cannot be read")
 
