@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from paper_repro.base.errors import UsageError, at_least
 from paper_repro.base.files import absent, find_data, sha256_of_bytes
@@ -31,26 +31,6 @@ ROUND_TRIP = "  Two  blanks,\ttab\r\n\n\uff21\u00c9e\u0301 \u65e5\u672c \U0001f6
 """What a tokenizer must give back whole: blanks in all places, forms that normalizers change, all bytes of UTF-8."""
 
 
-@runtime_checkable
-class Tokenizer(Protocol):
-    """Text to token ids and back."""
-
-    def encode(self, text: str) -> list[int]: ...
-
-    def decode(self, ids: Iterable[int]) -> str: ...
-
-    @property
-    def vocabulary_size(self) -> int: ...
-
-    @property
-    def end_of_text(self) -> int | None:
-        """The id that ends a document, if there is one."""
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 of all that decides which ids a text gets; equal for equal tokenizers, whatever file they lie in."""
-
-
 class CharacterTokenizer:
     """One id a character, in the order of their code points; each of ``characters`` counts once."""
 
@@ -68,6 +48,7 @@ class CharacterTokenizer:
 
     @property
     def fingerprint(self) -> str:
+        """SHA-256 of all that decides which ids a text gets."""
         return _hash(["characters", self.characters])
 
     def encode(self, text: str) -> list[int]:
@@ -155,6 +136,7 @@ class BytePairTokenizer:
 
     @property
     def fingerprint(self) -> str:
+        """SHA-256 of all that decides which ids a text gets; equal for equal tokenizers, whatever file they lie in."""
         content = json.loads(self.library.to_str())
         merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in content["model"]["merges"]]
         splitting = _without(content["pre_tokenizer"], "trim_offsets")
@@ -183,6 +165,10 @@ class BytePairTokenizer:
     def to_bytes(self) -> bytes:
         """Return the content of its tokenizer.json."""
         return str(self.library.to_str(pretty=True)).encode() + b"\n"
+
+
+Tokenizer = CharacterTokenizer | BytePairTokenizer
+"""Text to token ids and back."""
 
 
 def end_of_text(tokenizer: BytePairTokenizer) -> int:
