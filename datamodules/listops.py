@@ -381,15 +381,13 @@ def _continue(logits: Logits, prompts: list[list[int]], uniforms: Tensor | None,
     for step in range(num_tokens):
         width = int(lengths.max()) + step
         scores = logits(ids[:, :width]).to("cpu", torch.float64)[rows, lengths + step - 1]
-        token = scores.argmax(-1) if uniforms is None else _draw(scores, uniforms[:, step])
+        if uniforms is None:
+            token = scores.argmax(-1)
+        else:  # the token at which the distribution function of the softmax passes the uniform
+            passed = scores.softmax(-1).cumsum(-1) <= uniforms[:, step, None]
+            token = passed.sum(-1).clamp(max=scores.shape[-1] - 1)
         ids[rows, lengths + step] = token.masked_fill(ended, EOS)
         ended |= token == EOS
         if bool(ended.all()):
             break
     return [row[: length + num_tokens].tolist() for row, length in zip(ids, lengths.tolist(), strict=True)]
-
-
-def _draw(scores: Tensor, uniforms: Tensor) -> Tensor:
-    """Return the token at which the distribution function of softmax(scores), (B, V), passes the uniforms, (B,)."""
-    passed = scores.softmax(-1).cumsum(-1) <= uniforms[:, None]
-    return passed.sum(-1).clamp(max=scores.shape[-1] - 1)

@@ -133,8 +133,7 @@ def write_decoded(
         workers: processes that decode.
 
     Raises:
-        UsageError: unfit files are refused, a split is left without any, the folder holds data of other settings, or a
-            worker was killed.
+        UsageError: unfit files are refused, the folder holds data of other settings, or a worker was killed.
     """
     at_least("workers", workers)
     refused: dict[str, str] = {}
@@ -175,10 +174,6 @@ def write_decoded(
                 f"{len(refused):,} of {sum(counts.values()):,} {kind} are unfit: {named(refused)}; mend them and give "
                 "the same command again, or leave them out with --on-corrupt skip"
             )
-        for split in counts:
-            own = folder.kind(folder.settings, tuple(shard for shard in shards if shard.split == split))
-            if not any(map(own.items, own.shards)):
-                raise UsageError(f"no {kind} of split {split!r} are fit: {named(own.skipped)}; get the data again")
         return folder.finish(shards)
 
 
@@ -473,10 +468,8 @@ def load_vae(name: str, size: int, download: bool) -> FrozenVAE:
     """Return the autoencoder of a folder that diffusers saved, or of that name on the hub, for frames of side ``size``;
     without ``download`` only one that was fetched before.
     """
-    try:
-        from diffusers import AutoencoderKL
-    except ImportError as error:
-        raise UsageError("latents are made by diffusers: run: pip install diffusers") from error
+    from diffusers import AutoencoderKL
+
     path = Path(name).expanduser()
     where = str(path) if path.is_dir() else name
     try:

@@ -120,7 +120,8 @@ class AlignedSquare:
 
 def _rgb(image: "Image") -> tuple["Image", bool]:
     """Return an image in RGB, and whether it is grey; UnfitError if it moves or RGB would change its colours."""
-    mode, stored = image.mode, _stored_mode(image)
+    mode, tiles = image.mode, getattr(image, "tile", None)
+    stored = str(tiles[0].args) if tiles else ""  # names what the file holds, before it is decoded
     if DEEP in stored:  # Pillow makes 8 bits of each channel of some of these without a word
         raise UnfitError(f"mode {stored}, 16 bits each, expected 8")
     if mode not in EXACT:
@@ -133,13 +134,6 @@ def _rgb(image: "Image") -> tuple["Image", bool]:
         if image.getchannel("A").getextrema() != (OPAQUE, OPAQUE):
             raise UnfitError(f"mode {mode}, partly transparent, expected opaque colours")
     return image.convert("RGB"), mode in GREY
-
-
-def _stored_mode(image: "Image") -> str:
-    """Return Pillow's name for what the file holds, before it is decoded; empty where its decoder has none."""
-    tiles = getattr(image, "tile", None)
-    arguments = tiles[0].args if tiles else ""
-    return str(arguments[0] if isinstance(arguments, tuple) else arguments)
 
 
 @contextlib.contextmanager

@@ -81,8 +81,6 @@ class Preparation:
     make: Callable[..., None]
     """Prepares the data; its keyword parameters are the options.  Without a ``kind`` it also verifies them."""
     kind: type[Manifest] | None = None
-    place: str | None = None
-    """Below the folder of all data; None: the name, or what ``--folder`` says."""
     sized: str | None = None
     """The option that is part of the folder's name where its value is not the usual one."""
     reads: bool = True
@@ -103,7 +101,7 @@ class Preparation:
         values = {
             key: _value(key, words.settings[key], one) for key, one in self.parameters.items() if key in words.settings
         }
-        place = self.place if self.place is not None else words.settings.get(FOLDER, name)
+        place = words.settings.get(FOLDER, name)
         if self.sized and FOLDER not in words.settings:
             usual = self.parameters[self.sized].default
             size = values.get(self.sized, usual)
@@ -163,7 +161,8 @@ def summary(folder: Path, manifest: Manifest) -> None:
 
 def shakespeare(request: Request) -> None:
     """Check a copy of tiny Shakespeare and put it in its place."""
-    path, source = request.folder, request.source or request.folder
+    path = request.root / "tinyshakespeare" / "input.txt"
+    source = request.source or path
     if source == path and not path.is_file():
         if not request.download or request.verify:
             raise UsageError(f"{path} is not there: give --from PATH, or --download to get it from {SHAKESPEARE_URL}")
@@ -402,7 +401,7 @@ PREPARATIONS = {
     "coco": Preparation(squares, ImageManifest, sized="size"),
     "imagenet": Preparation(squares, ImageManifest, sized="size"),
     "documentation": Preparation(documentation, TokenManifest, sized="vocabulary"),
-    "shakespeare": Preparation(shakespeare, place="tinyshakespeare/input.txt"),
+    "shakespeare": Preparation(shakespeare),
     "openwebtext": Preparation(openwebtext, TokenManifest),
     "slimpajama": Preparation(slimpajama, TokenManifest),
     "redpajama": Preparation(web_documents, TokenManifest),

@@ -180,13 +180,10 @@ def write_shards(
     in the same bytes as one that was never disturbed.
 
     Raises:
-        UsageError: the folder holds data of other settings, the tokenizer has no end of text or too many ids, a split
-            has no documents, or the disk is full.
+        UsageError: the folder holds data of other settings, the tokenizer has no end of text or too many ids, or the
+            disk is full.
     """
     writing = TokenFolder(folder, source, tokenizer, shard_tokens=at_least("shard_tokens", shard_tokens))
-    for split, documents in splits.items():
-        if not len(documents):
-            raise UsageError(f"split {split!r} has no documents: give a larger corpus")
 
     def make(name: str, split: str, first: int) -> Shard:
         documents = splits[split]

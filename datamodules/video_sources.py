@@ -72,8 +72,6 @@ def decode_clip(content: bytes, shrink: int = 1, size: int | None = None) -> Cli
                 if len(frames) == MOST_FRAMES:
                     raise UnfitError(f"more than {MOST_FRAMES:,} frames")
                 sides = f"frames of {frame.width} x {frame.height}"
-                if min(frame.height, frame.width) < shrink:
-                    raise UnfitError(f"{sides} cannot be made {shrink} times smaller")
                 if frame.height * frame.width > MOST_PIXELS:
                     raise UnfitError(f"{sides}, expected at most {MOST_PIXELS:,} in all")
                 pixels = shrunk(np.asarray(frame.to_ndarray(format="rgb24"), np.uint8), shrink)
