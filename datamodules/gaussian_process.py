@@ -108,8 +108,9 @@ def draw_features(kernel: Kernel, points: Array, num_features: int, seed: int) -
 class GaussianProcessData(CounterBasedDataModule):
     """Regression on one draw of a zero-mean Gaussian process at uniform points (CEM, Table 3).
 
-    Splits "train" and "test"; a batch is (inputs (B, K), targets (B,)), float32, each coordinate of a point uniform
-    between -1 and 1.  The function does not depend on the points, nor on how many there are.
+    Splits "train" and "test"; a batch is (inputs (B, K), targets (B,)), float32.  Each coordinate of a point is uniform
+    between -1 and 1; targets are standardised by mean and deviation of the training values.  The function does not
+    depend on the points, nor on how many there are.
 
     Reproducibility: the inputs and the batch order are bit-equal on every machine; function values agree to rounding
     (1e-12) only, so a hash of the targets may differ between machines.
@@ -119,7 +120,6 @@ class GaussianProcessData(CounterBasedDataModule):
         lengthscale: of the kernel; None takes the value fitted to Table 3.
         batch_size: rows of a training batch; an epoch drops the rest that does not fill one.
         num_features: F of the random features; None: 12,288.
-        standardize: subtract the mean of the training values and divide by their standard deviation, on both splits.
         cache: folder that keeps drawn functions, or None.
     """
 
@@ -132,7 +132,6 @@ class GaussianProcessData(CounterBasedDataModule):
     num_test: int = 2_000
     batch_size: int = 200
     num_features: int | None = None
-    standardize: bool = True
     seed: int = 0
     cache: str | Path | None = None
 
@@ -155,12 +154,8 @@ class GaussianProcessData(CounterBasedDataModule):
         key = (self.kernel, self.covariance.lengthscale, self.num_inputs, self.sizes, self.num_features, self.seed)
         arrays = kept(self.cache, "gaussian_process", __name__, key, self.draw)
         inputs, values = arrays["inputs"], arrays["values"]
-        if self.standardize:
-            train = values[: self.num_train]
-            scale = float(train.std())
-            if scale == 0:
-                raise ValueError("standardize needs training values that differ: set num_train to 2 or more")
-            values = (values - train.mean()) / scale
+        train = values[: self.num_train]
+        values = (values - train.mean()) / train.std()
         tensors = (torch.from_numpy(array).float().split([*self.sizes.values()]) for array in (inputs, values))
         return dict(zip(self.sizes, zip(*tensors, strict=True), strict=True))
 

@@ -99,7 +99,6 @@ class PreparedImages(PreparedFiles):
         files, prepare: see ``PreparedFiles``.
         size: H, as it was prepared.
         num_classes: of the labels; 0: they are not asked for.
-        mirror: whether a training image is mirrored at random.
     """
 
     splits = (TRAIN, VAL)
@@ -108,7 +107,6 @@ class PreparedImages(PreparedFiles):
     prepare: str
     size: int = 128
     num_classes: int = 0
-    mirror: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -125,10 +123,6 @@ class PreparedImages(PreparedFiles):
                 "data.source.num_classes as many, or prepare the right images"
             )
         return manifest
-
-    def augmented(self, index: int, draws: Sequence[Sequence[float]]) -> Pixels:
-        image = self.image(TRAIN, index)
-        return image[:, ::-1] if self.mirror and draws[0][0] < 0.5 else image
 
     def label(self, split: str, index: int) -> int:
         return int(self.stored[split].item(LABELS, index))

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paper_repro.base.errors import UsageError, at_least, one_of
+from paper_repro.base.errors import UsageError, at_least
 from paper_repro.datamodules.array_shards import DataSource, Values, hashes_of, kept
 from paper_repro.datamodules.image_sources import TEST, TRAIN
 from paper_repro.datamodules.pixels import MOST_PIXELS, Pixels, UnfitError, packaged, resized, shrunk
 
-SAMPLE_CLIPS = ("bikes", "bigbuckbunny", "carphone_pristine")
+SAMPLE_CLIPS = {TRAIN: ("bigbuckbunny", "carphone_pristine"), TEST: ("bikes",)}
 SYMMETRIES = 8
 EARLY = 1e-6
 """Seconds by which a frame may be late: times are rounded."""
@@ -115,25 +115,21 @@ class SampleClips(VideoSource):
     Args:
         size: H.
         shrink: frames are first made so many times smaller.
-        held_out: the clip for testing, one of ``SAMPLE_CLIPS``.
         turned: whether a training window is mirrored and turned, at random one of the square's eight symmetries.
     """
 
     size: int = 8
     shrink: int = 8
-    held_out: str = "bikes"
     turned: bool = False
 
     def __post_init__(self) -> None:
         self.state_size = at_least("size", self.size) ** 2
         at_least("shrink", self.shrink)
-        one_of("held_out", self.held_out, SAMPLE_CLIPS)
 
     @cached_property
     def clips(self) -> Mapping[str, list[Clip]]:
         """Each split's, grey: frames (F, H, W, 1); UsageError if absent, damaged, or smaller than a square."""
-        trained = [name for name in SAMPLE_CLIPS if name != self.held_out]
-        return {TRAIN: [self._clip(name) for name in trained], TEST: [self._clip(self.held_out)]}
+        return {split: [self._clip(name) for name in names] for split, names in SAMPLE_CLIPS.items()}
 
     @property
     def counts(self) -> Mapping[str, int]:

@@ -283,8 +283,6 @@ def test_prepared_images_are_read_in_batches_with_their_labels(
     found = zip(labels.tolist(), (np.ascontiguousarray(image).tobytes() for image in pixels), strict=True)
     assert set(found) == expected
     assert ImageData(opened(folder), batch_size=4, data_root=folder).train_batch(0).shape == images.shape
-    mirrored = opened(folder, mirror=True)
-    assert np.array_equal(mirrored.augmented(2, [[0.1] * 4]), source.augmented(2, [[0.1] * 4])[:, ::-1])
     for wrong, message in (({"num_classes": 4}, "images of 3 classes, expected 4"), ({"size": 9}, "expected 9 x 9")):
         with pytest.raises(UsageError, match=message):
             _ = opened(folder, **wrong).counts

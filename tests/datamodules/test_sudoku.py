@@ -8,7 +8,7 @@ import torch
 
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import sudoku
-from paper_repro.datamodules.sudoku import GeneratedSudoku, SATNetAndRRN, read_rrn, read_satnet, symmetric
+from paper_repro.datamodules.sudoku import GeneratedSudoku, SATNetAndRRN, read_rrn, read_satnet
 from paper_repro.datamodules.sudoku_boards import CELLS, UNITS, check_board, full_board, parse_board, puzzle, solutions
 from paper_repro.metrics.sudoku import solved
 from paper_repro.scripts import prepare_data
@@ -77,30 +77,10 @@ def test_a_generated_board_has_the_givens_that_are_asked_for_and_one_solution(gi
 def test_boards_follow_from_their_seed_and_index_alone():
     data, fewer = small(), small(num_train=10)
     assert (data.boards("train")[:10] == fewer.boards("train")).all()
-    assert (small(boards_seed=1).boards("train") != data.boards("train")).any()
     assert (data.boards("train")[:6] != data.boards("val")).any()
     counts = (data.boards("train")[:, 0] > 0).sum(1)
     assert counts.min() >= 50 and counts.max() <= 60 and len(set(counts)) > 3
     assert (data.boards("test")[:, 0] > 0).sum(1).tolist() == [40, 40, 41, 41, 42, 42]
-
-
-def test_symmetries_keep_the_rules_the_givens_and_the_number_of_solutions():
-    boards = small().boards("train")
-    changed = symmetric(boards, np.random.default_rng(0))
-    givens, found = torch.from_numpy(changed.astype(np.int64)).unbind(1)
-    assert solved(givens, found).all() and (found != torch.from_numpy(boards[:, 1])).any(1).all()
-    assert ((givens > 0).sum(1).numpy() == (boards[:, 0] > 0).sum(1)).all()
-    for board in changed[:3]:
-        assert check_board(board[0].tolist()) == tuple(board[1].tolist())
-
-
-def test_symmetries_reach_transpositions_and_exchanged_bands():
-    """A board whose cells are their own numbers shows where each cell went: 2 (3! 3!^3)^2 orders of lines."""
-    cells = np.tile(np.arange(1, 10, dtype=np.uint8).repeat(9), (400, 2, 1))  # rows of equal digits
-    changed = symmetric(cells, np.random.default_rng(0))[:, 0].reshape(-1, 9, 9)
-    by_rows = (changed == changed[:, :, :1]).all((1, 2))
-    by_columns = (changed == changed[:, :1]).all((1, 2))
-    assert (by_rows ^ by_columns).all() and 150 < by_rows.sum() < 250
 
 
 def test_wrong_boards_are_refused_with_the_place_of_what_is_wrong():

@@ -11,7 +11,6 @@ from paper_repro.datamodules.images import CelebAData, ImageData, MaskedImageDat
 from paper_repro.datamodules.listops import ListOps
 from paper_repro.datamodules.sudoku import GeneratedSudoku
 from paper_repro.datamodules.text import TokenData
-from paper_repro.datamodules.video_sources import SampleClips
 
 FILES = {"manifest": "celeba/manifest.json"}
 
@@ -34,7 +33,6 @@ FILES = {"manifest": "celeba/manifest.json"}
         (ListOps, {"functions": ("mx",)}, "did you mean 'max'"),
         (MaskedImageData, {"source": Digits(), "cell": 3}, "cells of 3 do not tile images of 8"),
         (MaskedImageData, {"source": Digits(), "cell": 2, "mask_ratio": 0}, "blanks 0 of 16 cells"),
-        (SampleClips, {"held_out": "bike"}, "held_out must be one of bikes"),
         (TokenData, {"files": {"text": "x"}}, "files must name manifest or val, train, got text"),
     ],
 )
