@@ -96,7 +96,7 @@ class DocumentData(ShardData):
     def train_batch(self, step: int) -> Pair:
         documents = self.documents[TRAIN]
         count = len(documents)
-        chosen = in_epochs(step, self.batch_size, count, lambda epoch: mix(self.seed, "documents", "epoch", epoch))
+        chosen = in_epochs(step, self.batch_size, count, self.seed, "documents", "epoch")
         return self._batch(documents, chosen)
 
     def evaluation_batches(self, split: str) -> Iterator[Pair]:

@@ -266,7 +266,7 @@ class TokenData(ShardData, StreamData):
         if not self.chunks:
             return super().train_batch(step)
         count = (len(self.streams[TRAIN]) - 1) // self.window
-        chosen = in_epochs(step, self.batch_size, count, lambda epoch: mix(self.seed, "text", "epoch", epoch))
+        chosen = in_epochs(step, self.batch_size, count, self.seed, "text", "epoch")
         return self._rows(TRAIN, torch.tensor(chosen) * self.window)
 
 
