@@ -129,17 +129,16 @@ class Manifest:
         """Return the manifest in a file; UsageError: it is no manifest of this kind, or one of another format."""
         try:
             content = json.loads(path.read_bytes())
-            version = content.pop("format")
-            if version == FORMAT:
-                totals = content.pop("totals")
-                manifest = cls(content, tuple(Shard.from_json(entry) for entry in content.pop("shards")))
-                if totals != manifest.totals():
-                    raise ValueError(f"its totals are {totals}, those of its shards {manifest.totals()}")
-                manifest.check_settings()
-                return manifest
+            if (version := content.pop("format")) != FORMAT:
+                raise ValueError(f"its format is {version!r}, expected {FORMAT}")
+            totals = content.pop("totals")
+            manifest = cls(content, tuple(Shard.from_json(entry) for entry in content.pop("shards")))
+            if totals != manifest.totals():
+                raise ValueError(f"its totals are {totals}, those of its shards {manifest.totals()}")
+            manifest.check_settings()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{path}: not a manifest of {cls.kind} ({error!r}): prepare the data again") from error
-        raise UsageError(f"{path}: manifest of format {version!r}, expected {FORMAT}: prepare the data again")
+        return manifest
 
     def check_settings(self) -> None:
         """Read all settings and counts that are used later; raise any error if something is wrong."""

@@ -101,19 +101,15 @@ BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
 
 def library(special: tuple[str, ...] = SPECIAL, spelled: tuple[str, ...] = BYTES) -> "Library":
-    """The structure of LLaMA-2's tokenizer.json, its merges learnt from the documents' ASCII."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+    """The structure of LLaMA-2's tokenizer.json, with two merges and the documents' characters but for two."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
 
-    learnt = Tokenizer(models.BPE())
-    learnt.pre_tokenizer = pre_tokenizers.Metaspace()
-    plain = [" ".join(text.encode("ascii", "ignore").decode().replace("</s>", "").split()) for text in DOCUMENTS]
-    learnt.train_from_iterator(plain, trainers.BpeTrainer(vocab_size=120, show_progress=False))
-    found = json.loads(learnt.to_str())["model"]
-    names = [*special, *spelled, *found["vocab"], "ü"]
+    letters = sorted(set("".join(DOCUMENTS).replace(" ", "▁")) - set("日🙂\n\t"))
+    names = [*special, *spelled, *letters, "▁c", "▁co"]
     built = Tokenizer(
         models.BPE(
             {name: index for index, name in enumerate(names)},
-            [(first, second) for first, second in found["merges"]],
+            [("▁", "c"), ("▁c", "o")],
             unk_token="<unk>",
             fuse_unk=True,
             byte_fallback=True,
