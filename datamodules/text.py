@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,13 +27,67 @@ TRAIN, VAL, TEST = "train", "val", "test"
 TRAIN_SHARE = 0.9
 GPT2_IDS = 50_257
 Pair = tuple[Tensor, Tensor]
-Stream = TokenStream | npt.NDArray[np.uint16]
+Stream = TokenStream | npt.NDArray[Any]
 """Token ids of one split, end to end."""
 
 
+class WindowData(CounterBasedDataModule):
+    """Random windows of a stream of tokens for each split: a batch is (ids (B, T), next ids (B, T)), int64."""
+
+    stream_name: ClassVar[str]
+    """Of the random numbers that place the windows."""
+    batch_size: int
+    window: int
+    num_evaluation_batches: int | None
+    seed: int
+    evaluation_seed: int
+
+    @abstractmethod
+    def open(self) -> Mapping[str, Stream]:
+        """Return the stream of each split, checked; UsageError if a file is absent or not what it must be."""
+
+    @cached_property
+    def streams(self) -> Mapping[str, Stream]:
+        """The stream of each split, which holds a window at least."""
+        streams = self.open()
+        for split, stream in streams.items():
+            if len(stream) <= self.window:
+                raise UsageError(
+                    f"split {split!r} has {len(stream):,} tokens, a window of {self.window} needs more: "
+                    "give a smaller window or more data"
+                )
+        return streams
+
+    def prepare_data(self) -> None:
+        """Open and check the streams."""
+        _ = self.streams
+
+    def train_batch(self, step: int) -> Pair:
+        return self._windows(TRAIN, self.seed, "batch", step)
+
+    def example_batch(self) -> Pair:
+        ids = torch.zeros(self.batch_size, self.window, dtype=torch.int64)
+        return ids, ids
+
+    def evaluation_batches(self, split: str) -> Iterator[Pair]:
+        one_of("split", split, self.splits)
+        for index in range(self.num_evaluation_batches or 0):
+            yield self._windows(split, self.evaluation_seed, "evaluation", split, index)
+
+    def _windows(self, split: str, seed: int, *stream: int | str) -> Pair:
+        own = mix(seed, self.stream_name, *stream)
+        return self.rows(split, window_starts(len(self.streams[split]), self.window, self.batch_size, own))
+
+    def rows(self, split: str, starts: Tensor) -> Pair:
+        """Return the windows of a split that begin at some places, (B,)."""
+        stream, length = self.streams[split], self.window + 1
+        rows = np.stack([stream[start : start + length] for start in starts.tolist()]).astype(np.int64)
+        return torch.from_numpy(rows[:, :-1]), torch.from_numpy(rows[:, 1:])
+
+
 @dataclass(eq=False, repr=False)
-class TextData(CounterBasedDataModule):
-    """Files of text or token ids, found and checked: a batch is (ids (B, T), next ids (B, T)), int64.
+class TextData(WindowData):
+    """Files of text or token ids, found and checked; windows of their streams, or all of a split.
 
     What a subclass draws for training step t follows from (``seed``, t) alone, what it evaluates from
     ``evaluation_seed`` alone: every model and every seed is judged on the same.
@@ -53,6 +107,7 @@ class TextData(CounterBasedDataModule):
         prepare: the command that makes the files, named where they are absent or wrong.
     """
 
+    stream_name = "text"
     roles: ClassVar[tuple[tuple[str, ...], ...]]
     """The sets of roles that ``files`` may have."""
 
@@ -78,13 +133,17 @@ class TextData(CounterBasedDataModule):
     def tokenizer(self) -> Tokenizer:
         """What turns the text into ids and back."""
 
-    @abstractmethod
-    def open(self) -> Mapping[str, Stream]:
-        """Return the stream of each split, checked; UsageError if a file is absent or not what it must be."""
+    def evaluation_batches(self, split: str) -> Iterator[Pair]:
+        if self.num_evaluation_batches is not None:
+            yield from super().evaluation_batches(split)
+            return
+        starts = torch.arange(self._whole_windows(one_of("split", split, self.splits))) * self.window
+        yield from (self.rows(split, chosen) for chosen in starts.split(self.batch_size))
 
-    def example_batch(self) -> Pair:
-        ids = torch.zeros(self.batch_size, self.window, dtype=torch.int64)
-        return ids, ids
+    def _whole_windows(self, split: str) -> int:
+        """Return the number of windows that an evaluation of a whole split takes, one after the other."""
+        count = (len(self.streams[split]) - 1) // self.window
+        return min(count, max(1, self._whole_windows(VAL) // 10)) if split == TRAIN else count
 
     def _find(self, role: str) -> Path:
         return self.found.path(role, self.data_root)
@@ -95,53 +154,6 @@ class TextData(CounterBasedDataModule):
                 f"the data have {found} token ids, the model's vocabulary_size is {self.vocabulary_size}: "
                 f"give it at least {found}"
             )
-
-
-class StreamData(TextData):
-    """Random windows of a stream, or all of a split; the arguments are those of ``TextData``."""
-
-    @cached_property
-    def streams(self) -> Mapping[str, Stream]:
-        """The stream of each split, which holds a window at least."""
-        streams = self.open()
-        for split, stream in streams.items():
-            if len(stream) <= self.window:
-                raise UsageError(
-                    f"split {split!r} has {len(stream):,} tokens, a window of {self.window} needs more: "
-                    "give a smaller window or more data"
-                )
-        return streams
-
-    def prepare_data(self) -> None:
-        """Open and check the files."""
-        _ = self.streams
-
-    def train_batch(self, step: int) -> Pair:
-        return self._windows(TRAIN, mix(self.seed, "text", "batch", step))
-
-    def evaluation_batches(self, split: str) -> Iterator[Pair]:
-        one_of("split", split, self.splits)
-        if self.num_evaluation_batches is None:
-            starts = torch.arange(self._whole_windows(split)) * self.window
-            yield from (self._rows(split, chosen) for chosen in starts.split(self.batch_size))
-            return
-        for index in range(self.num_evaluation_batches):
-            yield self._windows(split, mix(self.evaluation_seed, "text", "evaluation", split, index))
-
-    def _whole_windows(self, split: str) -> int:
-        """Return the number of windows that an evaluation of a whole split takes, one after the other."""
-        count = (len(self.streams[split]) - 1) // self.window
-        return min(count, max(1, self._whole_windows(VAL) // 10)) if split == TRAIN else count
-
-    def _windows(self, split: str, seed: int) -> Pair:
-        return self._rows(split, window_starts(len(self.streams[split]), self.window, self.batch_size, seed))
-
-    def _rows(self, split: str, starts: Tensor) -> Pair:
-        stream, length = self.streams[split], self.window + 1
-        rows = torch.from_numpy(
-            np.stack([stream[start : start + length] for start in starts.tolist()]).astype(np.int64)
-        )
-        return rows[:, :-1], rows[:, 1:]
 
 
 def read_text(path: Path, characters: int | None = None) -> str:
@@ -160,7 +172,7 @@ def read_text(path: Path, characters: int | None = None) -> str:
     return text
 
 
-class CharacterData(StreamData):
+class CharacterData(TextData):
     """The characters of one text: the first nine tenths train, the rest is validation (NRGPT, F.4, tiny Shakespeare).
 
     ``files`` is ``{text: PATH}``; the other arguments are those of ``TextData``.
@@ -255,7 +267,7 @@ class ShardData(TextData):
 
 
 @dataclass(eq=False, repr=False)
-class TokenData(ShardData, StreamData):
+class TokenData(ShardData):
     """Windows of token shards, drawn uniformly over a split's whole stream (NRGPT, F.5, OpenWebText)."""
 
     chunks: bool = False
@@ -267,7 +279,7 @@ class TokenData(ShardData, StreamData):
             return super().train_batch(step)
         count = (len(self.streams[TRAIN]) - 1) // self.window
         chosen = in_epochs(step, self.batch_size, count, self.seed, "text", "epoch")
-        return self._rows(TRAIN, torch.tensor(chosen) * self.window)
+        return self.rows(TRAIN, torch.tensor(chosen) * self.window)
 
 
 class SlimPajamaData(TokenData):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules.text import CharacterData, StreamData, TokenData
+from paper_repro.datamodules.text import CharacterData, TextData, TokenData
 from paper_repro.datamodules.token_shards import TokenManifest, write_shards
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 
@@ -32,7 +32,7 @@ def opened(root: Path, **others: object) -> TokenData:
     return TokenData({"manifest": "corpus/manifest.json"}, data_root=root, **{**sizes, **others})  # type: ignore[arg-type]
 
 
-def refusal(data: StreamData) -> str:
+def refusal(data: TextData) -> str:
     with pytest.raises(UsageError) as caught:
         data.prepare_data()
     return str(caught.value)
