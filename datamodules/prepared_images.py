@@ -30,19 +30,6 @@ class ImageManifest(Manifest):
 
     kind: ClassVar[str] = "images"
 
-    @property
-    def classes(self) -> int:
-        """The number of classes; 0: the images have no labels."""
-        return int(self.settings[CLASSES]) if LABELS in self.arrays else 0
-
-    def check_settings(self) -> None:
-        super().check_settings()
-        side = self.arrays[IMAGES].shape[0]
-        images = {IMAGES: pixels_of(side)}
-        if [*self.arrays.items()] not in ([*images.items()], [*images.items(), (LABELS, LABEL)]):
-            raise ValueError(f"arrays {', '.join(self.arrays)}")
-        _ = self.classes
-
 
 class PreparedFiles(ImageSource):
     """The base of sources of prepared images, which are dataclasses.
@@ -65,9 +52,10 @@ class PreparedFiles(ImageSource):
         path = self.found.path("manifest", self.data_root)
         with self.found.mended():
             manifest = ImageManifest.read(path)
-            if manifest.arrays[IMAGES] != pixels_of(self.side):
-                found, *_ = manifest.arrays[IMAGES].shape
-                raise UsageError(f"{path}: images of {found} x {found}, expected {self.side} x {self.side}")
+            images = {IMAGES: pixels_of(self.side)}
+            if manifest.arrays not in (images, {**images, LABELS: LABEL}):
+                found = ", ".join(f"{name} {array}" for name, array in manifest.arrays.items())
+                raise UsageError(f"{path}: {found}, expected images of {self.side} x {self.side} pixels")
         return manifest
 
     @cached_property
@@ -117,9 +105,10 @@ class PreparedImages(PreparedFiles):
     def manifest(self) -> ImageManifest:
         """What was prepared; UsageError if it is absent, or images of another size or number of classes."""
         manifest = super().manifest
-        if self.num_classes not in (0, manifest.classes):
+        classes = manifest.settings.get(CLASSES, 0)
+        if self.num_classes not in (0, classes):
             raise UsageError(
-                f"{self.files['manifest']}: images of {manifest.classes} classes, expected {self.num_classes}: give "
+                f"{self.files['manifest']}: images of {classes} classes, expected {self.num_classes}: give "
                 "data.source.num_classes as many, or prepare the right images"
             )
         return manifest
