@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaincinv, ndtri
 from torch import Tensor
 
-from paper_repro.base.errors import one_of, positive
+from paper_repro.base.errors import at_least, one_of, positive
 from paper_repro.base.identity import mix
 from paper_repro.datamodules.array_shards import hashes_of, kept
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, permutation
@@ -136,7 +136,8 @@ class GaussianProcessData(CounterBasedDataModule):
     cache: str | Path | None = None
 
     def __post_init__(self) -> None:
-        self.check_numbers("num_inputs", "num_train", "num_test", "batch_size", "seed", "num_features")
+        self.check_numbers("num_inputs", "num_test", "batch_size", "seed", "num_features")
+        at_least("num_train", self.num_train, 2)  # values that have a deviation
         self.covariance = KERNELS[one_of("kernel", self.kernel, KERNELS)]
         if self.lengthscale is not None:
             self.covariance = replace(self.covariance, lengthscale=positive("lengthscale", self.lengthscale))
