@@ -61,10 +61,10 @@ class PreparedFiles(ImageSource):
     @cached_property
     def stored(self) -> Mapping[str, StoredArrays]:
         """The images of each split, checked; UsageError if a file is missing or altered."""
-        path = self.found.path("manifest", self.data_root)
+        manifest, path = self.manifest, self.found.path("manifest", self.data_root)
         with self.found.mended():
             stamps = self.cache and self.cache / "images"
-            return {split: StoredArrays.opened(self.manifest, path, split, stamps) for split in self.splits}
+            return {split: StoredArrays.opened(manifest, path, split, stamps) for split in self.splits}
 
     @property
     def counts(self) -> Mapping[str, int]:

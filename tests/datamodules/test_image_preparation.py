@@ -283,6 +283,9 @@ def test_prepared_images_are_read_in_batches_with_their_labels(
     found = zip(labels.tolist(), (np.ascontiguousarray(image).tobytes() for image in pixels), strict=True)
     assert set(found) == expected
     assert ImageData(opened(folder), batch_size=4, data_root=folder).train_batch(0).shape == images.shape
-    for wrong, message in (({"num_classes": 4}, "images of 3 classes, expected 4"), ({"size": 9}, "expected 9 x 9")):
+    for wrong, message in (
+        ({"num_classes": 4}, "images of 3 classes, expected 4"),
+        ({"size": 9}, "expected images of 9 x 9"),
+    ):
         with pytest.raises(UsageError, match=message):
             _ = opened(folder, **wrong).counts
