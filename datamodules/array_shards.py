@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from math import prod
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -40,20 +39,8 @@ NUMBERS = "biuf"
 
 T = TypeVar("T")
 Values = npt.NDArray[Any]
-
-
-class Array(NamedTuple):
-    """Type and shape of one item of an array."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...] = ()
-
-    @property
-    def item_bytes(self) -> int:
-        return prod(self.shape) * self.dtype.itemsize
-
-    def to_json(self) -> dict[str, Any]:
-        return {"dtype": self.dtype.str, "shape": list(self.shape)}
+Array = np.dtype[Any]
+"""Type and shape of one item of an array."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +85,7 @@ class Manifest:
     def arrays(self) -> dict[str, Array]:
         """The arrays of each shard by name, in the order in which a file holds them."""
         found = self.settings["arrays"].items()
-        return {name: Array(np.dtype(one["dtype"]), tuple(one["shape"])) for name, one in found}
+        return {name: np.dtype((one["dtype"], tuple(one["shape"]))) for name, one in found}
 
     @property
     def skipped(self) -> dict[str, str]:
@@ -142,25 +129,24 @@ class Manifest:
         """Return the manifest in a file; UsageError: it is no manifest of this kind, or one of another format."""
         try:
             content = json.loads(path.read_bytes())
-            version = content.pop("format")
-            if version == FORMAT:
-                totals = content.pop("totals")
-                manifest = cls(content, tuple(Shard.from_json(entry) for entry in content.pop("shards")))
-                if totals != manifest.totals():
-                    raise ValueError(f"its totals are {totals}, those of its shards {manifest.totals()}")
-                manifest.check_settings()
-                return manifest
+            if (version := content.pop("format")) != FORMAT:
+                raise ValueError(f"its format is {version!r}, expected {FORMAT}")
+            totals = content.pop("totals")
+            manifest = cls(content, tuple(Shard.from_json(entry) for entry in content.pop("shards")))
+            if totals != manifest.totals():
+                raise ValueError(f"its totals are {totals}, those of its shards {manifest.totals()}")
+            manifest.check_settings()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{path}: not a manifest of {cls.kind} ({error!r}): prepare the data again") from error
-        raise UsageError(f"{path}: manifest of format {version!r}, expected {FORMAT}: prepare the data again")
+        return manifest
 
     def check_settings(self) -> None:
         """Read all settings and counts that are used later; raise any error if something is wrong."""
         if not self.arrays:
             raise ValueError("no arrays")
-        for dtype, shape in self.arrays.values():
-            if dtype.kind not in NUMBERS or not all(isinstance(side, int) and side > 0 for side in shape):
-                raise ValueError(f"an array of {dtype.str} {shape}")
+        for array in self.arrays.values():
+            if array.base.kind not in NUMBERS or not array.itemsize:
+                raise ValueError(f"an array of {array}")
         for shard in self.shards:
             self.items(shard)
 
@@ -171,7 +157,7 @@ class Manifest:
             UsageError: the file is missing, truncated or altered.
         """
         path, items = folder / shard.file, self.items(shard)
-        size, expected = size_of(path), items * sum(array.item_bytes for array in self.arrays.values())
+        size, expected = size_of(path), items * sum(array.itemsize for array in self.arrays.values())
         if size != expected:
             raise UsageError(
                 f"{path}: this shard has {size:,} bytes, expected {expected:,} for {items:,} items: it is truncated or "
@@ -277,9 +263,8 @@ class StoredArrays:
             items = self.ends[shard] - (self.ends[shard - 1] if shard else 0)
             self._maps[shard], first = {}, 0
             for name, array in self.arrays.items():
-                last = first + items * array.item_bytes
-                self._maps[shard][name] = content[first:last].view(array.dtype).reshape(items, *array.shape)
-                first = last
+                self._maps[shard][name] = np.frombuffer(content, array, items, first)
+                first += items * array.itemsize
         return self._maps[shard]
 
 
@@ -369,6 +354,12 @@ def kept(
 
 
 # Writing.
+
+
+def described(arrays: Mapping[str, Array]) -> dict[str, Any]:
+    """Return the setting ``arrays`` of a manifest."""
+    return {name: {"dtype": array.base.str, "shape": list(array.shape)} for name, array in arrays.items()}
+
 
 M = TypeVar("M", bound=Manifest)
 

@@ -73,7 +73,7 @@ def prepare(corpus: Path, folder: Path) -> dict[str, Any]:
     manifest = TokenManifest.read(corpus / MANIFEST)
     tokenizer = manifest.tokenizer(corpus)
     stream = TokenStream.opened(manifest, corpus / MANIFEST, VAL)
-    ids = stream.window(0, len(stream))
+    ids = stream[:]
     documents = [part[:-1].tolist() for part in np.split(ids, np.flatnonzero(ids == manifest.end_of_text) + 1)[:-1]]
     contents: dict[str, bytes] = {}
     for letters, parts in questions(documents, tokenizer, corpus).items():

@@ -5,7 +5,7 @@ import itertools
 import multiprocessing
 import signal
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -152,12 +152,12 @@ def generator_of(*seed: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(seed[0] if len(seed) == 1 and isinstance(seed[0], int) else mix(*seed))
 
 
-def in_epochs(step: int, batch: int, length: int, seed_of: Callable[[int], int]) -> list[int]:
-    """Return the items of a batch in an endless sequence of epochs, each of which has all ``length`` items in its
-    order; ``seed_of`` gives the seed of an epoch's order.
+def in_epochs(step: int, batch: int, length: int, *stream: int | str) -> list[int]:
+    """Return the items of a batch in an endless sequence of epochs, each of which has all ``length`` items in an order
+    of its own, whose seed is ``mix`` of the stream and the epoch.
     """
     rows = (divmod(place, length) for place in range(step * batch, (step + 1) * batch))
-    return [int(cached_permutation(length, seed_of(epoch))[row]) for epoch, row in rows]
+    return [int(cached_permutation(length, mix(*stream, epoch))[row]) for epoch, row in rows]
 
 
 def permutation(length: int, seed: int) -> torch.Tensor:

@@ -6,13 +6,13 @@ any text of one split occurs in another.  The same pins give the same documents 
 """
 
 import concurrent.futures
+import contextlib
 import hashlib
 import io
 import json
 import os
 import re
 import tarfile
-import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,27 +149,21 @@ def checked(pin: Pin, content: bytes, where: object) -> bytes:
 
 def _read(pin: Pin, folder: Path) -> list[list[str]]:
     path = folder / pin.file
-    texts = members(path.name, checked(pin, path.read_bytes(), path))
+    texts = members(checked(pin, path.read_bytes(), path))
     return [found for text in texts if (found := list(english_paragraphs(text)))]
 
 
-def members(name: str, content: bytes) -> Iterator[str]:
+def members(content: bytes) -> Iterator[str]:
     """Yield the texts of a distribution that may hold documentation, by their paths; none that is not UTF-8."""
     found: dict[str, bytes] = {}
-    if name.endswith(".zip"):
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            found = {entry: archive.read(entry) for entry in archive.namelist() if _is_documentation(entry)}
-    else:
-        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-            for member in archive:
-                if member.isfile() and _is_documentation(member.name):
-                    stream = archive.extractfile(member)
-                    found[member.name] = stream.read() if stream else b""
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        for member in archive:
+            if member.isfile() and _is_documentation(member.name):
+                stream = archive.extractfile(member)
+                found[member.name] = stream.read() if stream else b""
     for path in sorted(found):
-        try:
+        with contextlib.suppress(UnicodeDecodeError):
             yield found[path].decode()
-        except UnicodeDecodeError:
-            continue
 
 
 def _is_documentation(path: str) -> bool:

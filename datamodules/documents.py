@@ -16,13 +16,13 @@ from paper_repro.base.identity import IGNORED, mix
 from paper_repro.datamodules.array_shards import kept, stamp_of
 from paper_repro.datamodules.counter_based import in_epochs, permutation
 from paper_repro.datamodules.text import TRAIN, VAL, Pair, ShardData
-from paper_repro.datamodules.token_shards import DOCUMENTS, TokenStream
+from paper_repro.datamodules.token_shards import TokenStream
 
 Ids = Sequence[int] | npt.NDArray[np.uint16]
 LENGTHS_DTYPE = np.dtype("<u4")
 CHUNK = 2**22
 LEAST_TOKENS = 2
-"""A document of one token has nothing to predict."""
+"""A shorter document has nothing to predict."""
 
 
 def padded(documents: Sequence[Ids], window: int, pad: int) -> tuple[Tensor, Tensor]:
@@ -39,26 +39,17 @@ def padded(documents: Sequence[Ids], window: int, pad: int) -> tuple[Tensor, Ten
 
 
 def document_lengths(stream: TokenStream, end_of_text: int) -> npt.NDArray[np.int64]:
-    """Return how many tokens each document of a stream has, without the end of text that follows it; UsageError if one
-    has none, or the stream does not end with an end of text.
+    """Return how many tokens each document of a stream has, without the end of text that follows it; UsageError if the
+    stream does not end with an end of text.
     """
     pieces = []
     for start in range(0, len(stream), CHUNK):
-        ids = stream.window(start, min(CHUNK, len(stream) - start))
-        pieces.append(start + np.flatnonzero(ids == end_of_text))
+        pieces.append(start + np.flatnonzero(stream[start : start + CHUNK] == end_of_text))
     ends = np.concatenate(pieces)
     if not len(ends) or ends[-1] != len(stream) - 1:
-        where = stream.path_at(len(stream) - 1)
+        where = stream.paths[-1]
         raise UsageError(f"{where}: expected documents, each followed by the end of text (id {end_of_text})")
-    lengths = np.diff(ends, prepend=-1) - 1
-    empty = np.flatnonzero(lengths == 0)
-    if len(empty):
-        place = int(ends[empty[0]])
-        raise UsageError(
-            f"{stream.path_at(place)}: document {int(empty[0]):,} of the split (token {place:,} of its stream) has no "
-            "tokens: prepare the data without empty texts"
-        )
-    return lengths
+    return np.diff(ends, prepend=-1) - 1
 
 
 class DocumentStream:
@@ -74,7 +65,8 @@ class DocumentStream:
 
     def ids(self, index: int, most: int) -> npt.NDArray[np.uint16]:
         """Return the first ``most`` ids of a document."""
-        return self.stream.window(int(self.starts[index]), min(most, int(self.lengths[index])))
+        first = int(self.starts[index])
+        return self.stream[first : first + min(most, int(self.lengths[index]))]
 
 
 class DocumentData(ShardData):
@@ -86,14 +78,14 @@ class DocumentData(ShardData):
     Training reads all documents in a new order each epoch; batch t holds the documents t B to (t + 1) B - 1 of that
     endless sequence, which follows from ``seed``. Each split is evaluated on the first ``num_evaluation_batches`` B
     documents of an order that follows from ``evaluation_seed``, or on all if there are fewer or the number is None (of
-    train then on a tenth as many as of val). Documents of one token have nothing to predict and are left out.
+    train then on a tenth as many as of val). Documents of fewer than two tokens are left out.
 
     The arguments are those of ``TextData``; ``cache`` also keeps where documents end.
     """
 
     @cached_property
     def documents(self) -> Mapping[str, DocumentStream]:
-        """The documents of each split; UsageError if one has no tokens, or there are others than the manifest says."""
+        """The documents of each split; UsageError if there are none."""
         with self.found.mended():
             return {split: self._documents(split, stream) for split, stream in self.open().items()}
 
@@ -104,7 +96,7 @@ class DocumentData(ShardData):
     def train_batch(self, step: int) -> Pair:
         documents = self.documents[TRAIN]
         count = len(documents)
-        chosen = in_epochs(step, self.batch_size, count, lambda epoch: mix(self.seed, "documents", "epoch", epoch))
+        chosen = in_epochs(step, self.batch_size, count, self.seed, "documents", "epoch")
         return self._batch(documents, chosen)
 
     def evaluation_batches(self, split: str) -> Iterator[Pair]:
@@ -120,26 +112,17 @@ class DocumentData(ShardData):
             yield self._batch(documents, chosen.tolist())
 
     def _documents(self, split: str, stream: TokenStream) -> DocumentStream:
-        lengths = self._lengths(stream)
-        wanted = sum(shard.counts[DOCUMENTS] for shard in self.manifest.of(split)) if self.manifest else len(lengths)
-        if len(lengths) != wanted:
-            raise UsageError(
-                f"{self.files['manifest']}: split {split!r} has {len(lengths):,} ends of text (id {self.end_of_text}), "
-                f"expected {wanted:,}, one after each document"
-            )
-        documents = DocumentStream(stream, lengths)
-        if not len(documents):
-            raise UsageError(f"split {split!r} has no document of {LEAST_TOKENS} tokens or more: give more data")
-        return documents
-
-    def _lengths(self, stream: TokenStream) -> npt.NDArray[np.int64]:
-        """Return the lengths of a split's documents, kept under the stamps of its shards where there is a cache."""
+        """Return a split's documents; their lengths are kept under the stamps of its shards where there is a cache."""
         key = (self.end_of_text, [stamp_of(path) for path in stream.paths])
 
         def found() -> dict[str, npt.NDArray[np.uint32]]:
             return {"lengths": document_lengths(stream, self.end_of_text).astype(LENGTHS_DTYPE)}
 
-        return kept(self.cache, "documents/lengths", __name__, key, found)["lengths"].astype(np.int64)
+        lengths = kept(self.cache, "documents/lengths", __name__, key, found)["lengths"].astype(np.int64)
+        documents = DocumentStream(stream, lengths)
+        if not len(documents):
+            raise UsageError(f"split {split!r} has no document of {LEAST_TOKENS} tokens or more: give more data")
+        return documents
 
     def _batch(self, documents: DocumentStream, chosen: Sequence[int]) -> Pair:
         ids = [documents.ids(index, self.window + 1) for index in chosen]

@@ -6,54 +6,32 @@ Letters: N points, K input dimensions, F random features; d is the Euclidean dis
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.spatial.distance import cdist
 from scipy.special import gammaincinv, ndtri
 from torch import Tensor
 
-from paper_repro.base.errors import one_of, positive
+from paper_repro.base.errors import at_least, one_of, positive
 from paper_repro.base.identity import mix
 from paper_repro.datamodules.array_shards import hashes_of, kept
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, permutation
 
 Array = NDArray[np.float64]
-
-JITTER = 1e-8
 EVALUATION_ROWS = 2_000
-SAMPLERS = ("random_features", "cholesky")
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
+NUM_FEATURES = 12_288
 
 
-def _squared_exponential(squared: Array, _shape: float) -> Array:
-    return np.exp(-squared / 2)
-
-
-def _matern(squared: Array, smoothness: float) -> Array:
-    r = np.sqrt(2 * smoothness * squared)
-    if smoothness == 0.5:
-        return np.exp(-r)
-    return (1 + r if smoothness == 1.5 else 1 + r + r * r / 3) * np.exp(-r)
-
-
-def _matern_mixing(uniforms: Array, smoothness: float) -> Array:
+def _matern(smoothness: float, uniforms: Array) -> Array:
     return np.sqrt(smoothness / gammaincinv(smoothness, uniforms))
 
 
-def _rational_quadratic(squared: Array, alpha: float) -> Array:
-    return (1 + squared / (2 * alpha)) ** -alpha
-
-
-def _rational_quadratic_mixing(uniforms: Array, alpha: float) -> Array:
+def _rational_quadratic(alpha: float, uniforms: Array) -> Array:
     return np.sqrt(gammaincinv(alpha, uniforms) / alpha)
-
-
-SMOOTHNESSES = (0.5, 1.5, 2.5)
 
 
 @dataclass(frozen=True)
@@ -61,65 +39,34 @@ class Kernel:
     """A covariance of unit variance (plus x . x' for "non_stationary"), with l the lengthscale.
 
     * rbf: exp(-d^2 / (2 l^2))
-    * matern, smoothness 1/2, 3/2, 5/2: exp(-r), (1 + r) exp(-r), (1 + r + r^2/3) exp(-r), r = sqrt(2 smoothness) d / l
+    * matern, of smoothness 3/2: (1 + r) exp(-r), r = sqrt(3) d / l
     * periodic, period 2 pi: exp(-2 sum_i sin^2((x_i - x'_i) / 2) / l^2), that is rbf between (cos x, sin x)
-    * rational_quadratic: (1 + d^2 / (2 alpha l^2))^-alpha
-    * non_stationary: x . x' + matern of smoothness 5/2
+    * rational_quadratic, alpha = 1: 1 / (1 + d^2 / (2 l^2))
+    * non_stationary: x . x' + matern of smoothness 5/2, (1 + r + r^2/3) exp(-r), r = sqrt(5) d / l
     """
 
     name: str
     lengthscale: float
-    correlation: Callable[[Array, float], Array] = field(repr=False)
-    """(d^2 / lengthscale^2, shape) to the correlation of the stationary part."""
-    mixing: Callable[[Array, float], Array] | None = field(default=None, repr=False)
-    """(uniforms, shape) to the factor on Gaussian frequencies that gives the kernel's spectrum; None for a factor 1."""
-    shape_name: str | None = None
-    shape: float = 0.0
-    """Matern's smoothness or the rational quadratic's alpha."""
+    mixing: Callable[[Array], Array] | None = None
+    """Uniforms to the factor on Gaussian frequencies that gives the kernel's spectrum; None for a factor 1."""
     on_circles: bool = False
     """Distances are taken between (cos x, sin x)."""
     linear: bool = False
     """x . x' is added."""
-
-    @staticmethod
-    def of(
-        name: str, lengthscale: float | None = None, smoothness: float | None = None, alpha: float | None = None
-    ) -> "Kernel":
-        """Return the kernel ``name``; what is None takes the value fitted to Table 3."""
-        kernel = FAMILIES[one_of("kernel", name, FAMILIES)]
-        if lengthscale is not None:
-            kernel = replace(kernel, lengthscale=positive("lengthscale", lengthscale))
-        for parameter, value in (("smoothness", smoothness), ("alpha", alpha)):
-            if value is None:
-                continue
-            if parameter != kernel.shape_name:
-                raise ValueError(f"{parameter}={value} has no effect on kernel {name!r}: leave it out")
-            kernel = replace(kernel, shape=positive(parameter, value))
-        if smoothness not in (None, *SMOOTHNESSES):
-            raise ValueError(f"smoothness must be one of {SMOOTHNESSES}, got {smoothness!r}")
-        return kernel
-
-    def covariance(self, left: Array, right: Array) -> Array:
-        """Return the covariance matrix (N, M) of the function's values at ``left`` (N, K) and ``right`` (M, K)."""
-        squared = cdist(self.embed(left), self.embed(right), "sqeuclidean") / self.lengthscale**2
-        stationary = self.correlation(squared, self.shape)
-        return stationary + left @ right.T if self.linear else stationary
 
     def embed(self, points: Array) -> Array:
         """Return the points between which distances are taken: (N, K), or (N, 2K) on circles."""
         return np.concatenate([np.cos(points), np.sin(points)], axis=1) if self.on_circles else points
 
 
-FAMILIES = {
-    "rbf": Kernel("rbf", 4.5, _squared_exponential),
-    "matern": Kernel("matern", 3.5, _matern, _matern_mixing, "smoothness", 1.5),
-    "periodic": Kernel("periodic", 2.65, _squared_exponential, on_circles=True),
-    "rational_quadratic": Kernel(
-        "rational_quadratic", 2.8, _rational_quadratic, _rational_quadratic_mixing, "alpha", 1.0
-    ),
-    "non_stationary": Kernel("non_stationary", 3.55, _matern, _matern_mixing, shape=2.5, linear=True),
+KERNELS = {
+    "rbf": Kernel("rbf", 4.5),
+    "matern": Kernel("matern", 3.5, partial(_matern, 1.5)),
+    "periodic": Kernel("periodic", 2.65, on_circles=True),
+    "rational_quadratic": Kernel("rational_quadratic", 2.8, partial(_rational_quadratic, 1.0)),
+    "non_stationary": Kernel("non_stationary", 3.55, partial(_matern, 2.5), linear=True),
 }
-"""The kernels with the values that were fitted to Table 3."""
+"""The kernels with the lengthscales that were fitted to Table 3."""
 
 
 def uniforms(shape: tuple[int, ...], *stream: int | str) -> Array:
@@ -145,7 +92,7 @@ def draw_features(kernel: Kernel, points: Array, num_features: int, seed: int) -
     z = torch.from_numpy(np.ascontiguousarray(kernel.embed(points)))  # (N, K), on circles (N, 2K)
     frequencies = ndtri(stream("frequencies", num_features, z.shape[1])) / kernel.lengthscale  # omega, (F, K)
     if kernel.mixing is not None:
-        frequencies *= kernel.mixing(stream("mixing", num_features), kernel.shape)[:, None]
+        frequencies *= kernel.mixing(stream("mixing", num_features))[:, None]
     phases = torch.from_numpy(2 * math.pi * stream("phases", num_features))  # b, (F,)
     weights = torch.from_numpy(ndtri(stream("weights", num_features)))  # w, (F,)
     transposed = torch.from_numpy(frequencies).T.contiguous()
@@ -157,22 +104,12 @@ def draw_features(kernel: Kernel, points: Array, num_features: int, seed: int) -
     return values + points @ ndtri(stream("slope", points.shape[1])) if kernel.linear else values
 
 
-def draw_exactly(kernel: Kernel, points: Array, seed: int) -> Array:
-    """Return the values, (N,), of one draw at ``points``, (N, K): L n with L L^T = covariance + 1e-8 I and n ~ N(0, I).
-
-    N^3 / 3 multiply-adds and 40 N^2 bytes: 25 s on one thread and 6 GB for 12,000 points.
-    """
-    covariance = kernel.covariance(points, points)
-    covariance[np.diag_indices(len(points))] += JITTER
-    normals = ndtri(uniforms((len(points),), seed, "gaussian_process", kernel.name, "values"))
-    return np.linalg.cholesky(covariance) @ normals
-
-
 @dataclass(eq=False, repr=False)
 class GaussianProcessData(CounterBasedDataModule):
     """Regression on one draw of a zero-mean Gaussian process at uniform points (CEM, Table 3).
 
-    Splits "train" and "test"; a batch is (inputs (B, K), targets (B,)).  With random features the function does not
+    Splits "train" and "test"; a batch is (inputs (B, K), targets (B,)), float32.  Each coordinate of a point is uniform
+    between -1 and 1; targets are standardised by mean and deviation of the training values.  The function does not
     depend on the points, nor on how many there are.
 
     Reproducibility: the inputs and the batch order are bit-equal on every machine; function values agree to rounding
@@ -180,53 +117,33 @@ class GaussianProcessData(CounterBasedDataModule):
 
     Args:
         kernel: "rbf", "matern", "periodic", "rational_quadratic" or "non_stationary", see ``Kernel``.
-        lengthscale, smoothness, alpha: of the kernel; None takes the value fitted to Table 3.
+        lengthscale: of the kernel; None takes the value fitted to Table 3.
         batch_size: rows of a training batch; an epoch drops the rest that does not fill one.
-        sampler: "random_features", or "cholesky", which is exact and cubic in the number of points.
-        num_features: F of the random features.
-        noise: standard deviation of the normal noise added to each value, in units of the kernel's.
-        standardize: subtract the mean of the training values and divide by their standard deviation, on both splits.
-        input_range: each coordinate of a point is uniform between these two.
+        num_features: F of the random features; None: 12,288.
         cache: folder that keeps drawn functions, or None.
-        dtype: "float32" or "float64", of the batches; the draw is always made in float64.
     """
 
     splits = ("train", "test")
 
     kernel: str = "rbf"
     lengthscale: float | None = None
-    smoothness: float | None = None
-    alpha: float | None = None
     num_inputs: int = 10
     num_train: int = 10_000
     num_test: int = 2_000
     batch_size: int = 200
-    sampler: str = "random_features"
     num_features: int | None = None
-    noise: float = 0.0
-    standardize: bool = True
-    input_range: tuple[float, float] = (-1.0, 1.0)
     seed: int = 0
     cache: str | Path | None = None
-    dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        self.covariance = Kernel.of(self.kernel, self.lengthscale, self.smoothness, self.alpha)
-        exact = one_of("sampler", self.sampler, SAMPLERS) == "cholesky"
-        if exact and self.num_features is not None:
-            raise ValueError(f"num_features={self.num_features} has no effect with sampler='cholesky': leave it out")
-        self.check_numbers("num_inputs", "num_train", "num_test", "batch_size", "seed", "num_features")
-        self.num_features = None if exact else self.num_features or 12_288
+        self.check_numbers("num_inputs", "num_test", "batch_size", "seed", "num_features")
+        at_least("num_train", self.num_train, 2)  # values that have a deviation
+        self.covariance = KERNELS[one_of("kernel", self.kernel, KERNELS)]
+        if self.lengthscale is not None:
+            self.covariance = replace(self.covariance, lengthscale=positive("lengthscale", self.lengthscale))
         self.sizes = {"train": self.num_train, "test": self.num_test}
         if self.batch_size > self.num_train:
             raise ValueError(f"batch_size must be at most num_train ({self.num_train}), got {self.batch_size}")
-        if self.noise != 0:
-            positive("noise", self.noise)
-        low, high = map(float, self.input_range)
-        if not low < high:
-            raise ValueError(f"input_range must be two numbers, the lower first, got {self.input_range!r}")
-        self.input_range = low, high
-        self.type = DTYPES[one_of("dtype", self.dtype, DTYPES)]
         self._epoch: tuple[int, tuple[Tensor, Tensor]] | None = None
 
     def prepare_data(self) -> None:
@@ -235,16 +152,12 @@ class GaussianProcessData(CounterBasedDataModule):
 
     @cached_property
     def _splits(self) -> Mapping[str, tuple[Tensor, Tensor]]:
-        options = (self.num_inputs, self.sampler, self.num_features, self.noise, self.input_range, self.seed)
-        arrays = kept(self.cache, "gaussian_process", __name__, (self.covariance, self.sizes, *options), self._draw)
+        key = (self.kernel, self.covariance.lengthscale, self.num_inputs, self.sizes, self.num_features, self.seed)
+        arrays = kept(self.cache, "gaussian_process", __name__, key, self.draw)
         inputs, values = arrays["inputs"], arrays["values"]
-        if self.standardize:
-            train = values[: self.num_train]
-            scale = float(train.std())
-            if scale == 0:
-                raise ValueError("standardize needs training values that differ: set num_train to 2 or more")
-            values = (values - train.mean()) / scale
-        tensors = (torch.from_numpy(array).to(self.type).split([*self.sizes.values()]) for array in (inputs, values))
+        train = values[: self.num_train]
+        values = (values - train.mean()) / train.std()
+        tensors = (torch.from_numpy(array).float().split([*self.sizes.values()]) for array in (inputs, values))
         return dict(zip(self.sizes, zip(*tensors, strict=True), strict=True))
 
     def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
@@ -258,7 +171,7 @@ class GaussianProcessData(CounterBasedDataModule):
         return inputs[rows], targets[rows]
 
     def example_batch(self) -> tuple[Tensor, Tensor]:
-        inputs = torch.zeros(self.batch_size, self.num_inputs, dtype=self.type)
+        inputs = torch.zeros(self.batch_size, self.num_inputs)
         return inputs, inputs[:, 0]
 
     def evaluation_batches(self, split: str) -> Iterator[tuple[Tensor, Tensor]]:
@@ -273,19 +186,12 @@ class GaussianProcessData(CounterBasedDataModule):
     def _split(self, split: str) -> tuple[Tensor, Tensor]:
         return self._splits[one_of("split", split, self.splits)]
 
-    def _draw(self) -> dict[str, Array]:
+    def draw(self) -> dict[str, Array]:
         """Draw inputs (N, K) and values (N,) of both splits, in float64, before standardising."""
-        low, high = self.input_range
         points = [
             uniforms((size, self.num_inputs), self.seed, "gaussian_process", "inputs", split)
             for split, size in self.sizes.items()
         ]
-        inputs = low + (high - low) * np.concatenate(points)
-        if self.num_features is None:
-            values = draw_exactly(self.covariance, inputs, self.seed)
-        else:
-            values = draw_features(self.covariance, inputs, self.num_features, self.seed)
-        if self.noise:
-            noise = ndtri(uniforms(values.shape, self.seed, "gaussian_process", self.kernel, "noise"))
-            values = values + self.noise * noise
+        inputs = 2.0 * np.concatenate(points) - 1.0
+        values = draw_features(self.covariance, inputs, self.num_features or NUM_FEATURES, self.seed)
         return {"inputs": inputs, "values": values}

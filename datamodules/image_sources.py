@@ -22,14 +22,13 @@ DIGIT_TEST_SHARE = 5
 """One digit in five is for testing, the last ones."""
 DIGIT_SIDE, DIGIT_WHITE = 8, 16
 FACE_SIDE, NUM_FACES, NUM_TRAIN_FACES = 25, 100, 80
-SKLEARN, SKIMAGE = "scikit-learn", "scikit-image"
-SKIMAGE_TRAIN = "chelsea.png rocket.jpg motorcycle_left.png hubble_deep_field.jpg retina.jpg ihc.png"
-PHOTOGRAPH_SET: dict[str, Mapping[str, Sequence[str]]] = {
-    TRAIN: {"skimage": SKIMAGE_TRAIN.split(), "sklearn": ("china.jpg",)},
-    TEST: {"skimage": ("astronaut.png", "coffee.png"), "sklearn": ("flower.jpg",)},
+PHOTOGRAPHS = {
+    TRAIN: """skimage/data/chelsea.png skimage/data/rocket.jpg skimage/data/motorcycle_left.png
+        skimage/data/hubble_deep_field.jpg skimage/data/retina.jpg skimage/data/ihc.png
+        sklearn/datasets/images/china.jpg""",
+    TEST: "skimage/data/astronaut.png skimage/data/coffee.png sklearn/datasets/images/flower.jpg",
 }
 """Whole photographs are for training or for testing."""
-FOLDERS = {"skimage": ("data", SKIMAGE), "sklearn": ("datasets/images", SKLEARN)}
 
 
 class ImageSource(DataSource):
@@ -76,13 +75,10 @@ class Photographs(ImageSource):
     @cached_property
     def photographs(self) -> Mapping[str, list[Pixels]]:
         """Each split's, made smaller, (height, width, 3); UsageError if absent, damaged, or smaller than a square."""
-        found: dict[str, list[Pixels]] = {split: [] for split in PHOTOGRAPH_SET}
-        for split, names in PHOTOGRAPH_SET.items():
-            for package, some in names.items():
-                folder, install = FOLDERS[package]
-                for name in some:
-                    pixels = decode(packaged(package, f"{folder}/{name}", install))
-                    found[split].append(shrunk(pixels, self.shrink))
+        found = {
+            split: [shrunk(decode(packaged(name)), self.shrink) for name in names.split()]
+            for split, names in PHOTOGRAPHS.items()
+        }
         least = min(min(part.shape[:2]) for parts in found.values() for part in parts)
         if self.size > least:
             raise UsageError(f"data.source.size={self.size}: the photographs hold {least} at most: give less")
@@ -154,7 +150,7 @@ class Faces(_SmallSet):
 
     @cached_property
     def whole(self) -> Mapping[str, Pixels]:
-        content = packaged("skimage", "data/lfw_subset.npy", SKIMAGE)
+        content = packaged("skimage/data/lfw_subset.npy")
         whole = np.load(io.BytesIO(content), allow_pickle=False)
         faces = np.rint(whole[:NUM_FACES].reshape(NUM_FACES, FACE_SIDE, FACE_SIDE, 1) * 255).astype(np.uint8)
         return {TRAIN: faces[:NUM_TRAIN_FACES], TEST: faces[NUM_TRAIN_FACES:]}
@@ -183,7 +179,7 @@ class Digits(_SmallSet):
     @cached_property
     def _rows(self) -> Mapping[str, Pixels]:
         """64 pixels and the label of each digit."""
-        content = packaged("sklearn", "datasets/data/digits.csv.gz", SKLEARN)
+        content = packaged("sklearn/datasets/data/digits.csv.gz")
         rows = np.loadtxt(io.BytesIO(gzip.decompress(content)), delimiter=",").astype(np.uint8)
         border = len(rows) - len(rows) // DIGIT_TEST_SHARE
         return {TRAIN: rows[:border], TEST: rows[border:]}

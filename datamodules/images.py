@@ -64,7 +64,7 @@ class ImageData(SourceDataModule):
         treatment = self._drawn(self.batch_size, generator)
         draws = torch.rand(self.batch_size, TRIES, 4, generator=generator, dtype=torch.float64).tolist()
         count = self.source.counts[TRAIN]
-        chosen = in_epochs(step, self.batch_size, count, lambda epoch: mix(self.seed, "images", "order", epoch))
+        chosen = in_epochs(step, self.batch_size, count, self.seed, "images", "order")
         images = [self.source.augmented(index, some) for index, some in zip(chosen, draws, strict=True)]
         return self._batch(self._scaled(images), treatment, TRAIN, chosen)
 

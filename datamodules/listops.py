@@ -12,7 +12,7 @@ Letters: B windows or items at a time, T tokens, N items, V vocabulary.
 
 import json
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import chain
@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 
 from paper_repro.base.errors import at_least, one_of
-from paper_repro.base.identity import mix
 from paper_repro.datamodules.array_shards import hashes_of, kept
-from paper_repro.datamodules.counter_based import CounterBasedDataModule, generator_of, permutation, window_starts
+from paper_repro.datamodules.counter_based import generator_of, permutation
+from paper_repro.datamodules.text import Stream, WindowData
 
 EOS, OPEN, CLOSE, EQUALS = range(4)
 MARKS = ("<eos>", "(", ")", "=")
@@ -201,7 +201,7 @@ def _write(node: Node, tokens: list[int]) -> None:
 
 
 @dataclass(eq=False, repr=False)
-class ListOpsData(CounterBasedDataModule):
+class ListOpsData(WindowData):
     """Windows of the training samples put end to end (NRGPT, F.3): a batch is (ids (B, T), next ids (B, T)), int64.
 
     The last tenth of the stream is validation, as the authors have it: it shares duplicates with training, and is not
@@ -218,6 +218,7 @@ class ListOpsData(CounterBasedDataModule):
     """
 
     splits = ("train", "val")
+    stream_name = "listops"
 
     task: ListOps = None  # type: ignore[assignment]
     batch_size: int = 64
@@ -228,6 +229,7 @@ class ListOpsData(CounterBasedDataModule):
 
     def __post_init__(self) -> None:
         self.check_numbers("batch_size", "window", "num_evaluation_batches", "seed")
+        self.evaluation_seed = self.seed
         self.task = ListOps() if self.task is None else self.task
 
     @cached_property
@@ -248,46 +250,16 @@ class ListOpsData(CounterBasedDataModule):
             [tuple(triple) for triple in excluded],
         )
 
-    @cached_property
-    def streams(self) -> Mapping[str, Tensor]:
-        """The token ids of each split, (tokens,), int64."""
-        stream = torch.tensor(list(chain.from_iterable(item.tokens for item in self.corpus.train)))
+    def open(self) -> Mapping[str, Stream]:
+        """Return the token ids of each split, (tokens,), int64."""
+        stream = np.array([*chain.from_iterable(item.tokens for item in self.corpus.train)])
         cut = len(stream) * 9 // 10
-        streams = {"train": stream[:cut], "val": stream[cut:]}
-        for split, tokens in streams.items():
-            if len(tokens) <= self.window:
-                raise ValueError(
-                    f"window must be below the {len(tokens)} tokens of split {split!r}, got {self.window}: "
-                    "give a smaller window or a larger num_train"
-                )
-        return streams
-
-    def prepare_data(self) -> None:
-        """Generate the samples, or read them from the cache."""
-        _ = self.streams
-
-    def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
-        return self._windows("train", mix(self.seed, "listops", "batch", step))
-
-    def example_batch(self) -> tuple[Tensor, Tensor]:
-        ids = torch.zeros(self.batch_size, self.window, dtype=torch.int64)
-        return ids, ids
-
-    def evaluation_batches(self, split: str) -> Iterator[tuple[Tensor, Tensor]]:
-        one_of("split", split, self.splits)
-        for index in range(self.num_evaluation_batches):
-            yield self._windows(split, mix(self.seed, "listops", "evaluation", split, index))
+        return {"train": stream[:cut], "val": stream[cut:]}
 
     def data_hashes(self) -> dict[str, str]:
         tests = chain(self.corpus.test, *self.corpus.single.values())
-        parts = {**self.streams, "test": torch.tensor(list(chain.from_iterable(item.tokens for item in tests)))}
-        return hashes_of({name: [tokens.numpy()] for name, tokens in parts.items()})
-
-    def _windows(self, split: str, seed: int) -> tuple[Tensor, Tensor]:
-        stream = self.streams[split]
-        starts = window_starts(len(stream), self.window, self.batch_size, seed)
-        rows = stream[starts.unsqueeze(1) + torch.arange(self.window + 1)]
-        return rows[:, :-1], rows[:, 1:]
+        parts = {**self.streams, "test": np.array([*chain.from_iterable(item.tokens for item in tests)])}
+        return hashes_of({name: [np.asarray(tokens[:])] for name, tokens in parts.items()})
 
 
 # Answers of a model.
@@ -381,15 +353,13 @@ def _continue(logits: Logits, prompts: list[list[int]], uniforms: Tensor | None,
     for step in range(num_tokens):
         width = int(lengths.max()) + step
         scores = logits(ids[:, :width]).to("cpu", torch.float64)[rows, lengths + step - 1]
-        token = scores.argmax(-1) if uniforms is None else _draw(scores, uniforms[:, step])
+        if uniforms is None:
+            token = scores.argmax(-1)
+        else:  # the token at which the distribution function of the softmax passes the uniform
+            passed = scores.softmax(-1).cumsum(-1) <= uniforms[:, step, None]
+            token = passed.sum(-1).clamp(max=scores.shape[-1] - 1)
         ids[rows, lengths + step] = token.masked_fill(ended, EOS)
         ended |= token == EOS
         if bool(ended.all()):
             break
     return [row[: length + num_tokens].tolist() for row, length in zip(ids, lengths.tolist(), strict=True)]
-
-
-def _draw(scores: Tensor, uniforms: Tensor) -> Tensor:
-    """Return the token at which the distribution function of softmax(scores), (B, V), passes the uniforms, (B,)."""
-    passed = scores.softmax(-1).cumsum(-1) <= uniforms[:, None]
-    return passed.sum(-1).clamp(max=scores.shape[-1] - 1)

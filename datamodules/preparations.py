@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 TO, FROM, FOLDER = "to", "from", "folder"
 DEFAULT_VOCABULARY, QUESTIONS_VOCABULARY = 4096, 512
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
-SHAKESPEARE_CHARACTERS, SHAKESPEARE_VOCABULARY = 1_115_394, 65
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 PG19_TEXTS = "pg19-texts"
 SOURCES_FOLDER, SOURCES = "documentation-sources", "sources.json"
@@ -82,8 +81,6 @@ class Preparation:
     make: Callable[..., None]
     """Prepares the data; its keyword parameters are the options.  Without a ``kind`` it also verifies them."""
     kind: type[Manifest] | None = None
-    place: str | None = None
-    """Below the folder of all data; None: the name, or what ``--folder`` says."""
     sized: str | None = None
     """The option that is part of the folder's name where its value is not the usual one."""
     reads: bool = True
@@ -104,7 +101,7 @@ class Preparation:
         values = {
             key: _value(key, words.settings[key], one) for key, one in self.parameters.items() if key in words.settings
         }
-        place = self.place if self.place is not None else words.settings.get(FOLDER, name)
+        place = words.settings.get(FOLDER, name)
         if self.sized and FOLDER not in words.settings:
             usual = self.parameters[self.sized].default
             size = values.get(self.sized, usual)
@@ -164,32 +161,23 @@ def summary(folder: Path, manifest: Manifest) -> None:
 
 def shakespeare(request: Request) -> None:
     """Check a copy of tiny Shakespeare and put it in its place."""
-    path, source = request.folder, request.source
-    if source is None:
-        source = path
-        if not path.is_file():
-            if not request.download or request.verify:
-                raise UsageError(
-                    f"{path} is not there: give --from PATH, or --download to get it from {SHAKESPEARE_URL}"
-                )
-            put(path, fetch(SHAKESPEARE_URL))
-    elif source.is_dir():
-        source = source / "input.txt"
+    path = request.root / "tinyshakespeare" / "input.txt"
+    source = request.source or path
+    if source == path and not path.is_file():
+        if not request.download or request.verify:
+            raise UsageError(f"{path} is not there: give --from PATH, or --download to get it from {SHAKESPEARE_URL}")
+        put(path, fetch(SHAKESPEARE_URL))
     if not source.is_file():
         raise UsageError(f"{source}: there is no such file")
-    from paper_repro.datamodules.text import read_text  # imports torch
-
-    text = read_text(source, SHAKESPEARE_CHARACTERS)
-    found, characters = sha256_of_bytes(text.encode()), len(set(text))
-    if found != SHAKESPEARE_SHA256 or characters != SHAKESPEARE_VOCABULARY:
+    content = source.read_bytes()
+    if (found := sha256_of_bytes(content)) != SHAKESPEARE_SHA256:
         raise UsageError(
-            f"{source}: {characters} distinct characters and SHA-256 {found[:12]}..., expected "
-            f"{SHAKESPEARE_VOCABULARY} and {SHAKESPEARE_SHA256[:12]}...: this is not tiny Shakespeare; "
-            "remove it, and give --from PATH or --download"
+            f"{source}: {len(content):,} bytes of SHA-256 {found[:12]}..., expected {SHAKESPEARE_SHA256[:12]}...: this "
+            "is not tiny Shakespeare; remove it, and give --from PATH or --download"
         )
     if source != path and not request.verify:
-        put(path, text.encode())
-    print(f"{path}: whole, {len(text):,} characters, {characters} distinct")
+        put(path, content)
+    print(f"{path}: whole, {len(content):,} characters")
 
 
 def openwebtext(
@@ -220,10 +208,6 @@ def documentation(
     if tokenizer is not None and vocabulary != DEFAULT_VOCABULARY:
         raise UsageError("--vocabulary is the size of a tokenizer to train, --tokenizer names a trained one: give one")
     encoder = None if tokenizer is None else _tokenizer(request, tokenizer)
-    try:
-        request.folder.mkdir(parents=True, exist_ok=True)  # before minutes of reading
-    except OSError as error:
-        raise UsageError(f"{request.folder}: the folder cannot be made ({error.strerror}); give --to DIR") from error
     sources = request.source or request.root / SOURCES_FOLDER
     print(f"reading the source distributions in {sources}")
     corpus = documentation.collect(documentation.read_pins(), sources, request.download)
@@ -239,9 +223,6 @@ def documentation(
     put(request.folder / SOURCES, json.dumps(corpus.projects, indent=1).encode() + b"\n")
     for split, share in corpus.source["13-grams in train"].items():
         print(f"{100 * share:.3f} % of the 13-grams of {split} occur in train")
-    largest = max(corpus.projects, key=lambda one: one["characters"])
-    whole = sum(one["characters"] for one in corpus.projects)
-    print(f"{whole:,} characters, {100 * largest['characters'] / whole:.1f} % of them of {largest['project']}")
     print(f"{request.folder / SOURCES}: projects, files and licences")
 
 
@@ -384,12 +365,10 @@ def sudoku(request: Request) -> None:
     """Check SATNet's and RRN's boards and put them in their place."""
     from paper_repro.datamodules import sudoku
 
-    if request.verify:
-        found = sudoku.check(request.folder)
-    elif request.source is None:
+    source = request.folder if request.verify else request.source
+    if source is None:
         raise UsageError("sudoku: give --from DIR, a folder with SATNet's and RRN's files")
-    else:
-        found = sudoku.install(request.source, request.folder)
+    found = sudoku.install(source, request.folder)
     for name, boards in found.items():
         givens = (boards[:, 0] > 0).sum(axis=1)
         print(f"{name}: {len(boards):,} boards of {givens.min()} to {givens.max()} givens")
@@ -422,7 +401,7 @@ PREPARATIONS = {
     "coco": Preparation(squares, ImageManifest, sized="size"),
     "imagenet": Preparation(squares, ImageManifest, sized="size"),
     "documentation": Preparation(documentation, TokenManifest, sized="vocabulary"),
-    "shakespeare": Preparation(shakespeare, place="tinyshakespeare/input.txt"),
+    "shakespeare": Preparation(shakespeare),
     "openwebtext": Preparation(openwebtext, TokenManifest),
     "slimpajama": Preparation(slimpajama, TokenManifest),
     "redpajama": Preparation(web_documents, TokenManifest),

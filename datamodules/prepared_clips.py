@@ -7,6 +7,7 @@ window, V numbers of a latent.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,25 +24,13 @@ LATENT, NUMBER, SECONDS = np.dtype("<f2"), np.dtype("<i4"), np.dtype("<f4")
 
 
 def arrays_of(shape: tuple[int, ...]) -> dict[str, Array]:
-    return {LATENTS: Array(LATENT, shape), CLIP: Array(NUMBER), TIMES: Array(SECONDS)}
+    return {LATENTS: np.dtype((LATENT, shape)), CLIP: NUMBER, TIMES: SECONDS}
 
 
 class LatentManifest(Manifest):
     """Content of a folder of latents."""
 
     kind: ClassVar[str] = "clips"
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Channels, height and width of each latent."""
-        return self.arrays[LATENTS].shape
-
-    def check_settings(self) -> None:
-        super().check_settings()
-        if len(self.shape) != 3 or [*self.arrays.items()] != [*arrays_of(self.shape).items()]:
-            raise ValueError(f"arrays {', '.join(self.arrays)}")
-        for shard in self.shards:
-            _ = shard.counts[CLIPS]
 
 
 class StoredClips(StoredArrays):
@@ -93,11 +82,11 @@ class PreparedClips(VideoSource):
             manifest = LatentManifest.read(path)
             stamps = self.cache and self.cache / "clips"
             found = {split: StoredClips.opened(manifest, path, split, stamps) for split in self.splits}
-        if int(np.prod(manifest.shape)) != self.state_size:
-            sides = " x ".join(map(str, manifest.shape))
+        shape = manifest.arrays.get(LATENTS, LATENT).shape
+        if manifest.arrays != arrays_of(shape) or prod(shape) != self.state_size:
             raise UsageError(
-                f"{self.files['manifest']}: latents of {sides}, expected {self.state_size:,} numbers: prepare them "
-                f"with another --vae or --size, or give model.state_size {np.prod(manifest.shape)}"
+                f"{self.files['manifest']}: latents of {' x '.join(map(str, shape))}, expected {self.state_size:,} "
+                f"numbers: prepare them with another --vae or --size, or give model.state_size {prod(shape)}"
             )
         return found
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -17,69 +16,19 @@ IMAGES, LABELS, GREY = "images", "labels", "grey"
 """Names of the arrays, and of the count of grey images, which are stored as three equal channels."""
 CLASSES = "classes"
 """The setting that says how many classes there are."""
-PIXEL, LABEL = np.dtype(np.uint8), np.dtype("<i4")
+LABEL = np.dtype("<i4")
 PREPARE_CELEBA = "python scripts/prepare_data.py celeba --download"
+
+
+def pixels_of(side: int) -> Array:
+    """Return the type and shape of a square image, (height, width, channels)."""
+    return np.dtype(("|u1", (side, side, 3)))
 
 
 class ImageManifest(Manifest):
     """Content of a folder of prepared images."""
 
     kind: ClassVar[str] = "images"
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Height, width and channels of each image."""
-        return self.arrays[IMAGES].shape
-
-    @property
-    def classes(self) -> int | None:
-        """The number of classes; None: the images have no labels."""
-        return int(self.settings[CLASSES]) if LABELS in self.arrays else None
-
-    def check_settings(self) -> None:
-        super().check_settings()
-        images, *others = self.arrays.items()
-        right = images[0] == IMAGES and images[1].dtype == PIXEL and len(images[1].shape) == 3
-        if not right or others not in ([], [(LABELS, Array(LABEL))]):
-            raise ValueError(f"arrays {', '.join(self.arrays)}")
-        _ = self.classes
-
-
-class StoredImages:
-    """Images of some splits that were prepared, checked, in the order of their source.
-
-    Args:
-        path: the manifest.
-        splits: those that are opened; each must have an image.
-        stamps: the folder that remembers which files were checked; None: they are checked once a process.
-        shape: of the images, (height, width, channels); None: any.
-
-    Raises:
-        UsageError: the manifest or a file is missing or not what it must be, or a split has no images.
-    """
-
-    def __init__(
-        self, path: Path, splits: Sequence[str], stamps: Path | None = None, shape: tuple[int, int, int] | None = None
-    ) -> None:
-        if not path.is_file():
-            raise UsageError(f"{path}: there is no such manifest of images")
-        self.manifest = ImageManifest.read(path)
-        self.shape, self.classes = self.manifest.shape, self.manifest.classes
-        if shape not in (None, self.shape):
-            found, wanted = (" x ".join(map(str, sides)) for sides in (self.shape, shape or ()))
-            raise UsageError(f"{path}: images of {found}, expected {wanted}")
-        self._splits = {split: StoredArrays.opened(self.manifest, path, split, stamps) for split in splits}
-        self.counts = {split: len(images) for split, images in self._splits.items()}
-
-    def image(self, split: str, index: int) -> Pixels:
-        """Return one image of a split, (H, W, C), read-only; IndexError if there is none."""
-        return self._splits[split].item(IMAGES, index)
-
-    def label(self, split: str, index: int) -> int:
-        """Return the class of an image, from 0; ValueError if the images have no labels."""
-        if self.classes is None:
-            raise ValueError("these images have no labels")
-        return int(self._splits[split].item(LABELS, index))
 
 
 class PreparedFiles(ImageSource):
@@ -90,26 +39,39 @@ class PreparedFiles(ImageSource):
 
     files: Mapping[str, str]
     prepare: str
-    shape: tuple[int, int, int]
-    """What a prepared image must be, (height, width, channels)."""
+    side: int
+    """The height and width of an image as it was prepared."""
 
     def __post_init__(self) -> None:
         at_least("size", self.size)
         self.found = DataFiles(self.files, self.prepare, ["manifest"])
 
     @cached_property
-    def stored(self) -> StoredImages:
-        """The images as they were prepared, checked; UsageError if they are absent or not what they must be."""
+    def manifest(self) -> ImageManifest:
+        """What was prepared; UsageError if it is absent, or images of another size."""
         path = self.found.path("manifest", self.data_root)
         with self.found.mended():
-            return StoredImages(path, self.splits, self.cache and self.cache / "images", self.shape)
+            manifest = ImageManifest.read(path)
+            images = {IMAGES: pixels_of(self.side)}
+            if manifest.arrays not in (images, {**images, LABELS: LABEL}):
+                found = ", ".join(f"{name} {array}" for name, array in manifest.arrays.items())
+                raise UsageError(f"{path}: {found}, expected images of {self.side} x {self.side} pixels")
+        return manifest
+
+    @cached_property
+    def stored(self) -> Mapping[str, StoredArrays]:
+        """The images of each split, checked; UsageError if a file is missing or altered."""
+        manifest, path = self.manifest, self.found.path("manifest", self.data_root)
+        with self.found.mended():
+            stamps = self.cache and self.cache / "images"
+            return {split: StoredArrays.opened(manifest, path, split, stamps) for split in self.splits}
 
     @property
     def counts(self) -> Mapping[str, int]:
-        return self.stored.counts
+        return {split: len(images) for split, images in self.stored.items()}
 
     def image(self, split: str, index: int) -> Pixels:
-        return self.stored.image(split, index)
+        return self.stored[split].item(IMAGES, index)
 
     def data_hashes(self) -> dict[str, str]:
         """Return SHA-256 of the manifest, which holds those of the files."""
@@ -125,7 +87,6 @@ class PreparedImages(PreparedFiles):
         files, prepare: see ``PreparedFiles``.
         size: H, as it was prepared.
         num_classes: of the labels; 0: they are not asked for.
-        mirror: whether a training image is mirrored at random.
     """
 
     splits = (TRAIN, VAL)
@@ -134,29 +95,26 @@ class PreparedImages(PreparedFiles):
     prepare: str
     size: int = 128
     num_classes: int = 0
-    mirror: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.shape = (self.size, self.size, 3)
+        self.side = self.size
         at_least("num_classes", self.num_classes, 0)
 
     @cached_property
-    def counts(self) -> Mapping[str, int]:
-        found = self.stored.classes or 0
-        if self.num_classes and found != self.num_classes:
+    def manifest(self) -> ImageManifest:
+        """What was prepared; UsageError if it is absent, or images of another size or number of classes."""
+        manifest = super().manifest
+        classes = manifest.settings.get(CLASSES, 0)
+        if self.num_classes not in (0, classes):
             raise UsageError(
-                f"{self.files['manifest']}: images of {found} classes, expected {self.num_classes}: give "
+                f"{self.files['manifest']}: images of {classes} classes, expected {self.num_classes}: give "
                 "data.source.num_classes as many, or prepare the right images"
             )
-        return self.stored.counts
-
-    def augmented(self, index: int, draws: Sequence[Sequence[float]]) -> Pixels:
-        image = self.image(TRAIN, index)
-        return image[:, ::-1] if self.mirror and draws[0][0] < 0.5 else image
+        return manifest
 
     def label(self, split: str, index: int) -> int:
-        return self.stored.label(split, index)
+        return int(self.stored[split].item(LABELS, index))
 
 
 @dataclass(eq=False)
@@ -175,20 +133,20 @@ class CelebAImages(PreparedFiles):
     """
 
     splits = (TRAIN, VAL, TEST)
+    side = CELEBA_SIDE
 
     files: Mapping[str, str]
     size: int = 120
     scale: Sequence[float] = (0.9, 1.0)
     ratio: Sequence[float] = (3 / 4, 4 / 3)
     prepare: str = PREPARE_CELEBA
-    shape = (CELEBA_SIDE, CELEBA_SIDE, 3)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.scale, self.ratio = interval("scale", self.scale, 1.0), interval("ratio", self.ratio)
 
     def image(self, split: str, index: int) -> Pixels:
-        return resized(self.stored.image(split, index), self.size)
+        return resized(super().image(split, index), self.size)
 
     def augmented(self, index: int, draws: Sequence[Sequence[float]]) -> Pixels:
-        return random_resized_crop(self.stored.image(TRAIN, index), self.size, self.scale, self.ratio, draws)
+        return random_resized_crop(super().image(TRAIN, index), self.size, self.scale, self.ratio, draws)

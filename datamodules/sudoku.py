@@ -27,6 +27,7 @@ from paper_repro.datamodules.sudoku_boards import CELLS, SIDE, UNITS, check_give
 TRAIN, VAL, TEST = "train", "val", "test"
 SATNET_GIVENS = (31, 42)
 """The fewest and the most givens (36.2 in the mean); RRN's boards have 17 to 34, as many boards of each number."""
+BOARDS_SEED = 0
 SATNET_BOARDS, SATNET_TRAIN = 10_000, 9_000
 FEATURES, LABELS, TEST_BOARDS = "features.pt", "labels.pt", "test.csv"
 """SATNet's boards and their solutions, RRN's test boards (sudoku-hard)."""
@@ -35,7 +36,7 @@ Boards = NDArray[np.uint8]
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class SudokuData(CounterBasedDataModule):
-    """A training batch follows from (``seed``, step) alone: which boards, and by which symmetries they are changed.
+    """A training batch follows from (``seed``, step) alone: which boards.
 
     Every training board is seen once an epoch, in an order of that epoch's; batches run on across epochs.  Evaluations
     see split "val", which is from the same data as training, its boards in order and unchanged.  The boards of "test"
@@ -43,8 +44,6 @@ class SudokuData(CounterBasedDataModule):
 
     Args:
         batch_size: B.
-        augment: change each training board by a random symmetry of the rules, see ``symmetric``; the paper does not
-            say that it augments.
         evaluation_batch_size: None: ``batch_size``.
         seed: of the training batches.
     """
@@ -52,7 +51,6 @@ class SudokuData(CounterBasedDataModule):
     splits = (VAL,)
 
     batch_size: int = 64
-    augment: bool = False
     evaluation_batch_size: int | None = None
     seed: int = 0
 
@@ -77,11 +75,8 @@ class SudokuData(CounterBasedDataModule):
 
     def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
         boards = self.boards(TRAIN)
-        rows = in_epochs(step, self.batch_size, len(boards), lambda epoch: mix(self.seed, "sudoku", "order", epoch))
-        chosen = boards[rows]  # (B, 2, 81)
-        if self.augment:
-            chosen = symmetric(chosen, np.random.default_rng(mix(self.seed, "sudoku", "symmetry", step)))
-        return _batch(chosen)
+        rows = in_epochs(step, self.batch_size, len(boards), self.seed, "sudoku", "order")
+        return _batch(boards[rows])
 
     def example_batch(self) -> tuple[Tensor, Tensor]:
         givens = torch.zeros(self.batch_size, CELLS, dtype=torch.int64)
@@ -98,7 +93,7 @@ class SudokuData(CounterBasedDataModule):
 
 @dataclass(eq=False, repr=False)
 class GeneratedSudoku(SudokuData):
-    """Boards with one solution each, drawn at random; board i of a split follows from (``boards_seed``, split, i).
+    """Boards with one solution each, drawn at random; board i of a split follows from (split, i).
 
     The defaults have the sizes of the paper's data and SATNet's range of givens.  RRN's boards reach down to 17 givens,
     this generator to 23.
@@ -107,7 +102,6 @@ class GeneratedSudoku(SudokuData):
         num_train, num_val: N.
         train_givens: the fewest and the most givens of a board in "train" and "val", uniform between them.
         test_givens: the same of "test", where each number has ``num_test_each`` boards.
-        boards_seed: of the boards.
         cache: folder that keeps them (about 2 ms for a board of 36 givens, 35 ms for one of 24), or None.
 
     The other arguments are those of ``SudokuData``.
@@ -118,12 +112,11 @@ class GeneratedSudoku(SudokuData):
     num_test_each: int = 1_000
     train_givens: Sequence[int] = SATNET_GIVENS
     test_givens: Sequence[int] = (23, 34)
-    boards_seed: int = 0
     cache: str | Path | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_numbers("num_train", "num_val", "num_test_each", "boards_seed")
+        self.check_numbers("num_train", "num_val", "num_test_each")
         self.train_givens = _range("train_givens", self.train_givens)
         self.test_givens = _range("test_givens", self.test_givens)
 
@@ -136,10 +129,10 @@ class GeneratedSudoku(SudokuData):
         def generated() -> dict[str, Boards]:
             return {"boards": np.array([self._board(split, index) for index in range(count)], np.uint8)}
 
-        return kept(self.cache, "sudoku", __name__, (split, self.boards_seed, count, low, high), generated)["boards"]
+        return kept(self.cache, "sudoku", __name__, (split, count, low, high), generated)["boards"]
 
     def _board(self, split: str, index: int) -> tuple[Sequence[int], Sequence[int]]:
-        seed = mix(self.boards_seed, "sudoku", split, index)
+        seed = mix(BOARDS_SEED, "sudoku", split, index)
         if split == TEST:
             return puzzle(seed, self.test_givens[0] + index // self.num_test_each)
         return puzzle(seed, random.Random(mix(seed, "givens")).randint(*self.train_givens))
@@ -182,28 +175,6 @@ class SATNetAndRRN(SudokuData):
         return self.found.path(role, self.data_root)
 
 
-def symmetric(boards: Boards, draws: np.random.Generator) -> Boards:
-    """Change each board by a random symmetry of the rules, givens and solution alike, (B, 2, 81).
-
-    The symmetries: digits renamed, rows and columns exchanged within a band, bands exchanged, transposition.
-    """
-    count = len(boards)
-    names = np.zeros((count, SIDE + 1), np.uint8)
-    names[:, 1:] = draws.permuted(np.tile(np.arange(1, SIDE + 1, dtype=np.uint8), (count, 1)), axis=1)
-    rows, columns = _line_order(count, draws), _line_order(count, draws)  # (B, 9)
-    at = rows[:, :, None] * SIDE + columns[:, None, :]  # (B, 9, 9): which cell comes to stand there
-    at = np.where(draws.random((count, 1, 1)) < 0.5, at, at.transpose(0, 2, 1)).reshape(count, 1, CELLS)
-    moved = np.take_along_axis(boards, np.broadcast_to(at, boards.shape), axis=2)
-    return np.take_along_axis(names, moved.reshape(count, -1).astype(np.int64), axis=1).reshape(boards.shape)
-
-
-def _line_order(count: int, draws: np.random.Generator) -> NDArray[np.int64]:
-    """Draw orders of nine lines that keep each band of three together, (count, 9)."""
-    bands = draws.random((count, 3)).argsort(axis=1)  # (count, 3)
-    within = draws.random((count, 3, 3)).argsort(axis=2)  # (count, 3, 3)
-    return (3 * bands[:, :, None] + within).reshape(count, SIDE)
-
-
 def _batch(boards: Boards) -> tuple[Tensor, Tensor]:
     pair = torch.from_numpy(boards.astype(np.int64))  # (B, 2, 81)
     return pair[:, 0], pair[:, 1]
@@ -243,30 +214,24 @@ def read_rrn(path: Path) -> Boards:
     return _checked(np.array(found, np.uint8), str(path))
 
 
-def check(folder: Path) -> Mapping[str, Boards]:
-    """Read SATNet's and RRN's files in a folder and check every solution; UsageError if one is absent or wrong."""
-    for name in (FEATURES, LABELS, TEST_BOARDS):
-        if not (folder / name).is_file():
-            raise UsageError(f"{folder / name} is not there: give --from DIR, a folder that has it")
-    return {"SATNet": read_satnet(folder / FEATURES, folder / LABELS), "RRN": read_rrn(folder / TEST_BOARDS)}
-
-
 def install(source: Path, folder: Path) -> Mapping[str, Boards]:
-    """Look for the three files in ``source`` and the folders below it, check them, and copy them to ``folder``."""
-    found = {name: _only(source, name) for name in (FEATURES, LABELS, TEST_BOARDS)}
-    satnet, rrn = read_satnet(found[FEATURES], found[LABELS]), read_rrn(found[TEST_BOARDS])
+    """Look for the three files in ``source`` and the folders below it, check every solution, and copy them to
+    ``folder`` if they are elsewhere.
+    """
+    found = {}
+    for name in (FEATURES, LABELS, TEST_BOARDS):
+        paths = sorted(path for path in source.rglob(name) if path.is_file())
+        if len(paths) != 1:
+            listed = f"{len(paths)} times ({', '.join(map(str, paths))})" if paths else "nowhere"
+            raise UsageError(
+                f"{source}: {name} is there {listed}, expected once: unpack SATNet's and RRN's files there"
+            )
+        found[name] = paths[0]
+    boards = {"SATNet": read_satnet(found[FEATURES], found[LABELS]), "RRN": read_rrn(found[TEST_BOARDS])}
     for name, path in found.items():
         if path.resolve() != (folder / name).resolve():
             put(folder / name, path.read_bytes())
-    return {"SATNet": satnet, "RRN": rrn}
-
-
-def _only(source: Path, name: str) -> Path:
-    paths = sorted(path for path in source.rglob(name) if path.is_file())
-    if len(paths) != 1:
-        listed = f"{len(paths)} times ({', '.join(map(str, paths))})" if paths else "nowhere"
-        raise UsageError(f"{source}: {name} is there {listed}, expected once: unpack SATNet's and RRN's files there")
-    return paths[0]
+    return boards
 
 
 def _one_hot(path: Path) -> Boards:

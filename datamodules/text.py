@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,26 +27,67 @@ TRAIN, VAL, TEST = "train", "val", "test"
 TRAIN_SHARE = 0.9
 GPT2_IDS = 50_257
 Pair = tuple[Tensor, Tensor]
-
-
-@dataclass
-class _Characters:
-    ids: npt.NDArray[np.uint16]
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def window(self, start: int, length: int) -> npt.NDArray[np.uint16]:
-        return self.ids[start : start + length]
-
-
-Stream = TokenStream | _Characters
+Stream = TokenStream | npt.NDArray[Any]
 """Token ids of one split, end to end."""
 
 
+class WindowData(CounterBasedDataModule):
+    """Random windows of a stream of tokens for each split: a batch is (ids (B, T), next ids (B, T)), int64."""
+
+    stream_name: ClassVar[str]
+    """Of the random numbers that place the windows."""
+    batch_size: int
+    window: int
+    num_evaluation_batches: int | None
+    seed: int
+    evaluation_seed: int
+
+    @abstractmethod
+    def open(self) -> Mapping[str, Stream]:
+        """Return the stream of each split, checked; UsageError if a file is absent or not what it must be."""
+
+    @cached_property
+    def streams(self) -> Mapping[str, Stream]:
+        """The stream of each split, which holds a window at least."""
+        streams = self.open()
+        for split, stream in streams.items():
+            if len(stream) <= self.window:
+                raise UsageError(
+                    f"split {split!r} has {len(stream):,} tokens, a window of {self.window} needs more: "
+                    "give a smaller window or more data"
+                )
+        return streams
+
+    def prepare_data(self) -> None:
+        """Open and check the streams."""
+        _ = self.streams
+
+    def train_batch(self, step: int) -> Pair:
+        return self._windows(TRAIN, self.seed, "batch", step)
+
+    def example_batch(self) -> Pair:
+        ids = torch.zeros(self.batch_size, self.window, dtype=torch.int64)
+        return ids, ids
+
+    def evaluation_batches(self, split: str) -> Iterator[Pair]:
+        one_of("split", split, self.splits)
+        for index in range(self.num_evaluation_batches or 0):
+            yield self._windows(split, self.evaluation_seed, "evaluation", split, index)
+
+    def _windows(self, split: str, seed: int, *stream: int | str) -> Pair:
+        own = mix(seed, self.stream_name, *stream)
+        return self.rows(split, window_starts(len(self.streams[split]), self.window, self.batch_size, own))
+
+    def rows(self, split: str, starts: Tensor) -> Pair:
+        """Return the windows of a split that begin at some places, (B,)."""
+        stream, length = self.streams[split], self.window + 1
+        rows = np.stack([stream[start : start + length] for start in starts.tolist()]).astype(np.int64)
+        return torch.from_numpy(rows[:, :-1]), torch.from_numpy(rows[:, 1:])
+
+
 @dataclass(eq=False, repr=False)
-class TextData(CounterBasedDataModule):
-    """Files of text or token ids, found and checked: a batch is (ids (B, T), next ids (B, T)), int64.
+class TextData(WindowData):
+    """Files of text or token ids, found and checked; windows of their streams, or all of a split.
 
     What a subclass draws for training step t follows from (``seed``, t) alone, what it evaluates from
     ``evaluation_seed`` alone: every model and every seed is judged on the same.
@@ -60,12 +101,13 @@ class TextData(CounterBasedDataModule):
         seed: of the training batches.
         evaluation_seed: of what is evaluated.
         vocabulary_size: V of the model; ids at or above it are refused.  None: no model is known.
-        tokens: how many there must be in all splits together, so that truncated files are refused.  None: any number.
+        tokens: how many characters a text must have, so that a truncated one is refused.  None: any number.
         data_root: the first folder in which the files are looked for.
         cache: folder that remembers which shards were checked; None: they are checked once a process.
         prepare: the command that makes the files, named where they are absent or wrong.
     """
 
+    stream_name = "text"
     roles: ClassVar[tuple[tuple[str, ...], ...]]
     """The sets of roles that ``files`` may have."""
 
@@ -91,22 +133,17 @@ class TextData(CounterBasedDataModule):
     def tokenizer(self) -> Tokenizer:
         """What turns the text into ids and back."""
 
-    @abstractmethod
-    def open(self) -> Mapping[str, Stream]:
-        """Return the stream of each split, checked; UsageError if a file is absent or not what it must be."""
+    def evaluation_batches(self, split: str) -> Iterator[Pair]:
+        if self.num_evaluation_batches is not None:
+            yield from super().evaluation_batches(split)
+            return
+        starts = torch.arange(self._whole_windows(one_of("split", split, self.splits))) * self.window
+        yield from (self.rows(split, chosen) for chosen in starts.split(self.batch_size))
 
-    @cached_property
-    def streams(self) -> Mapping[str, Stream]:
-        """The stream of each split, opened and checked on first use."""
-        return self.open()
-
-    def prepare_data(self) -> None:
-        """Open and check the files."""
-        _ = self.streams
-
-    def example_batch(self) -> Pair:
-        ids = torch.zeros(self.batch_size, self.window, dtype=torch.int64)
-        return ids, ids
+    def _whole_windows(self, split: str) -> int:
+        """Return the number of windows that an evaluation of a whole split takes, one after the other."""
+        count = (len(self.streams[split]) - 1) // self.window
+        return min(count, max(1, self._whole_windows(VAL) // 10)) if split == TRAIN else count
 
     def _find(self, role: str) -> Path:
         return self.found.path(role, self.data_root)
@@ -117,47 +154,6 @@ class TextData(CounterBasedDataModule):
                 f"the data have {found} token ids, the model's vocabulary_size is {self.vocabulary_size}: "
                 f"give it at least {found}"
             )
-
-
-class StreamData(TextData):
-    """Random windows of a stream, or all of a split; the arguments are those of ``TextData``."""
-
-    @cached_property
-    def streams(self) -> Mapping[str, Stream]:
-        """The stream of each split, which holds a window at least."""
-        streams = self.open()
-        for split, stream in streams.items():
-            if len(stream) <= self.window:
-                raise UsageError(
-                    f"split {split!r} has {len(stream):,} tokens, a window of {self.window} needs more: "
-                    "give a smaller window or more data"
-                )
-        return streams
-
-    def train_batch(self, step: int) -> Pair:
-        return self._windows(TRAIN, mix(self.seed, "text", "batch", step))
-
-    def evaluation_batches(self, split: str) -> Iterator[Pair]:
-        one_of("split", split, self.splits)
-        if self.num_evaluation_batches is None:
-            starts = torch.arange(self._whole_windows(split)) * self.window
-            yield from (self._rows(split, chosen) for chosen in starts.split(self.batch_size))
-            return
-        for index in range(self.num_evaluation_batches):
-            yield self._windows(split, mix(self.evaluation_seed, "text", "evaluation", split, index))
-
-    def _whole_windows(self, split: str) -> int:
-        """Return the number of windows that an evaluation of a whole split takes, one after the other."""
-        count = (len(self.streams[split]) - 1) // self.window
-        return min(count, max(1, self._whole_windows(VAL) // 10)) if split == TRAIN else count
-
-    def _windows(self, split: str, seed: int) -> Pair:
-        return self._rows(split, window_starts(len(self.streams[split]), self.window, self.batch_size, seed))
-
-    def _rows(self, split: str, starts: Tensor) -> Pair:
-        stream, length = self.streams[split], self.window + 1
-        rows = torch.from_numpy(np.stack([stream.window(start, length) for start in starts.tolist()]).astype(np.int64))
-        return rows[:, :-1], rows[:, 1:]
 
 
 def read_text(path: Path, characters: int | None = None) -> str:
@@ -176,7 +172,7 @@ def read_text(path: Path, characters: int | None = None) -> str:
     return text
 
 
-class CharacterData(StreamData):
+class CharacterData(TextData):
     """The characters of one text: the first nine tenths train, the rest is validation (NRGPT, F.4, tiny Shakespeare).
 
     ``files`` is ``{text: PATH}``; the other arguments are those of ``TextData``.
@@ -201,7 +197,7 @@ class CharacterData(StreamData):
         self._check_vocabulary(self.tokenizer.vocabulary_size)
         ids = np.array(self.tokenizer.encode(self.text), np.uint16)
         border = int(TRAIN_SHARE * len(ids))
-        return {TRAIN: _Characters(ids[:border]), VAL: _Characters(ids[border:])}
+        return {TRAIN: ids[:border], VAL: ids[border:]}
 
     def data_hashes(self) -> dict[str, str]:
         return {"text": sha256_of_bytes(self.text.encode()), "tokenizer": self.tokenizer.fingerprint}
@@ -250,8 +246,6 @@ class ShardData(TextData):
         with self.found.mended():
             streams = {split: self._stream(split) for split in self.splits}
             found = sum(map(len, streams.values()))
-            if self.tokens not in (None, found):
-                raise UsageError(f"{', '.join(self.files.values())}: {found:,} tokens, expected {self.tokens:,}")
             if found < self.least_tokens:
                 raise UsageError(
                     f"{', '.join(self.files.values())}: {found:,} tokens, the paper's corpus has {self.least_tokens:,} "
@@ -273,7 +267,7 @@ class ShardData(TextData):
 
 
 @dataclass(eq=False, repr=False)
-class TokenData(ShardData, StreamData):
+class TokenData(ShardData):
     """Windows of token shards, drawn uniformly over a split's whole stream (NRGPT, F.5, OpenWebText)."""
 
     chunks: bool = False
@@ -284,8 +278,8 @@ class TokenData(ShardData, StreamData):
         if not self.chunks:
             return super().train_batch(step)
         count = (len(self.streams[TRAIN]) - 1) // self.window
-        chosen = in_epochs(step, self.batch_size, count, lambda epoch: mix(self.seed, "text", "epoch", epoch))
-        return self._rows(TRAIN, torch.tensor(chosen) * self.window)
+        chosen = in_epochs(step, self.batch_size, count, self.seed, "text", "epoch")
+        return self.rows(TRAIN, torch.tensor(chosen) * self.window)
 
 
 class SlimPajamaData(TokenData):

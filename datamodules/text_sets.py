@@ -34,6 +34,7 @@ from paper_repro.datamodules.text import read_text
 from paper_repro.datamodules.tokenizers import Tokenizer
 
 SHAKESPEARE = "tinyshakespeare/input.txt"
+SEED = 0
 PASSAGE_CHARACTERS = 400
 FUNCTION_LINES = 6
 LISTOPS_MODULUS = 10
@@ -64,25 +65,22 @@ class TextSet:
 
     Args:
         name: of the set.
-        limit: texts at most; which ones follows from ``seed``.
-        seed: of the choice, and of texts that are generated.
+        limit: texts at most, the same ones each time.
         cache: folder that keeps the functions of ``python``; None: they are looked for once a process.
     """
 
     name: str
     limit: int = 500
-    seed: int = 0
     cache: str | Path | None = None
 
     def __post_init__(self) -> None:
         one_of("name", self.name, TEXT_SETS)
         at_least("limit", self.limit)
-        at_least("seed", self.seed, 0)
 
     def texts(self, root: Root = None) -> list[str]:
         """Return the chosen texts; AbsentTextsError: there are no files; UsageError: damaged files."""
         found = TEXT_SETS[self.name](self, root)
-        order = permutation(len(found), mix(self.seed, "texts", self.name))[: self.limit]
+        order = permutation(len(found), mix(SEED, "texts", self.name))[: self.limit]
         return [found[place] for place in order.tolist()]
 
     def batches(
@@ -145,29 +143,23 @@ class Source:
         if not files:
             name = f"{self.folder}/ with a .jsonl or .parquet file called *{'*'.join(self.words)}*"
             raise AbsentTextsError(name, root, self.command)
-        return [text for file in files for row in _rows(file) if (text := self._text(row, file)) is not None]
+        found: list[str] = []
+        for file in files:
+            with given(file, f"expected {', '.join(self.columns)} in each row: get the file again, by: {self.command}"):
+                found += [text for row in _rows(file) if (text := self.text(row)) is not None]
+        return found
 
     def _is_named(self, path: str) -> bool:
         named = all(word in path for word in self.words) and not any(word in path for word in self.without)
         return named and path.endswith((".jsonl", ".parquet"))
 
-    def _text(self, row: Row, file: Path) -> str | None:
-        try:
-            return self.text(row)
-        except (KeyError, TypeError, IndexError, AttributeError) as error:
-            raise UsageError(
-                f"{file}: a row with {', '.join(row)}, expected {', '.join(self.columns)} ({error!r}): get the file "
-                f"again, by: {self.command}"
-            ) from error
-
 
 def _rows(file: Path) -> list[Row]:
-    with given(file, "get the file again"):
-        if file.suffix == ".parquet":
-            from datasets import Dataset
+    if file.suffix == ".parquet":
+        from datasets import Dataset
 
-            return [*Dataset.from_parquet(str(file))]
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        return [*Dataset.from_parquet(str(file))]
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def _gsm8k(row: Row) -> str:
@@ -245,7 +237,7 @@ def _dyck_word(draw: random.Random) -> str:
 
 def _listops(chosen: TextSet, root: Root) -> list[str]:
     """Expressions as questions, what they are worked out to step by step as answers."""
-    task = ListOps(LISTOPS_MODULUS, num_train=chosen.limit, num_test=1, seed=mix(chosen.seed, "listops"))
+    task = ListOps(LISTOPS_MODULUS, num_train=chosen.limit, num_test=1, seed=mix(SEED, "listops"))
     found = []
     for item in task.generate().train:
         place = item.tokens.index(EQUALS)
@@ -296,7 +288,7 @@ def passages(play: str) -> Iterator[str]:
 
 TEXT_SETS: Mapping[str, Callable[[TextSet, Root], list[str]]] = {
     **SOURCES,
-    "dyck-generated": lambda chosen, root: dyck_texts(chosen.limit, mix(chosen.seed, "dyck")),
+    "dyck-generated": lambda chosen, root: dyck_texts(chosen.limit, mix(SEED, "dyck")),
     "listops": _listops,
     "python": lambda chosen, root: _standard_functions(chosen.cache),
     "shakespeare": _shakespeare,

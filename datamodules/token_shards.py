@@ -26,7 +26,6 @@ from paper_repro.datamodules.array_shards import (
     LOCK,
     MANIFEST,
     PROGRESS,
-    Array,
     Manifest,
     Shard,
     ShardFolder,
@@ -42,7 +41,7 @@ TOKENIZER = "tokenizer.json"
 DTYPE = np.dtype("<u2")
 DOCUMENTS, TOKENS, BYTES = "documents", "tokens", "bytes"
 """The counts of a shard: the bytes are those of its documents in UTF-8."""
-ARRAYS = {TOKENS: Array(DTYPE)}
+ARRAYS = {TOKENS: DTYPE}
 SHARD_TOKENS, SHARD_DOCUMENTS = 2**26, 2**16
 DOCUMENTS_AT_ONCE = 512
 MAX_TOKENS = "max_tokens"
@@ -114,19 +113,15 @@ class TokenStream(StoredArrays):
             raise UsageError(f"{path}: holds token id {largest}, expected ids below {vocabulary_size}, the vocabulary")
         return cls([path], [size // DTYPE.itemsize], ARRAYS)
 
-    def window(self, start: int, length: int) -> npt.NDArray[np.uint16]:
-        """Return the ids from ``start`` on, (length,), across the ends of shards."""
-        pieces = []
-        while length:
+    def __getitem__(self, part: slice) -> npt.NDArray[np.uint16]:
+        """Return the ids of a part, across the ends of shards."""
+        start, stop, _ = part.indices(len(self))
+        pieces = [np.zeros(0, DTYPE)]
+        while start < stop:
             shard = self.shard_at(start)
-            ids = self.map(shard)[TOKENS]
-            offset = start - self.ends[shard] + len(ids)
-            pieces.append(ids[offset : offset + length])
-            start, length = start + len(pieces[-1]), length - len(pieces[-1])
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-
-    def path_at(self, place: int) -> Path:
-        return self.paths[self.shard_at(place)]
+            pieces.append(self.map(shard)[TOKENS][start - self.ends[shard] :][: stop - start])
+            start += len(pieces[-1])
+        return np.concatenate(pieces[1:]) if len(pieces) > 2 else pieces[-1]
 
 
 # Writing.
@@ -185,13 +180,10 @@ def write_shards(
     in the same bytes as one that was never disturbed.
 
     Raises:
-        UsageError: the folder holds data of other settings, the tokenizer has no end of text or too many ids, a split
-            has no documents, or the disk is full.
+        UsageError: the folder holds data of other settings, the tokenizer has no end of text or too many ids, or the
+            disk is full.
     """
     writing = TokenFolder(folder, source, tokenizer, shard_tokens=at_least("shard_tokens", shard_tokens))
-    for split, documents in splits.items():
-        if not len(documents):
-            raise UsageError(f"split {split!r} has no documents: give a larger corpus")
 
     def make(name: str, split: str, first: int) -> Shard:
         documents = splits[split]

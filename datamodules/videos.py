@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from paper_repro.base.errors import at_least, one_of, positive
-from paper_repro.base.identity import mix
 from paper_repro.datamodules.counter_based import SourceDataModule, generator_of, in_epochs
 from paper_repro.datamodules.image_sources import TRAIN
 from paper_repro.datamodules.video_sources import VideoSource
@@ -56,7 +55,7 @@ class VideoData(SourceDataModule):
     def train_batch(self, step: int) -> Tensor:
         draws = _draws(self.batch_size, self.seed, "videos", "batch", step)
         count = self.source.counts[TRAIN]
-        chosen = in_epochs(step, self.batch_size, count, lambda epoch: mix(self.seed, "videos", "order", epoch))
+        chosen = in_epochs(step, self.batch_size, count, self.seed, "videos", "order")
         rows = [self.window_of(TRAIN, index, some) for index, some in zip(chosen, draws, strict=True)]
         return torch.from_numpy(np.stack(rows))
 

@@ -38,7 +38,7 @@ BY_TORCHRUN, BY_SRUN = "torchrun", "srun"
 FORMAT = "%(levelname)s: %(message)s"
 _SWEEP = "train.py -m sweeps; reproduce.py takes seeds=0,1, and an artifact names values (docs/add/ablation.md)"
 EXTRAS = {
-    **{"datasets": "data", "sklearn": "images", "skimage": "images"},
+    **{"datasets": "data", "sklearn": "images", "skimage": "images", "diffusers": "latents"},
     **dict.fromkeys(("sentence_transformers", "transformers", "language_tool_python", "spellchecker"), "text"),
 }
 """The extra that brings each package which only some commands need."""

@@ -186,7 +186,7 @@ def _training_triples(data: Tokens, most: int) -> tuple[Triples, Triples]:
         return kept, held
     tokens, window = data.streams[TRAIN], data.window
     length = min(most, len(tokens) - 1) // window * window + 1  # whole windows and the token that follows the last
-    ids = tokens[:length] if isinstance(tokens, Tensor) else torch.from_numpy(tokens.window(0, length).astype("int64"))
+    ids = torch.from_numpy(tokens[:length].astype("int64"))
     previous, following = ids[:-1].view(-1, window), ids[1:].view(-1, window)
     is_kept = torch.arange(len(previous)) % HELD_OUT != HELD_OUT - 1
     kept, held = (triples(previous[part], following[part]) for part in (is_kept, ~is_kept))

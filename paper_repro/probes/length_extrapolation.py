@@ -86,7 +86,7 @@ class LengthExtrapolation:
 
     def _texts(self, stream: Stream, end: int | None, length: int) -> tuple[Tensor, bool]:
         """Return (N, length) ids, and whether they are pieces of joined documents."""
-        ids = torch.from_numpy(stream.window(0, len(stream)).astype("int64"))
+        ids = torch.from_numpy(stream[:].astype("int64"))
         ends = (ids == end).nonzero()[:, 0].tolist() if end is not None else []
         starts = [0, *(place + 1 for place in ends)]
         long = [start for start, stop in zip(starts, ends, strict=False) if stop - start >= length]

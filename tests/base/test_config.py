@@ -41,7 +41,7 @@ def refusal(experiment: str, *overrides: str) -> str:
         ("experiment=ebt/training_cost", ["unknown key 'experiment'"]),
         ("+trainer={max_steps: 3}", ["unknown key 'trainer'", "did you mean training?"]),
         ("optimizer.lr.value=1", ["optimizer.lr is a value, not a section"]),
-        ("data.standardize=1", ["takes true or false", "not a whole number"]),
+        ("machine.tf32=1", ["takes true or false", "not a whole number"]),
         ("optimizer=adma", ["there is no such optimizer config", "did you mean 'adam'"]),
         ("training.steps=2.5", ["takes a whole number", "not a number"]),
         ("optimizer.lr=nan", ["a value must be finite"]),

@@ -69,7 +69,7 @@ def test_every_frame_is_stored_as_the_mean_of_its_latent(
     folder = clips.parent / "data" / f"something-something-{SIZE}"
     assert "train: 28 latents, 7 clips" in capsys.readouterr().out
     manifest = LatentManifest.read(folder / "manifest.json")
-    assert manifest.shape == LATENT and manifest.totals()["test"] == {"latents": 8, "clips": 2}
+    assert manifest.arrays["latents"].shape == LATENT and manifest.totals()["test"] == {"latents": 8, "clips": 2}
     source = prepared(folder)
     assert source.counts == {"train": 7, "test": 2} and source.duration("train", 2) == pytest.approx(0.9, abs=2e-3)
     found = source.states("train", 2, [0.0, 0.3, 0.5, 0.95], [0.0] * 3)  # (T, V)

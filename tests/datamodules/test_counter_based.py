@@ -30,7 +30,7 @@ SMALL: dict[str, Callable[..., CounterBasedDataModule]] = {
     "masked": lambda _, **own: MaskedImageData(Photographs(24), cell=4, batch_size=3, num_evaluation_images=9, **own),
     "clips": lambda _, **own: VideoData(SampleClips(8, 8), 4, batch_size=3, num_evaluation_windows=5, **own),
     "listops": lambda _, **own: ListOpsData(ListOps(10, num_train=300, num_test=20), 5, 16, 3, **own),
-    "sudoku": lambda _, **own: GeneratedSudoku(20, 5, 1, (50, 60), (60, 60), augment=True, **own),
+    "sudoku": lambda _, **own: GeneratedSudoku(20, 5, 1, (50, 60), (60, 60), **own),
     "functions": lambda _, **own: GaussianProcessData(num_train=50, num_test=9, batch_size=20, num_features=8, **own),
 }
 ALSO_EVALUATED = ("listops", "functions")

@@ -10,7 +10,6 @@ import sys
 import tarfile
 import urllib.error
 import urllib.request
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -99,16 +98,11 @@ def test_a_paragraph_that_repeats_an_earlier_one_is_left_out_and_the_rest_is_mea
 
 def distribution(path: Path, files: dict[str, str]) -> bytes:
     """Write a source distribution and return its content."""
-    if path.suffix == ".zip":
-        with zipfile.ZipFile(path, "w") as archive:
-            for name, text in files.items():
-                archive.writestr(f"{path.stem}/{name}", text)
-    else:
-        with tarfile.open(path, "w:gz") as archive:
-            for name, text in files.items():
-                entry = tarfile.TarInfo(f"{path.name.removesuffix('.tar.gz')}/{name}")
-                entry.size = len(text.encode())
-                archive.addfile(entry, io.BytesIO(text.encode()))
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in files.items():
+            entry = tarfile.TarInfo(f"{path.name.removesuffix('.tar.gz')}/{name}")
+            entry.size = len(text.encode())
+            archive.addfile(entry, io.BytesIO(text.encode()))
     return path.read_bytes()
 
 
@@ -119,7 +113,7 @@ def pins(tmp_path: Path) -> list[Pin]:
     folder.mkdir()
     files = {
         "one-1.0.tar.gz": {"docs/a.rst": RST, "docs/b.txt": sentence("more"), "LICENSE.txt": sentence("licence")},
-        "two-2.0.zip": {"README.md": MARKDOWN, "tests/data.txt": sentence("test")},
+        "two-2.0.tar.gz": {"README.md": MARKDOWN, "tests/data.txt": sentence("test")},
     }
     found = []
     for (name, own), split in zip(files.items(), ("train", "val"), strict=True):
@@ -174,7 +168,8 @@ def index(pins: list[Pin], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> d
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"), [("gone", "did not arrive"), ("other hash", "has no two-2.0.zip"), ("other content", "expected")]
+    ("wrong", "said"),
+    [("gone", "did not arrive"), ("other hash", "has no two-2.0.tar"), ("other content", "expected")],
 )
 def test_a_download_that_fails_is_named_and_the_others_stay(
     pins: list[Pin], index: dict[str, bytes], tmp_path: Path, wrong: str, said: str

@@ -21,14 +21,13 @@ from paper_repro.datamodules.image_sources import Photographs
 from paper_repro.datamodules.images import ImageData
 from paper_repro.datamodules.media_preparation import Named
 from paper_repro.datamodules.pixels import CentralSquare
-from paper_repro.datamodules.prepared_images import PreparedImages, StoredImages
+from paper_repro.datamodules.prepared_images import PreparedImages
 from paper_repro.scripts import prepare_data
 from paper_repro.tests.support.prepared import content, refusal
 
 SIZE = 8
 CLASSES = ("n01", "n02", "n03")
 COUNTS = {"train": 7, "val": 4}
-SPLITS = ("train", "val")
 
 
 @pytest.fixture(scope="module")
@@ -84,22 +83,22 @@ def prepare(name: str, source: Path, to: str = "out", *words: str) -> Path:
     return out / f"{name}-{SIZE}"
 
 
+def opened(folder: Path, **settings: Any) -> PreparedImages:
+    source = PreparedImages({"manifest": "manifest.json"}, "prepare them", **{"size": SIZE, **settings})
+    source.find(folder, None)
+    return source
+
+
 def test_coco_is_prepared_in_the_order_of_its_names(
     coco: Path, jpegs: dict[str, list[bytes]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = prepare("coco", coco)
     assert "train: 7 images\nval: 4 images\n" in capsys.readouterr().out
-    stored = StoredImages(folder / "manifest.json", SPLITS, shape=(SIZE, SIZE, 3))
-    assert stored.counts == COUNTS and stored.shape == (SIZE, SIZE, 3) and stored.classes is None
+    stored = opened(folder)
+    assert stored.counts == COUNTS and "classes" not in stored.manifest.settings
     for split, images in jpegs.items():
         for index, one in enumerate(images):
             assert np.array_equal(stored.image(split, index), CentralSquare(SIZE)(one)[0])
-    with pytest.raises(UsageError, match="images of 8 x 8 x 3, expected 178 x 178 x 3"):
-        StoredImages(folder / "manifest.json", SPLITS, shape=(178, 178, 3))
-    with pytest.raises(UsageError, match="there is no such manifest of images"):
-        StoredImages(folder / "other.json", SPLITS)
-    with pytest.raises(ValueError, match="these images have no labels"):
-        stored.label("train", 0)
     assert prepare_data.main(["coco", "--verify", "--to", str(folder.parent), "--size", str(SIZE)]) == 0
     assert content(folder) == content(prepare("coco", coco, "again"))
 
@@ -181,8 +180,7 @@ def test_unfit_images_are_refused_or_left_out_with_their_labels(imagenet: Path, 
     assert not (out / f"imagenet-{SIZE}" / "manifest.json").exists()
 
     folder = prepare("imagenet", imagenet, "new", "--on-corrupt", "skip")
-    stored = StoredImages(folder / "manifest.json", SPLITS)
-    kept = [1, 2, 4, 5, 6]
+    stored, kept = opened(folder), [1, 2, 4, 5, 6]
     assert [stored.label("train", index) for index in range(5)] == [label_of("train", index) for index in kept]
     assert np.array_equal(stored.image("train", 2), CentralSquare(SIZE)(jpegs["train"][4])[0])
     assert stored.counts == {"train": 5, "val": 4}
@@ -273,25 +271,21 @@ def test_wrong_folders_and_words_are_answered(coco: Path, imagenet: Path) -> Non
 def test_prepared_images_are_read_in_batches_with_their_labels(
     imagenet: Path, jpegs: dict[str, list[bytes]], tmp_path: Path
 ) -> None:
-    out = prepare("imagenet", imagenet)
-    files = {"manifest": str(out.relative_to(tmp_path) / "manifest.json")}
-
-    def data(**settings: Any) -> ImageData:
-        source = PreparedImages(files, "prepare them", **{"size": SIZE, "num_classes": 3, **settings})
-        return ImageData(source, batch_size=4, labelled=bool(source.num_classes), data_root=tmp_path)
-
-    stored, own = StoredImages(out / "manifest.json", SPLITS), data()
-    assert [stored.label("train", index) for index in range(7)] == [label_of("train", index) for index in range(7)]
-    assert np.array_equal(stored.image("train", 6), CentralSquare(SIZE)(jpegs["train"][6])[0])
-    images, labels = next(iter(own.evaluation_batches("val")))
-    assert images.shape == (4, 3, SIZE, SIZE) and own.splits == SPLITS
-    expected = {(stored.label("val", index), stored.image("val", index).tobytes()) for index in range(4)}
+    folder = prepare("imagenet", imagenet)
+    data = ImageData(opened(folder, num_classes=3), batch_size=4, labelled=True, data_root=folder)
+    source = data.source
+    assert [source.label("train", index) for index in range(7)] == [label_of("train", index) for index in range(7)]
+    assert np.array_equal(source.image("train", 6), CentralSquare(SIZE)(jpegs["train"][6])[0])
+    images, labels = next(iter(data.evaluation_batches("val")))
+    assert images.shape == (4, 3, SIZE, SIZE) and data.splits == ("train", "val")
+    expected = {(source.label("val", index), source.image("val", index).tobytes()) for index in range(4)}
     pixels = ((images + 1) * 127.5).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
     found = zip(labels.tolist(), (np.ascontiguousarray(image).tobytes() for image in pixels), strict=True)
     assert set(found) == expected
-    assert data(num_classes=0).train_batch(0).shape == images.shape
-    mirrored, plain = data(mirror=True).source, own.source
-    assert np.array_equal(mirrored.augmented(2, [[0.1] * 4]), plain.augmented(2, [[0.1] * 4])[:, ::-1])
-    for wrong, message in (({"num_classes": 4}, "images of 3 classes, expected 4"), ({"size": 9}, "expected 9 x 9")):
+    assert ImageData(opened(folder), batch_size=4, data_root=folder).train_batch(0).shape == images.shape
+    for wrong, message in (
+        ({"num_classes": 4}, "images of 3 classes, expected 4"),
+        ({"size": 9}, "expected images of 9 x 9"),
+    ):
         with pytest.raises(UsageError, match=message):
-            data(**wrong).prepare_data()
+            _ = opened(folder, **wrong).counts

@@ -205,16 +205,6 @@ def test_tokens_are_drawn_from_the_softmax():
     assert bool(((counts - expected).abs() <= 5 * expected.sqrt() + 1e-9).all())
 
 
-def test_answer_without_an_end_is_the_last_token():
-    def always_seven(ids):
-        logits = torch.zeros(*ids.shape, VOCABULARY)
-        logits[..., FIRST_NUMBER + 7] = 60.0
-        return logits
-
-    found = answers(always_seven, CORPUS.test, num_tokens=5)
-    assert set(found.tolist()) == {FIRST_NUMBER + 7}
-
-
 def test_items_are_chosen_without_repeats():
     items = [Item([FIRST_NUMBER, EQUALS, number, EOS]) for number in range(50)]
     chosen = choose(items, 20, seed=0)

@@ -36,7 +36,7 @@ def test_every_book_lies_in_the_test_split_in_order_with_its_end(books: Path) ->
     assert prepare_data.main(["pg19", "--verify", "--folder", "own", "--to", str(to)]) == 0
     data = BookData({"manifest": "own/manifest.json"}, window=8, data_root=to)
     tokenizer, stream = data.tokenizer, data.streams["test"]
-    ids = np.asarray(stream.window(0, len(stream))).tolist()
+    ids = np.asarray(stream[:]).tolist()
     ends = [index for index, token in enumerate(ids) if token == tokenizer.end_of_text]
     assert [tokenizer.decode(ids[a + 1 : b]) for a, b in zip([-1, *ends], ends, strict=False)] == TEXTS
     assert ends[-1] == len(ids) - 1

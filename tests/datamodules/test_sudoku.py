@@ -8,7 +8,7 @@ import torch
 
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import sudoku
-from paper_repro.datamodules.sudoku import GeneratedSudoku, SATNetAndRRN, read_rrn, read_satnet, symmetric
+from paper_repro.datamodules.sudoku import GeneratedSudoku, SATNetAndRRN, read_rrn, read_satnet
 from paper_repro.datamodules.sudoku_boards import CELLS, UNITS, check_board, full_board, parse_board, puzzle, solutions
 from paper_repro.metrics.sudoku import solved
 from paper_repro.scripts import prepare_data
@@ -74,39 +74,13 @@ def test_a_generated_board_has_the_givens_that_are_asked_for_and_one_solution(gi
     assert puzzle(0, givens) == puzzle(0, givens) != puzzle(1, givens)
 
 
-def test_boards_follow_from_their_seed_and_index_alone(tmp_path):
+def test_boards_follow_from_their_seed_and_index_alone():
     data, fewer = small(), small(num_train=10)
     assert (data.boards("train")[:10] == fewer.boards("train")).all()
-    assert (small(boards_seed=1).boards("train") != data.boards("train")).any()
     assert (data.boards("train")[:6] != data.boards("val")).any()
-    assert small(cache=tmp_path).data_hashes() == small(cache=tmp_path).data_hashes() == data.data_hashes()
-    assert len(list(tmp_path.glob("*.npz"))) == 3
-
-
-def test_givens_are_distributed_as_asked():
-    data = small()
     counts = (data.boards("train")[:, 0] > 0).sum(1)
     assert counts.min() >= 50 and counts.max() <= 60 and len(set(counts)) > 3
     assert (data.boards("test")[:, 0] > 0).sum(1).tolist() == [40, 40, 41, 41, 42, 42]
-
-
-def test_symmetries_keep_the_rules_the_givens_and_the_number_of_solutions():
-    boards = small().boards("train")
-    changed = symmetric(boards, np.random.default_rng(0))
-    givens, found = torch.from_numpy(changed.astype(np.int64)).unbind(1)
-    assert solved(givens, found).all() and (found != torch.from_numpy(boards[:, 1])).any(1).all()
-    assert ((givens > 0).sum(1).numpy() == (boards[:, 0] > 0).sum(1)).all()
-    for board in changed[:3]:
-        assert check_board(board[0].tolist()) == tuple(board[1].tolist())
-
-
-def test_symmetries_reach_transpositions_and_exchanged_bands():
-    """A board whose cells are their own numbers shows where each cell went: 2 (3! 3!^3)^2 orders of lines."""
-    cells = np.tile(np.arange(1, 10, dtype=np.uint8).repeat(9), (400, 2, 1))  # rows of equal digits
-    changed = symmetric(cells, np.random.default_rng(0))[:, 0].reshape(-1, 9, 9)
-    by_rows = (changed == changed[:, :, :1]).all((1, 2))
-    by_columns = (changed == changed[:, :1]).all((1, 2))
-    assert (by_rows ^ by_columns).all() and 150 < by_rows.sum() < 250
 
 
 def test_wrong_boards_are_refused_with_the_place_of_what_is_wrong():
@@ -117,9 +91,6 @@ def test_wrong_boards_are_refused_with_the_place_of_what_is_wrong():
     assert parse_board(lines) == parse_board(board)
     twice = [5 if cell in (60, 70) else 0 for cell in range(CELLS)]
     assert "box 9 has the digit 5 twice (row 7, column 7 and row 8, column 8)" in said_of(lambda: check_board(twice))
-
-
-def test_boards_without_and_with_two_solutions_are_refused():
     unsolvable = "123456780" + "000000009" + "0" * 63
     assert "no digits fill its blanks by the rules" in said_of(lambda: check_board(parse_board(unsolvable)))
     assert "more than one solution" in said_of(lambda: check_board(parse_board("." + HARD[1:])))
@@ -200,7 +171,7 @@ def test_prepare_data_checks_the_files_and_puts_them_in_their_place(official, tm
 
 def test_prepare_data_names_files_that_are_absent_or_there_twice(official, tmp_path):
     to = ["--to", str(tmp_path / "prepared")]
-    assert "features.pt is not there" in refusal("sudoku", "--verify", *to)
+    assert "features.pt is there nowhere" in refusal("sudoku", "--verify", *to)
     (official / "more").mkdir()
     (official / "more" / "test.csv").write_text("")
     assert "test.csv is there 2 times" in refusal("sudoku", "--from", str(official), *to)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules.text import CharacterData, StreamData, TokenData
+from paper_repro.datamodules.text import CharacterData, TextData, TokenData
 from paper_repro.datamodules.token_shards import TokenManifest, write_shards
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 
@@ -32,7 +32,7 @@ def opened(root: Path, **others: object) -> TokenData:
     return TokenData({"manifest": "corpus/manifest.json"}, data_root=root, **{**sizes, **others})  # type: ignore[arg-type]
 
 
-def refusal(data: StreamData) -> str:
+def refusal(data: TextData) -> str:
     with pytest.raises(UsageError) as caught:
         data.prepare_data()
     return str(caught.value)
@@ -40,7 +40,7 @@ def refusal(data: StreamData) -> str:
 
 def test_the_first_nine_tenths_of_the_characters_train(tmp_path: Path) -> None:
     data = prose(tmp_path)
-    train, val = (data.tokenizer.decode(data.streams[split].window(0, 10**6).tolist()) for split in data.splits)
+    train, val = (data.tokenizer.decode(data.streams[split][:].tolist()) for split in data.splits)
     assert train + val == PROSE and len(train) == int(0.9 * len(PROSE))
     assert data.tokenizer.characters == "".join(sorted(set(PROSE)))
     ids, following = data.train_batch(3)
@@ -60,7 +60,7 @@ def test_a_whole_split_is_evaluated_token_by_token_and_of_train_a_tenth_as_much(
     sizes = {}
     for split in data.splits:
         ids, following = (torch.cat(parts).flatten() for parts in zip(*data.evaluation_batches(split), strict=True))
-        stream = data.streams[split].window(0, len(ids) + 1).tolist()
+        stream = data.streams[split][: len(ids) + 1].tolist()
         assert ids.tolist() == stream[:-1] and following.tolist() == stream[1:]
         sizes[split] = len(ids)
     for split in ("val", "test"):
@@ -73,7 +73,7 @@ def test_chunks_are_read_once_an_epoch_in_an_order_that_the_seed_gives(tmp_path:
     count = (len(data.streams["train"]) - 1) // 16
     steps = 2 * count // 4 + 1
     rows = torch.cat([torch.cat([ids, nexts[:, -1:]], 1) for ids, nexts in map(data.train_batch, range(steps))])
-    ids = torch.from_numpy(data.streams["train"].window(0, count * 16 + 1).astype(np.int64))
+    ids = torch.from_numpy(data.streams["train"][: count * 16 + 1].astype(np.int64))
     wanted = [ids[start : start + 17].tolist() for start in range(0, count * 16, 16)]
     first, second = rows[:count].tolist(), rows[count : 2 * count].tolist()
     assert sorted(first) == sorted(second) == sorted(wanted) and first not in (second, wanted)
@@ -120,7 +120,7 @@ def test_where_shards_end_changes_no_batch(tmp_path: Path) -> None:
     stream = many.streams["train"]
     assert len(stream) == len(whole)
     for start in range(len(whole) - 150):
-        assert stream.window(start, 150).tolist() == whole[start : start + 150]
+        assert stream[start : start + 150].tolist() == whole[start : start + 150]
     for step in range(20):
         assert torch.equal(many.train_batch(step)[0], one.train_batch(step)[0])
     assert many.tokenizer.fingerprint == TOKENIZER.fingerprint

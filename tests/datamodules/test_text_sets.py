@@ -38,7 +38,6 @@ def test_questions_and_answers_are_texts_of_the_papers_form(tmp_path: Path) -> N
     assert sorted(texts) == [f"Question: What is {n} + 1?\nAnswer: It is {n}+1.\n#### {n + 1}" for n in range(9)]
     some = TextSet("gsm8k", limit=4)
     assert len(set(some.texts(tmp_path))) == 4 and set(some.texts(tmp_path)) < set(texts)
-    assert some.texts(tmp_path) != TextSet("gsm8k", 4, seed=1).texts(tmp_path)
 
 
 def test_squad_is_context_question_and_first_answer_of_the_answerable(tmp_path: Path) -> None:
@@ -74,7 +73,7 @@ def test_a_set_that_is_absent_is_named_with_the_command_that_gets_it(tmp_path: P
 def test_damaged_files_are_refused_with_their_path(tmp_path: Path) -> None:
     path = tmp_path / "gsm8k" / "test.jsonl"
     write(path, [{"question": "Who?"}])
-    assert refusal("gsm8k", tmp_path).startswith(f"{path}: a row with question, expected question, answer")
+    assert refusal("gsm8k", tmp_path).startswith(f"{path}: cannot be read: 'answer'; expected question, answer")
     path.write_text("{not json")
     assert refusal("gsm8k", tmp_path).startswith(f"{path}: cannot be read")
 

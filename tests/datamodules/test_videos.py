@@ -28,8 +28,6 @@ def test_clips_that_cannot_be_used_say_why() -> None:
     for content, reason in ((whole[:300], "no frame|no whole clip"), (sound(), "no video stream")):
         with pytest.raises(UnfitError, match=reason):
             decode_clip(content)
-    with pytest.raises(UnfitError, match="32 x 32 cannot be made 40 times smaller"):
-        decode_clip(whole, shrink=40)
 
 
 class Counting(VideoSource):
@@ -69,10 +67,11 @@ def test_windows_are_evenly_spaced_and_follow_from_seed_and_step() -> None:
 
 @pytest.mark.slow
 def test_sample_clips_are_for_training_or_for_testing() -> None:
-    source = SampleClips(size=8, shrink=16, held_out="carphone_pristine")
+    source = SampleClips(size=8, shrink=16)
     assert source.counts == {"train": 2, "test": 1}
-    assert [clip.frames.shape for clip in source.clips["train"]] == [(250, 17, 40, 1), (132, 45, 80, 1)]
-    assert source.duration("test", 0) == pytest.approx(3.97, abs=0.01)
+    assert source.clips["train"][0].frames.shape == (132, 45, 80, 1)
+    assert source.clips["test"][0].frames.shape == (250, 17, 40, 1)
+    assert source.duration("test", 0) == pytest.approx(9.96, abs=0.01)
     states = source.states("train", 0, [0.0, 1.0], (0.0, 0.99))
     assert states.shape == (2, 64) and states.dtype == np.float32 and np.abs(states).max() <= 1
     frame = source.clips["train"][0].frames[25, 0:8, -8:, 0].astype(np.float32)
@@ -84,7 +83,7 @@ def test_sample_clips_are_for_training_or_for_testing() -> None:
 
 @pytest.mark.slow
 def test_training_squares_are_turned_and_tested_ones_are_not() -> None:
-    plain, turned = SampleClips(8, 16, "bikes"), SampleClips(8, 16, "bikes", turned=True)
+    plain, turned = SampleClips(8, 16), SampleClips(8, 16, turned=True)
     place = (0.3, 0.6)
     whole = plain.states("train", 0, [0.0, 1.0], [*place, 0.0]).reshape(2, 8, 8)
     found = {turned.states("train", 0, [0.0, 1.0], [*place, draw / 8]).tobytes() for draw in range(8)}

@@ -8,12 +8,11 @@ from urllib.error import HTTPError
 
 import pytest
 
-from paper_repro.base.errors import UsageError
-from paper_repro.datamodules import text_sources, tokenizers
+from paper_repro.datamodules import text_sources
 from paper_repro.datamodules.documents import DocumentData
 from paper_repro.datamodules.text_sources import RedPajamaFiles, is_val, sample_names
 from paper_repro.datamodules.token_shards import TokenManifest
-from paper_repro.datamodules.tokenizers import BytePairTokenizer, known
+from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.scripts import prepare_data
 from paper_repro.tests.support.prepared import content, refusal
 from paper_repro.tests.support.prepared import texts as written
@@ -28,7 +27,6 @@ PARTS = (TEXTS[:50], TEXTS[50:])
 @pytest.fixture(autouse=True)
 def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_sources, "VAL_SHARE", SHARE)
-    monkeypatch.setitem(tokenizers.SIZES, "gpt-neox", TOKENIZER.vocabulary_size)
     (tmp_path / "tokenizer.json").write_bytes(TOKENIZER.to_bytes())
 
 
@@ -110,29 +108,8 @@ def test_redpajama_is_streamed_from_its_publisher_past_missing_and_broken_files(
     assert [row["raw_content"] for row in rows.skip(45)] == TEXTS[45:]
 
 
-def test_wrong_folders_and_columns_are_answered(tmp_path: Path) -> None:
+def test_documents_of_another_column_or_too_few_are_refused(tmp_path: Path) -> None:
     own = ["--tokenizer", str(tmp_path / "tokenizer.json"), "--to", str(tmp_path / "out")]
-    put(tmp_path / "web" / "part.jsonl", "text")
+    put(tmp_path / "web" / "part.jsonl", "text", TEXTS[:1])
     assert "expected a text in one called 'raw_content'" in refusal("redpajama", "--from", str(tmp_path / "web"), *own)
-    put(tmp_path / "few" / "part.jsonl", "text", TEXTS[:1])
-    assert "has no documents" in refusal("fineweb", "--from", str(tmp_path / "few"), *own)
-    message = refusal("fineweb", "--from", str(tmp_path / "web"), "--to", str(tmp_path / "out"))
-    assert message.endswith("run: hf download EleutherAI/gpt-neox-20b tokenizer.json --local-dir data/gpt-neox")
-
-
-def test_a_tokenizer_of_another_size_than_neox_is_refused_and_added_tokens_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """GPT-NeoX has runs of blanks as added tokens."""
-    from tokenizers import AddedToken
-
-    made = BytePairTokenizer.train(TEXTS, 300)
-    made.library.add_tokens([AddedToken(" " * length, normalized=True) for length in range(24, 1, -1)])
-    (tmp_path / "gpt-neox").mkdir()
-    (tmp_path / "gpt-neox" / "tokenizer.json").write_bytes(made.to_bytes())
-    with pytest.raises(UsageError, match=f"expected the {TOKENIZER.vocabulary_size} of gpt-neox"):
-        known("gpt-neox", tmp_path)
-    monkeypatch.setitem(tokenizers.SIZES, "gpt-neox", TOKENIZER.vocabulary_size + 23)
-    tokenizer, code = known("gpt-neox", tmp_path), "def f(x):\n        return  x  # <|endoftext|>\n"
-    assert tokenizer.decode(tokenizer.encode(code)) == code and 0 not in tokenizer.encode(code)
-    assert max(tokenizer.encode(code)) >= TOKENIZER.vocabulary_size, "runs of blanks are tokens"
+    assert "has no documents" in refusal("fineweb", "--from", str(tmp_path / "web"), *own)

@@ -21,7 +21,7 @@ from paper_repro.training.schedules import Constant
 
 DATA = (
     "data={_target_:paper_repro.datamodules.sudoku.GeneratedSudoku,num_train:40,num_val:4,num_test_each:3,"
-    "train_givens:[70,76],test_givens:[60,61],boards_seed:0,batch_size:8,evaluation_batch_size:4,augment:false,seed:0}"
+    "train_givens:[70,76],test_givens:[60,61],batch_size:8,evaluation_batch_size:4,seed:0}"
 )
 SMALL = [DATA, "model.width=8", "model.num_heads=2", "model.num_layers=1", "optimizer.lr=0.02"]
 QUICK = ["machine.progress_every_seconds=0.0", "training.steps=30", "training.evaluate_every=15"]

@@ -221,7 +221,7 @@ def texts_of(data: Any) -> list[list[int]]:
         return [ids[:17] for ids in TOKENIZER.encode_many(TRAIN)]
     stream = data.streams["train"]
     length = (len(stream) - 1) // 16 * 16 + 1
-    ids = (stream[:length] if isinstance(stream, Tensor) else stream.window(0, length)).tolist()
+    ids = stream[:length].tolist()
     return [ids[start : start + 17] for start in range(0, length - 1, 16)]
 
 
