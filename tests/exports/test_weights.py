@@ -9,7 +9,6 @@ import torch
 
 import paper_repro
 from paper_repro.base.errors import UsageError, run_main
-from paper_repro.base.files import sha256_of_bytes
 from paper_repro.cells import records
 from paper_repro.cells.records import Record, record_path
 from paper_repro.cells.tasks import Cell
@@ -81,15 +80,10 @@ def test_an_exported_model_and_its_cell_are_the_trained_model(
         found = paper_repro.load(place, runs=tmp_path)
         assert type(found) is type(model) and not found.training
         assert torch.equal(logits(found), logits(model))  # the same code on the same numbers
-
-
-def test_config_and_weights_have_the_names_of_the_cell(finished: Callable[..., Any], tmp_path: Path) -> None:
-    model = finished("tied")
-    export(CELL, tmp_path / "out", runs=tmp_path)
-    found = safetensors.torch.load_file(tmp_path / "out" / "model.safetensors")
-    assert {*found} == {name for name in model.state_dict() if name != "output.weight"}
+    stored = safetensors.torch.load_file(tmp_path / "out" / "model.safetensors")
+    assert {*stored} == model.state_dict().keys() - ({"output.weight"} if name == "tied" else set())
     config = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert config["model"] == MODELS["tied"] and config["cell"] == CELL and config["metrics"] == {"val_loss": 1.0}
+    assert config["model"] == MODELS[name] and config["cell"] == CELL and config["metrics"] == {"val_loss": 1.0}
     assert config["training"]["optimizer"]["lr"] == 0.01 and config["seed"] == 3
 
 
@@ -145,39 +139,6 @@ def test_a_cell_without_weights(
         finished(**made)
     with pytest.raises(UsageError, match=message):
         paper_repro.load(CELL, runs=tmp_path)
-
-
-FAULTS = {
-    "weights": "not the weights that config.json beside it names",
-    "forged": "model.safetensors: cannot be read",
-    "other": "weights of another model than GPT",
-    "no config": "not a config that export.py wrote",
-    "target": "'os.system' is refused",
-    "no module": "TextScorer: not a torch module",
-}
-
-
-@pytest.mark.parametrize("fault", [*FAULTS])
-def test_a_damaged_export_is_refused(fault: str, finished: Callable[..., Any], tmp_path: Path) -> None:
-    finished("gpt")
-    folder = tmp_path / "out"
-    export(CELL, folder, runs=tmp_path)
-    weights, path = folder / "model.safetensors", folder / "config.json"
-    config = json.loads(path.read_text())
-    if fault == "weights":
-        weights.write_bytes(weights.read_bytes()[:-1] + b"!")
-    elif fault == "other":
-        config["model"]["num_layers"] = 1
-    elif fault == "target":
-        config["model"]["_target_"] = "os.system"
-    elif fault == "no module":
-        config["model"] = {"_target_": "paper_repro.metrics.text_scores.TextScorer"}
-    elif fault == "forged":
-        weights.write_bytes(b"\xff" * 64)
-        config["weights_sha256"] = sha256_of_bytes(weights.read_bytes())
-    path.write_text("{}" if fault == "no config" else json.dumps(config))
-    with pytest.raises(UsageError, match=FAULTS[fault]):
-        paper_repro.load(folder)
 
 
 def test_a_name_that_the_package_lacks_is_an_attribute_error() -> None:
