@@ -38,7 +38,7 @@ CELL = "0123456789abcdef"
 def finished(tmp_path: Path) -> Callable[..., torch.nn.Module]:
     """Write a cell as a run leaves it, and give its model."""
 
-    def write(model: str = "gpt", status: str = "finished", weights: bool = True, **sections: Any) -> torch.nn.Module:
+    def write(model: str = "gpt", status: str = "finished", weights: bool = True) -> torch.nn.Module:
         config = {
             "module": {"_target_": "paper_repro.lightning_modules.nrgpt_shakespeare.NRGPTShakespeare"},
             "model": MODELS[model],
@@ -47,16 +47,13 @@ def finished(tmp_path: Path) -> Callable[..., torch.nn.Module]:
             "schedule": {"_target_": "paper_repro.training.schedules.Cosine"},
             "training": {"steps": 1},
             "seed": 3,
-            **sections,
         }
         record = Record(CELL, status, 3, config, {"val_loss": 1.0}, {}, 10, None, 1.0, None, "", {"data": {}})
         records.write(record_path(tmp_path, CELL), record)
-        if "model" not in sections:
-            built = build(Cell(CELL, config))
-            if weights:
-                checkpoints.save_weights(tmp_path / "cells" / CELL / checkpoints.WEIGHTS, built.module, CELL)
-            return built.module.model.eval()
-        return torch.nn.Identity()
+        built = build(Cell(CELL, config))
+        if weights:
+            checkpoints.save_weights(tmp_path / "cells" / CELL / checkpoints.WEIGHTS, built.module, CELL)
+        return built.module.model.eval()
 
     return write
 
@@ -126,17 +123,12 @@ def test_wrong_input_is_one_line_and_nothing_is_written(
     [
         ({"weights": False}, "weights.safetensors: not there, expected the weights of the cell"),
         ({"status": "diverged", "weights": False}, "the cell is diverged"),
-        ({"model": None, "module": None, "weights": False}, "trains no model"),
     ],
 )
 def test_a_cell_without_weights(
     made: dict[str, Any], message: str, finished: Callable[..., Any], tmp_path: Path
 ) -> None:
-    if "model" in made:
-        record = Record(CELL, "finished", 0, {"task": {}, "seed": 0}, {}, {}, None, None, 0.0, None, "")
-        records.write(record_path(tmp_path, CELL), record)
-    else:
-        finished(**made)
+    finished(**made)
     with pytest.raises(UsageError, match=message):
         paper_repro.load(CELL, runs=tmp_path)
 
