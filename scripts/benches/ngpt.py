@@ -33,9 +33,10 @@ def ngpt_ops(device: torch.device) -> Iterator[Comparison]:
     for tokens, width in [(4096, 256), (4096, 512)] if cpu else [(16384, 1024), (131072, 1024)]:
         for name, op, tensors in _operations(tokens, width, torch.float32 if cpu else torch.bfloat16, device):
             leaves = [tensor.requires_grad_() for tensor in tensors]
-            others = [("eager definition", partial(op, implementation="reference"), None if cpu else 4.0)]
+            plain = partial(op, implementation="reference")
+            others: list[tuple[str, Op, float | None]] = [("eager definition", plain, None if cpu else 4.0)]
             if not cpu:
-                others.append(("compiled definition", torch.compile(partial(op, implementation="reference")), 1.2))
+                others.append(("compiled definition", torch.compile(plain), 1.2))
             for other, definition, goal in others:
                 ours, theirs = (with_gradients(partial(one, *leaves), leaves) for one in (op, definition))
                 case = f"{name}, {tokens} tokens, D={width}"
@@ -130,10 +131,8 @@ def ngpt_optim(device: torch.device) -> Iterator[Comparison]:
     goal, steps = (1 / 1.2, 5) if cpu else (1 / 1.05, 20)
     for width, layers, vocabulary in [(256, 4, 4096), (512, 6, 4096)] if cpu else [(1024, 24, 32000)]:
         ours, alone, loop = (_parameters(width, layers, vocabulary, device) for _ in range(3))
-        step, plain, projected = (
-            UnitAdamW(ours, **NUMBERS),
-            *(AdamW(one, fused=True, **NUMBERS) for one in (alone, loop)),
-        )
+        step = UnitAdamW(ours, **NUMBERS)
+        plain, projected = (AdamW(groups, fused=True, **NUMBERS) for groups in (alone, loop))
         keep_unit_rows(projected)
         step.step()
         projected.step()

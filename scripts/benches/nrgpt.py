@@ -38,7 +38,7 @@ def _by_autograd(model: nrgpt.NRGPT, x: Tensor) -> nrgpt.NRGPTGradients:
     attention, feed_forward = model.attention, model.feed_forward
     g = model.norm(x)
     key = attention.key(g[:, :-1]).unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)  # (B, H, T - 1, D)
-    future = torch.ones(2 * key.shape[-2:-1], dtype=torch.bool, device=x.device).triu(1)
+    future = torch.ones(key.shape[-2], key.shape[-2], dtype=torch.bool, device=x.device).triu(1)
 
     def energy(at: Tensor) -> Tensor:
         """Sum -1/beta sum_h log sum_{B < A} exp(beta q_A . k_Bh) (NRGPT, equation 11) over tokens A."""
