@@ -45,8 +45,8 @@ def once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Run the bench above as if from committed code, and return its file."""
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+    """Run the bench above as if from committed code, and return its file; ``capsys`` has what it prints."""
     (tmp_path / "own.py").write_text(BENCH)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "own", raising=False)
