@@ -3,10 +3,9 @@
     bench.py NAME
     bench.py NAME --device cuda --json FILE
 
-A bench is a file benches/<name>.py, whose ``compare(device)`` yields rows, most of them ``Comparison`` objects of
-side_by_side.py; nothing else lists it.  Other rows have a ``kind``, a ``line`` and a ``record``, too.  The file names
-the commit, says whether the code had uncommitted changes, and is sealed with the hash of its content, as records of
-cells are.
+A bench is a function of a device in a file of benches/.  It yields rows, most of them ``Comparison`` objects of
+side_by_side.py; others have a ``kind``, a ``line`` and a ``record``, too.  The file names the commit, says whether the
+code had uncommitted changes, and is sealed with the hash of its content, as records of cells are.
 """
 
 import runpy
@@ -27,19 +26,25 @@ from paper_repro.base.errors import Options, UsageError, nearest, run_main
 from paper_repro.base.files import read_code_state, write_atomically
 from paper_repro.cells.records import SEAL, processor_name, seal
 
-BENCHES = Path(__file__).parent / "benches"
-sys.path[:0] = [str(BENCHES), str(BENCHES.parent)]
+BENCHES = {
+    **dict.fromkeys(("cem_attn", "cem_memory"), "cem"),
+    **dict.fromkeys(("cet_memory", "cet_relax"), "cet"),
+    **dict.fromkeys(("attn_hvp", "ebt_image_step", "ebt_step"), "ebt"),
+    **dict.fromkeys(("linear_ce", "ngpt_ops", "ngpt_optim", "ngpt_step"), "ngpt"),
+    **{"cells": "cells", "commands": "commands", "ensemble": "ensemble", "nrgpt_block": "nrgpt"},
+}
+"""Benches, each with the file of benches/ that has it."""
+sys.path[:0] = [str(Path(__file__).parent / "benches"), str(Path(__file__).parent)]
 
 
 def main(arguments: Sequence[str]) -> int:
-    benches = {path.stem for path in BENCHES.glob("*.py")}
-    parser = Options("bench.py", f"{__doc__}\nBenches: {', '.join(sorted(benches))}.")
-    parser.add_argument("name", help="file below benches/, without .py")
+    parser = Options("bench.py", f"{__doc__}\nBenches: {', '.join(sorted(BENCHES))}.")
+    parser.add_argument("name", help="one of the benches above")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--json", type=Path, help="write everything measured to this file, too")
     options = parser.read(arguments)
-    if options.name not in benches:
-        raise UsageError(f"unknown bench {options.name!r}{nearest(options.name, benches)}")
+    if options.name not in BENCHES:
+        raise UsageError(f"unknown bench {options.name!r}{nearest(options.name, BENCHES)}")
     if options.json:  # before anything is measured
         folder = options.json.absolute().parent
         if options.json.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
@@ -56,9 +61,9 @@ def main(arguments: Sequence[str]) -> int:
         surroundings = {"device": f"{machine.device.type}: {name}", "threads": torch.get_num_threads()}
         surroundings |= {"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda}
         print(", ".join(f"{key} {value}" for key, value in surroundings.items()))
-        bench = import_module(options.name)
+        bench = getattr(import_module(BENCHES[options.name]), options.name)
         content: dict[str, Any] = {"bench": options.name, "commit": code.commit, "dirty": code.dirty, **surroundings}
-        for row in bench.compare(machine.device):
+        for row in bench(machine.device):
             content.setdefault(row.kind, []).append(row.record())
             print(row.line(), flush=True)
             if options.json:  # after each: an interrupted bench leaves its rows

@@ -4,24 +4,20 @@ import multiprocessing
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.preferences import prefer
-from paper_repro.training import step_time
-from paper_repro.training.counting import count_flops
 from paper_repro.training.machine import forget_peak_memory, peak_memory_mib
-from paper_repro.training.step_time import Stepper, wait
 
 ROUNDS = 7
 MIB = 2**20
-Work = Callable[[], object]
-Results = Callable[[], Iterable[Tensor]]
+Work = Callable[[], Any]
 
 
 @dataclass(frozen=True)
@@ -66,11 +62,10 @@ def timed(
     ours: Work,
     theirs: Work,
     other: str,
-    device: torch.device,
     *,
     calls: int = 1,
     units: int = 1,
-    error: float = 0.0,
+    error: float | None = None,
     goal: float | None = None,
     flops: float | None = None,
 ) -> Comparison:
@@ -79,20 +74,34 @@ def timed(
     Args:
         calls: of a side in a round, between which nothing waits.
         units: of work in a call; times are per unit.
+        error: relative, of our side; None where both sides return tensors, which are then compared one by one.
         flops: operations of matrix products of a unit of our side.
     """
+    error = largest_error(ours(), theirs()) if error is None else error
     times: tuple[list[float], list[float]] = ([], [])
     for round_index in range(ROUNDS + 1):
         for side, work in zip(times, (ours, theirs), strict=True):
-            wait(device)
+            wait()
             start = time.perf_counter()
             for _ in range(calls):
                 work()
-            wait(device)
+            wait()
             if round_index:
                 side.append((time.perf_counter() - start) / (calls * units) * 1e3)
     teraflops = None if flops is None else flops / (sorted(times[0])[ROUNDS // 2] * 1e-3) / 1e12
     return Comparison(case, unit, *times, other, error, goal, teraflops)
+
+
+def wait() -> None:
+    """Wait until a GPU, if one is in use, has done what it was given."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def normal(device: torch.device) -> Callable[..., Tensor]:
+    """Seed torch with 0, and return what draws normal numbers of a shape."""
+    torch.manual_seed(0)
+    return partial(torch.randn, device=device)
 
 
 def relative_error(found: Iterable[Tensor], expected: Iterable[Tensor]) -> float:
@@ -108,7 +117,9 @@ def largest_error(found: Iterable[Tensor], expected: Iterable[Tensor]) -> float:
     return max(relative_error([one.double()], [two.double()]) for one, two in zip(found, expected, strict=True))
 
 
-def with_gradients(forward: Callable[[], Tensor | Sequence[Tensor]], leaves: Sequence[Tensor]) -> Results:
+def with_gradients(
+    forward: Callable[[], Tensor | Sequence[Tensor]], leaves: Sequence[Tensor]
+) -> Callable[[], list[Tensor]]:
     """Return what computes results and their gradients by all leaves, along the same directions each time."""
     directions: list[Tensor] = []
 
@@ -125,64 +136,22 @@ def with_gradients(forward: Callable[[], Tensor | Sequence[Tensor]], leaves: Seq
     return work
 
 
-class Pair:
-    """A model and another one of its sizes, with their optimisers: rows of the time, memory and products of a step.
-
-    ``build`` makes both on a device; on the meta device without numbers.
-    """
-
-    def __init__(
-        self, build: Callable[[torch.device], tuple[Stepper, Stepper]], other: str, device: torch.device
-    ) -> None:
-        self.build, self.other, self.device = build, other, device
-        self.ours, self.theirs = build(device)
-
-    def times(self, case: str, error: float = 0.0, goal: float | None = None) -> Comparison:
-        sides = self.ours.step, self.theirs.step, self.other
-        with prefer("auto"):
-            return timed(case, "ms per step", *sides, self.device, error=error, goal=goal)
-
-    def rows(
-        self, case: str, error: float = 0.0, goal: float | None = None, memory_goal: float | None = None
-    ) -> Iterator[Comparison]:
-        """Yield the time of a step, the memory that it adds, and its matrix products."""
-        yield self.times(case, error, goal)
-        with prefer("auto"):
-            ours, theirs = ([step_time.added_memory(own, self.device) / MIB] for own in (self.ours, self.theirs))
-        yield Comparison(case, "MiB that a step adds", ours, theirs, self.other, goal=memory_goal)
-        with prefer("reference"):
-            ours, theirs = ([count_flops(own.gradients) / 1e9] for own in self.build(torch.device("meta")))
-        yield Comparison(case, "GFLOPs of matrix products per step", ours, theirs, self.other)
-
-    def gradients(self, implementation: str = "auto") -> list[Tensor]:
-        """Return our side's gradients of a first batch, and forget them."""
-        fresh, _ = self.build(self.device)
-        with prefer(implementation):
-            fresh.gradients()
-        return [parameter.grad for parameter in fresh.parameters if parameter.grad is not None]
-
-
 def added_memory(work: Work, device: torch.device, warm_up: Work | None = None) -> float:
     """Return the MiB by which ``work`` raises the peak of this process; on a GPU what the allocator has given out,
     after ``warm_up`` or ``work`` has loaded libraries that keep memory.
     """
     if device.type == "cuda":
         (warm_up or work)()
-        wait(device)
+        wait()
         forget_peak_memory(device)  # the peak is then what is allocated now
     before = peak_memory_mib(device)
     work()
-    wait(device)
+    wait()
     return peak_memory_mib(device) - before
 
 
 def in_child(measure: Callable[..., float], *arguments: object, **environment: str) -> float:
     """Return ``measure(*arguments)`` of a process of its own on one thread: no process can lower the peak it has."""
-    before = dict(os.environ)
     os.environ.update(OMP_NUM_THREADS="1", **environment)
-    try:
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-            return pool.submit(measure, *arguments).result()
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(measure, *arguments).result()

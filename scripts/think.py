@@ -29,7 +29,7 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 from paper_repro.base.errors import Options, UsageError, counts, number, run_main
@@ -38,7 +38,7 @@ from paper_repro.exports.weights import Opened, opened
 if TYPE_CHECKING:
     from think_figures import ThoughtFigure
 
-    from paper_repro.probes.thoughts import BoardThought, ImageThought, Manner, Place, Surface, TextThought
+    from paper_repro.probes.thoughts import BoardThought, ImageThought, Place, Surface, TextThought
 
 sys.path.append(str(Path(__file__).parent))  # where think_figures is, for paper-repro think, too
 SUBJECTS = {
@@ -50,6 +50,7 @@ SUBJECTS = {
 GO_WITH = {"tokens": ["prompt"], "time": ["image"], "landscape": ["prompt", "board"]}
 OF_AN_EBT = {"samples": 1, "noise": 0.0, "step_size": None, "tokens": None, "time": None, "landscape": None}
 """The options that say how an EBT thinks, with their defaults."""
+Shade = Callable[[str, float], str]
 MOST_COLUMNS = 9
 """Steps whose energies a table shows; a figure shows all."""
 SHADES = ((28, 231), (71, 16), (151, 16), (255, 16), (183, 16), (134, 16), (54, 231))
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
         if isinstance(found.module.model, tuple(DESCENTS.values())):
             figures = _descended(words, found)
         else:
-            figures = getattr(Thinker.load(words, found), words.subject)()
+            figures = getattr(Thinker(words, found), words.subject)()
         for name, figure in figures.items():
             for path in figure.write((words.out or found.folder / "thinking") / name):
                 print(path, file=sys.stderr)
@@ -108,18 +109,10 @@ def _words(arguments: Sequence[str]) -> argparse.Namespace:
     return words
 
 
-@dataclass(frozen=True)
 class Thinker:
     """A trained EBT, and the words that say how it thinks; each method prints a thought and returns its figures."""
 
-    words: argparse.Namespace
-    found: Opened
-    model: Any
-    steps: list[int]
-    manner: Manner
-
-    @classmethod
-    def load(cls, words: argparse.Namespace, found: Opened) -> Thinker:
+    def __init__(self, words: argparse.Namespace, found: Opened) -> None:
         from paper_repro.lightning_modules.prediction_descent import PredictionDescent
         from paper_repro.models.ebt import TransformerPlusPlus
         from paper_repro.probes.thoughts import KINDS, Manner, command_for
@@ -132,27 +125,21 @@ class Thinker:
             fitting = [SUBJECTS[subject] for subject, kind in KINDS.items() if isinstance(model, kind)]
             what, option = fitting[0] if fitting else ("frames", "the cell of another one")
             raise UsageError(f"{place}: this EBT was trained on {what}: give {option}")
-        steps = sorted({*(words.steps or [module.thinking.longest])})
-        if steps[0] < (least := module.model.num_landscapes):
+        self.steps = sorted({*(words.steps or [module.thinking.longest])})
+        if self.steps[0] < (least := model.num_landscapes):
             raise UsageError(
-                f"--steps {steps[0]}: the model's predictions pass {least} landscapes one after the other: "
+                f"--steps {self.steps[0]}: the model's predictions pass {least} landscapes one after the other: "
                 f"give {least} or more"
             )
-        manner = Manner(words.samples, replace(module.thinking, noise=words.noise), words.step_size, words.seed)
-        return cls(words, found, model, steps, manner)
-
-    @property
-    def label(self) -> str:
-        return f"{type(self.model).__name__} {self.found.cell}"
-
-    @property
-    def heading(self) -> str:
-        alpha = own = f"{float(self.model.step_size.detach()):.4g}"
-        if self.manner.step_size is not None:
-            alpha = f"{self.manner.step_size:g} (the model's own is {own})"
-        return (
-            f"{self.label}, landscapes {self.model.num_landscapes}, alpha {alpha}, samples {self.manner.num_samples}, "
-            f"noise {self.manner.settings.noise:g}, seed {self.manner.seed}"
+        self.words, self.found, self.model, self.label = words, found, model, f"{name} {found.cell}"
+        settings = replace(module.thinking, noise=words.noise)
+        self.manner = Manner(words.samples, settings, words.step_size, words.seed)
+        alpha = own = f"{float(model.step_size.detach()):.4g}"
+        if words.step_size is not None:
+            alpha = f"{words.step_size:g} (the model's own is {own})"
+        self.heading = (
+            f"{self.label}, landscapes {model.num_landscapes}, alpha {alpha}, samples {words.samples}, "
+            f"noise {words.noise:g}, seed {words.seed}"
         )
 
     def prompt(self) -> dict[str, ThoughtFigure]:
@@ -165,7 +152,7 @@ class Thinker:
         found = [reader.read(ids, count) for count in self.steps]
         new = list(reader.extend(ids, self.words.tokens or 0, self.steps[-1]))
         places = [place for thought in found for place in thought.places] + new
-        shade = _shader(energy for place in places for energy in place.energies)
+        shade = shader(energy for place in places for energy in place.energies)
         for thought in found:
             _print_text(thought, tokenizer.decode(ids[:1]), shade)
         if new:
@@ -196,7 +183,7 @@ class Thinker:
                 print(f"\n{name}")
             found = [think_of_board(self.model, givens, count, self.manner) for count in self.steps]
             last, shown = found[-1], _spread(self.steps[-1])
-            shade = _shader(energy for thought in found for energies in thought.energies for energy in energies)
+            shade = shader(energy for thought in found for energies in thought.energies for energy in energies)
             for thought in found:
                 steps = shown if thought is last else [thought.trace.num_steps]
                 print_board(thought, givens, solution, steps, shade)
@@ -259,7 +246,7 @@ def _descended(words: argparse.Namespace, found: Opened) -> dict[str, ThoughtFig
         return _completed(words, found, steps, label)
     reader = Reader(model, found.tokenizer())
     places = reader.descend(reader.encode(words.prompt), steps)
-    _print_places(places, _shader(energy for place in places for energy in place.energies))
+    _print_places(places, shader(energy for place in places for energy in place.energies))
     return {"energies": _token_energies(places, f"Energies of the states that predict each token, {label}")}
 
 
@@ -306,22 +293,23 @@ def wants_color(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-class Shader:
-    """Puts texts on the colour of a value; ``low`` and ``high`` have the first and the last colour."""
+def shader(energies: Iterable[float]) -> Shade:
+    """Return what puts a text on the colour of its energy, from the least to the largest of ``energies``."""
+    shown = list(energies)
+    low, high, colored = min(shown), max(shown), wants_color(sys.stdout)
 
-    def __init__(self, low: float, high: float, colored: bool) -> None:
-        self.low, self.high, self.colored = low, high, colored
-
-    def __call__(self, text: str, value: float) -> str:
-        if not self.colored:
+    def shade(text: str, value: float) -> str:
+        if not colored:
             return text
-        share = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
-        background, ink = SHADES[min(int(min(max(share, 0.0), 1.0) * len(SHADES)), len(SHADES) - 1)]
+        share = (value - low) / (high - low) if high > low else 0.5
+        background, ink = SHADES[min(int(share * len(SHADES)), len(SHADES) - 1)]
         return f"\x1b[48;5;{background};38;5;{ink}m{text}\x1b[0m"
+
+    return shade
 
 
 def print_board(
-    thought: BoardThought, givens: Sequence[int], solution: Sequence[int], steps: Sequence[int], shade: Shader
+    thought: BoardThought, givens: Sequence[int], solution: Sequence[int], steps: Sequence[int], shade: Shade
 ) -> None:
     """Print a verdict, and the board after these steps: digits, wrong ones with a star, and the energies of cells."""
     board = thought.boards[-1]
@@ -343,18 +331,13 @@ def print_board(
             print(" ".join(digits), " ", " ".join(shade(f"{energies[cell]:>8.3g}", energies[cell]) for cell in cells))
 
 
-def _shader(energies: Iterable[float]) -> Shader:
-    shown = list(energies)
-    return Shader(min(shown), max(shown), wants_color(sys.stdout))
-
-
 def _spread(last: int) -> list[int]:
     """Return the steps 0 to ``last``, or some of them, evenly."""
     count = min(last + 1, MOST_COLUMNS)
     return sorted({round(index * last / max(count - 1, 1)) for index in range(count)})
 
 
-def _print_text(thought: TextThought, first: str, shade: Shader) -> None:
+def _print_text(thought: TextThought, first: str, shade: Shade) -> None:
     places, trace = thought.places, thought.trace
     said = ""
     if thought.perplexity is not None:
@@ -370,7 +353,7 @@ def _print_text(thought: TextThought, first: str, shade: Shader) -> None:
     _print_places(places, shade)
 
 
-def _print_places(places: Sequence[Place], shade: Shader) -> None:
+def _print_places(places: Sequence[Place], shade: Shade) -> None:
     """Print a table: each token, its prediction, the chosen sample, and its energies after some of the steps."""
     columns = _spread(len(places[0].energies) - 1)
     head = f"{'token':<14} {'p':>8}  {'predicted':<14} {'p':>8} {'sample':>6}"

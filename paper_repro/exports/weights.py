@@ -264,19 +264,12 @@ def _exported(source: str | Path) -> Path | None:
 def _find(source: str | Path, runs: str | Path | None) -> tuple[Path, Record]:
     """Return the folder and the record of a finished cell that has trained a model and kept its weights."""
     word, roots = Path(source).expanduser(), [runs_folder() if runs is None else Path(runs).expanduser()]
-    there = (word.parent if word.is_file() else word) / "record.json"
-    if len(word.parts) > 1 and not there.is_file():
-        raise UsageError(
-            f"{there.parent}: no record.json there, expected the folder of a finished cell, runs/cells/<cell>"
-        )
     if re.fullmatch(r"[A-Za-z]\w*", str(word)) and not re.fullmatch("[0-9a-f]{4,}", str(word)) and not word.exists():
         near = nearest(str(word), names())
         raise UsageError(f"{word}: no model of that name{near}; give a name, {HUB}owner/name, or a cell's folder or id")
     folder, record = view.find_record(source, roots)
     if record.status != FINISHED:
         raise UsageError(f"{folder}: the cell is {record.status} ({record.note}), expected finished: it has no weights")
-    if "model" not in record.config or "module" not in record.config:
-        raise UsageError(f"{folder}: the cell trains no model, it counts or measures: there are no weights")
     check_has_weights(folder, record)
     return folder, record
 

@@ -86,7 +86,8 @@ class Profile:
         return {**asdict(self), "rate": self.rate}
 
 
-def compare(device: torch.device) -> Iterator[Profile]:
+def cells(device: torch.device) -> Iterator[Profile]:
+    """Profile the first cell at each place of ``CELLS``."""
     if device.type != "cpu":
         raise SystemExit("error: these cells are those of scale cpu: leave --device out")
     for name, place in CELLS:

@@ -58,7 +58,7 @@ class Row:
         return {**asdict(self), "met": self.is_met}
 
 
-def compare(device: Any, rounds: int = ROUNDS, artifacts: Sequence[str] | None = None) -> Iterator[Row]:
+def commands(device: Any, rounds: int = ROUNDS, artifacts: Sequence[str] | None = None) -> Iterator[Row]:
     """Call every command, ``rounds`` times those that train nothing.
 
     Args:

@@ -29,7 +29,7 @@ WINDOW, RECURRENCES = 128, 5
 LISTOPS: tuple[Callable[..., CausalLanguageModel], ...] = (RGPTParallel, NRGPT_H_FF1, NRGPT_H_FF2W)
 
 
-def compare(device: torch.device) -> Iterator[Comparison]:
+def ensemble(device: torch.device) -> Iterator[Comparison]:
     """Compare models of CEM's Table 3, then models of NRGPT's figure 3."""
     cpu = device.type == "cpu"
     for models, batch_size, goal in [(16, 32, 3.0), (10, 200, None)] if cpu else [(16, 32, None), (128, 32, 50.0)]:
@@ -61,7 +61,7 @@ def _trained(
     for own in data:
         own.prepare_data()
     steps = steps_per_round * (ROUNDS + 1)
-    ensemble = Ensemble([seeded(seed) for seed in range(len(data))], data, steps, clip_norm=1.0, device=device)
+    stack = Ensemble([seeded(seed) for seed in range(len(data))], data, steps, clip_norm=1.0, device=device)
     alone = [_Alone(seeded(seed).to(device), own, steps) for seed, own in enumerate(data)]
 
     def one_after_the_other() -> None:
@@ -70,12 +70,12 @@ def _trained(
 
     def stacked() -> None:
         for _ in range(steps_per_round):
-            ensemble.advance()
+            stack.advance()
 
     sides = "ms per model and step", stacked, one_after_the_other, "plain loop, stock AdamW"
-    found = timed(case, *sides, device, units=len(data) * steps_per_round, goal=goal)
-    ensemble.unstack()
-    pairs = zip(ensemble.modules, (trainer.module for trainer in alone), strict=True)
+    found = timed(case, *sides, units=len(data) * steps_per_round, error=0.0, goal=goal)
+    stack.unstack()
+    pairs = zip(stack.modules, (trainer.module for trainer in alone), strict=True)
     return replace(found, relative_error=max(relative_error(one.parameters(), two.parameters()) for one, two in pairs))
 
 

@@ -17,6 +17,7 @@ import torch
 import paper_repro
 from paper_repro.base.configs import instantiate
 from paper_repro.base.errors import RESULTS, UsageError, run_main
+from paper_repro.base.files import sha256_of_bytes
 from paper_repro.cells import records
 from paper_repro.exports import card, weights
 from paper_repro.exports.weights import CARD, CONFIG, SHIPPED, VOCABULARY, WEIGHTS, names, opened
@@ -149,6 +150,7 @@ def test_what_is_pushed_is_loaded_from_the_hub(hub: Hub, capsys: Any) -> None:
 
 
 def changed(tmp_path: Path, file: str, change: Any) -> Path:
+    """A copy of a model with a change of the content of a JSON file."""
     shutil.copytree(SHIPPED / "gpt", tmp_path / "gpt")
     content = json.loads((tmp_path / "gpt" / file).read_text())
     change(content)
@@ -156,6 +158,19 @@ def changed(tmp_path: Path, file: str, change: Any) -> Path:
     return tmp_path / "gpt"
 
 
+def with_weights(tmp_path: Path, content: bytes, named: bool) -> Path:
+    """A copy of a model whose weights are these bytes; ``named``: its config has their hash."""
+    hashes = {"weights_sha256": sha256_of_bytes(content)} if named else {}
+    folder = changed(tmp_path, CONFIG, lambda one: one.update(hashes))
+    (folder / WEIGHTS).write_bytes(content)
+    return folder
+
+
+def of_model(tmp_path: Path, **model: Any) -> Path:
+    return changed(tmp_path, CONFIG, lambda one: one["model"].update(model))
+
+
+SCORER = {"_target_": "paper_repro.metrics.text_scores.TextScorer"}
 REFUSED: dict[str, tuple[Any, str]] = {
     "name": (lambda _: "ngptt", r"ngptt: no model of that name \(did you mean 'ngpt'\?\); give a name, hf://"),
     "no network": (lambda _: "hf://me/none", r"the hub did not give it \(404 for me/none@None\); check the name"),
@@ -164,6 +179,12 @@ REFUSED: dict[str, tuple[Any, str]] = {
         lambda to: changed(to, VOCABULARY, lambda one: one["model"]["merges"].pop()),
         "tokenizer.json: not the vocabulary that config.json beside it names",
     ),
+    "weights": (lambda to: with_weights(to, b"!", False), "not the weights that config.json beside it names"),
+    "forged": (lambda to: with_weights(to, b"\xff" * 64, True), "model.safetensors: cannot be read"),
+    "other": (lambda to: of_model(to, num_layers=1), "weights of another model than BaselineGPT"),
+    "target": (lambda to: of_model(to, _target_="os.system"), "'os.system' is refused"),
+    "no module": (lambda to: changed(to, CONFIG, lambda one: one.update(model=SCORER)), "TextScorer: not a torch mod"),
+    "no config": (lambda to: changed(to, CONFIG, lambda one: one.clear()), "not a config that export.py wrote"),
 }
 
 

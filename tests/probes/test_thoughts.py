@@ -13,7 +13,7 @@ from paper_repro.datamodules.tokenizers import CharacterTokenizer
 from paper_repro.models.ebt import CODE, EBT, LISTING, ThinkingSettings, think
 from paper_repro.models.ebt_sudoku import SudokuEBT
 from paper_repro.probes.thoughts import SPACES, Manner, Place, Reader, around_board, rows, think_of_board, trace
-from paper_repro.scripts.think import Shader, wants_color
+from paper_repro.scripts.think import wants_color
 from paper_repro.tests.support.float64 import in_float64
 
 TOKENIZER = CharacterTokenizer("abcdefgh ")
@@ -216,9 +216,3 @@ def test_colors_are_for_terminals_that_nobody_asked_to_be_plain(monkeypatch: pyt
         with monkeypatch.context() as patch:
             patch.setenv(name, value)
             assert not wants_color(Terminal())
-
-
-def test_low_values_are_green_and_high_ones_purple() -> None:
-    shade = Shader(-1.0, 3.0, colored=True)
-    assert "48;5;28" in shade("a", -1.0) and "48;5;54" in shade("a", 3.0)
-    assert Shader(-1.0, 3.0, colored=False)("a", 1.0) == "a"

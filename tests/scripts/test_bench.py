@@ -1,7 +1,6 @@
 """The bench command, the page that shows what it wrote, and benches at a tiny size."""
 
 import json
-import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from paper_repro.base.errors import RESULTS, ROOT, UsageError
 from paper_repro.base.files import CodeState
 from paper_repro.cells.records import SEAL, processor_name, seal
+from paper_repro.site import files
 from paper_repro.training.machine import Machine, settings
 
 BENCH = """
@@ -21,14 +21,11 @@ class Row:
     kind = "programs"
     def line(self): return "kernel: 3 blocks"
     def record(self): return {"blocks": 3}
-def compare(device):
+def made_up(device):
     yield Comparison("small", "ms", [2.0, 1.0, 3.0], [4.0, 5.0, 3.0], "definition", 1e-7, goal=1.5, teraflops=0.25)
     yield Row()
     yield Row()
 """
-
-
-COMMITTED = CodeState("0" * 40, False)
 
 
 @pytest.fixture(autouse=True)
@@ -47,61 +44,48 @@ def once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(import_module("side_by_side"), "ROUNDS", 1)
 
 
-def written(folder: Path, monkeypatch: pytest.MonkeyPatch, code: CodeState = COMMITTED) -> Path:
-    """Run the bench above as if from this code, and return its file."""
-    (folder / "made_up.py").write_text(BENCH)
-    monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.delitem(sys.modules, "made_up", raising=False)
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+    """Run the bench above as if from committed code, and return its file; ``capsys`` has what it prints."""
+    (tmp_path / "own.py").write_text(BENCH)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "own", raising=False)
     bench = import_module("bench")
-    monkeypatch.setattr(bench, "BENCHES", folder)
-    monkeypatch.setattr(bench, "read_code_state", lambda: code)
-    path = folder / "results" / "made_up.json"
+    monkeypatch.setitem(bench.BENCHES, "made_up", "own")
+    monkeypatch.setattr(bench, "read_code_state", lambda: CodeState("0123456789abcdef", False))
+    path = tmp_path / "results" / "made_up.json"
     path.parent.mkdir()
     assert bench.main(["made_up", "--json", str(path)]) == 0
     return path
 
 
-def test_rows_of_both_kinds_are_printed_and_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_rows_of_both_kinds_are_printed_written_and_shown(
+    written: Path, index: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = written(tmp_path, monkeypatch)
-    lines = capsys.readouterr().out.splitlines()[1:]
-    assert lines == [
+    assert capsys.readouterr().out.splitlines()[1:] == [
         "small: 2.00x, goal 1.5x; ms: ours 2.000 (1.000 to 3.000), definition 4.000 (3.000 to 5.000); "
         "relative error 1.0e-07; 0.25 TFLOP/s",
         "kernel: 3 blocks",
         "kernel: 3 blocks",
     ]
-    found = json.loads(path.read_text())
+    found = json.loads(written.read_text())
     assert found.pop(SEAL) == seal(found)
-    assert (found["commit"], found["dirty"]) == ("0" * 40, False)
+    assert (found["commit"], found["dirty"]) == ("0123456789abcdef", False)
     assert found["device"] == f"cpu: {processor_name()}"
     assert found["bench"] == "made_up" and found["programs"] == [{"blocks": 3}] * 2
-    assert [(item["ratio"], item["rounds"]) for item in found["comparisons"]] == [
-        (2.0, sys.modules["side_by_side"].ROUNDS)
-    ]
+    (comparison,) = found["comparisons"]
+    assert (comparison["ratio"], comparison["rounds"]) == (2.0, sys.modules["side_by_side"].ROUNDS)
+    line = next(line for line in index._benches(written.parent).splitlines() if "small" in line)
+    assert line.endswith("| 0123456789 |")
+    assert files.bench_commit({**found, "dirty": True}) == "0123456789 with uncommitted changes"
 
 
-@pytest.mark.parametrize(
-    ("code", "text"),
-    [
-        (CodeState("0123456789abcdef", False), "0123456789 "),
-        (CodeState("0123456789abcdef", True), "0123456789 with uncommitted changes"),
-        (CodeState(None, None), "commit unknown"),
-    ],
-)
-def test_the_page_says_from_which_code_a_bench_is(
-    index: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: CodeState, text: str
-) -> None:
-    path = written(tmp_path, monkeypatch, code)
-    line = next(line for line in index._benches(path.parent).splitlines() if "small" in line)
-    assert f"| {text}" in line
+def test_every_bench_is_in_its_file() -> None:
+    assert all(callable(getattr(import_module(file), name)) for name, file in import_module("bench").BENCHES.items())
 
 
-def test_an_edited_bench_is_refused_and_one_from_before_seals_is_read(
-    index: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = written(tmp_path, monkeypatch)
+def test_an_edited_bench_is_refused_and_one_from_before_seals_is_read(index: Any, written: Path) -> None:
+    path = written
     path.write_text(path.read_text().replace('"ratio": 2.0', '"ratio": 3.0'))
     with pytest.raises(UsageError, match="does not fit its content") as caught:
         index._benches(path.parent)
@@ -123,15 +107,12 @@ def test_published_benches_are_sealed_or_from_before_and_from_committed_code(ind
 
 def test_a_child_has_one_thread_and_returns_what_it_measures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "measured.py").write_text(
-        "import os\nimport side_by_side\n"
-        "def half(x): return x * float(os.environ['HALF']) / int(os.environ['OMP_NUM_THREADS'])"
+        "import os\ndef half(x): return x * float(os.environ['HALF']) / int(os.environ['OMP_NUM_THREADS'])"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    measured, before = import_module("measured"), dict(os.environ)
-    assert import_module("side_by_side").in_child(measured.half, 9.0, HALF="0.5") == 4.5
-    with pytest.raises(TypeError, match="can't multiply"):
-        import_module("side_by_side").in_child(measured.half, "9", HALF="0.5")
-    assert dict(os.environ) == before
+    for name in ("HALF", "OMP_NUM_THREADS"):  # put back after the test
+        monkeypatch.setenv(name, "1")
+    assert import_module("side_by_side").in_child(import_module("measured").half, 9.0, HALF="0.5") == 4.5
 
 
 @pytest.mark.parametrize(("name", "place"), [("cem/table3", {"model": "t2"}), ("cet/table1", {"method": "ep"})])
@@ -161,13 +142,13 @@ def test_every_place_of_the_bench_of_cells_is_one_of_its_artifact() -> None:
     for name, place in cells.CELLS:
         assert cells._cell(name, place, "cpu").config["task"]["_target_"].endswith(".Fit")
     with pytest.raises(SystemExit, match="leave --device out"):
-        next(cells.compare(torch.device("cuda")))
+        next(cells.cells(torch.device("cuda")))
 
 
 @pytest.mark.slow
 def test_commands_are_called_as_processes_and_held_against_their_goals() -> None:
     bench = import_module("commands")
-    rows = {row.case: row for row in bench.compare(None, rounds=1, artifacts=["cem/table2", "cem/table3"])}
+    rows = {row.case: row for row in bench.commands(None, rounds=1, artifacts=["cem/table2", "cem/table3"])}
     assert {"--list", "--plan for the first time", "--plan once more"} < rows.keys()
     assert {"cem/table2 at scale exact", "cem/table3 at scale smoke", "cem/table3 rendered"} < rows.keys()
     assert all(0.02 < row.processor[0] < 300 and len(row.processor) == len(row.wall) == 1 for row in rows.values())
@@ -188,10 +169,10 @@ TIME, MEMORY, PRODUCTS = "ms per step", "MiB that a step adds", "GFLOPs of matri
 
 @pytest.mark.slow
 def test_ebts_step_in_both_streams_stands_beside_transformer_s(once: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = import_module("ebt_step")
+    bench = import_module("ebt")
     monkeypatch.setattr(bench, "ON_CPU", bench.Size(8, 2, 2, 13, 16, 4, 5.0))
     monkeypatch.setattr(bench, "CASES", bench.CASES[3:])
-    found = list(bench.compare(torch.device("cpu")))
+    found = list(bench.ebt_step(torch.device("cpu")))
     assert [(item.unit, "split" in item.case, item.goal) for item in found] == [
         (TIME, True, 1 / 6.5),
         (MEMORY, True, None),
@@ -205,11 +186,11 @@ def test_ebts_step_in_both_streams_stands_beside_transformer_s(once: None, monke
 
 
 def test_ebts_step_on_images_stands_beside_dits(once: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench, device = import_module("ebt_image_step"), torch.device("cpu")
-    size = bench.Size(16, 2, 2, 8, 4, 3)
-    times, memory, products = bench._comparisons(size, 1, False, device)
+    bench, device = import_module("ebt"), torch.device("cpu")
+    size = bench.ImageSize(16, 2, 2, 8, 4, 3)
+    times, memory, products = bench.on_images(size, 1, False, device)
     assert [item.unit for item in (times, memory, products)] == [TIME, MEMORY, PRODUCTS]
     assert times.relative_error < 1e-4 and len(times.ours) == len(times.theirs) == 1
     assert products.ratio < 1 and memory.ratio > 0  # EBT needs more products
-    *_, more = bench._comparisons(size, 2, False, device)
+    *_, more = bench.on_images(size, 2, False, device)
     assert more.ours[0] > 1.5 * products.ours[0] and more.theirs == products.theirs

@@ -10,7 +10,8 @@ from paper_repro.base.errors import ROOT, run_main
 from paper_repro.cells.records import read
 from paper_repro.scripts import train
 
-SHORT = ["cem/gaussian_process", "training.steps=20", "machine.workers=1", "machine.progress_every_seconds=0"]
+EXPERIMENT = "cem/gaussian_process"
+SHORT = [EXPERIMENT, "training.steps=20", "machine.workers=1", "machine.progress_every_seconds=0"]
 
 
 @pytest.mark.parametrize(
@@ -25,9 +26,21 @@ SHORT = ["cem/gaussian_process", "training.steps=20", "machine.workers=1", "mach
         ([*SHORT, "--cgf", "job"], "did you mean '--cfg'?"),
         ([*SHORT, "optimizer=adma"], "there is no such optimizer config (did you mean 'adam'?)"),
         (["training.steps=20"], "give one experiment"),
+        (["--config", f"experiment={EXPERIMENT}", "seed=7"], "# the seed 7"),
+        (["--config", "cem/Gaussian_Process"], "batch_size: 200"),
+        (["--config", f"paper_repro/conf/experiment/{EXPERIMENT}.yaml"], "batch_size: 200"),
+        (["--config", EXPERIMENT, "--seed", "7"], "unknown option --seed: write seed=..."),
+        (["--config", EXPERIMENT, "machine.data_root=/tmp/Ü"], "data_root: /tmp/Ü"),
+        (["--config", EXPERIMENT, "~training.clip_norm"], "deleting is not supported"),
+        (["--config", EXPERIMENT, "optimizer.lr=1,2"], "a list as optimizer.lr=[1,2], or name the values as an axis"),
+        (["--config", EXPERIMENT, "trainer.max_steps=10"], "did you mean training.steps?"),
+        (["--config", EXPERIMENT, "logger=wandb"], "logger: wandb"),
+        (["--config", EXPERIMENT, "ckpt_path=last.ckpt"], "a run goes on from its last checkpoint by itself"),
+        (["--config", EXPERIMENT, "lr=0.1"], "did you mean optimizer.lr?"),
+        (["--config", EXPERIMENT, "schedule=exponential"], "schedules.Exponential "),
     ],
 )
-def test_hydras_words_are_answered(
+def test_words_of_hydra_and_of_habit_are_answered(
     words: list[str], answer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

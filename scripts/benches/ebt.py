@@ -1,0 +1,227 @@
+"""EBT: a training step of it against one of its baseline, and a Hessian-vector product through attention."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import cycle
+from typing import Any, NamedTuple
+
+import torch
+from side_by_side import MIB, Comparison, Work, normal, relative_error, timed
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from paper_repro.base.configs import compose
+from paper_repro.kernels.causal_attention import causal_attention
+from paper_repro.kernels.dispatch import differentiable
+from paper_repro.kernels.preferences import prefer
+from paper_repro.kernels.self_slot_attention import self_slot_attention
+from paper_repro.training import step_time
+from paper_repro.training.counting import count_flops, peak_bytes
+from paper_repro.training.step_time import BATCHES, Stepper, StepSettings, build_stepper, each_model
+
+
+class Pair:
+    """A model and another one of its sizes, with their optimisers: rows of the time, memory and products of a step.
+
+    ``build`` makes both on a device; on the meta device without numbers.  The products say how much longer a step has
+    to take at the least.  The two models have no result in common: the error is that of our side's gradients.
+    """
+
+    def __init__(
+        self, build: Callable[[torch.device], tuple[Stepper, Stepper]], other: str, device: torch.device
+    ) -> None:
+        self.build, self.other, self.device = build, other, device
+        self.ours, self.theirs = build(device)
+
+    def times(self, case: str, error: float = 0.0, goal: float | None = None) -> Comparison:
+        with prefer("auto"):
+            return timed(case, "ms per step", self.ours.step, self.theirs.step, self.other, error=error, goal=goal)
+
+    def rows(
+        self, case: str, error: float = 0.0, goal: float | None = None, memory_goal: float | None = None
+    ) -> Iterator[Comparison]:
+        """Yield the time of a step, the memory that it adds, and its matrix products."""
+        yield self.times(case, error, goal)
+        with prefer("auto"):
+            ours, theirs = ([step_time.added_memory(own, self.device) / MIB] for own in (self.ours, self.theirs))
+        yield Comparison(case, "MiB that a step adds", ours, theirs, self.other, goal=memory_goal)
+        with prefer("reference"):
+            ours, theirs = ([count_flops(own.gradients) / 1e9] for own in self.build(torch.device("meta")))
+        yield Comparison(case, "GFLOPs of matrix products per step", ours, theirs, self.other)
+
+    def gradients(self, implementation: str = "auto") -> list[Tensor]:
+        """Return our side's gradients of a first batch, and forget them."""
+        fresh, _ = self.build(self.device)
+        with prefer(implementation):
+            fresh.gradients()
+        return [parameter.grad for parameter in fresh.parameters if parameter.grad is not None]
+
+
+class Size(NamedTuple):
+    """What is trained: D, H, L, V, T, B, and the first step size, which goes with V."""
+
+    width: int
+    heads: int
+    layers: int
+    vocabulary: int
+    window: int
+    batch: int
+    step_size: float
+
+    def __str__(self) -> str:
+        sizes = f"D={self.width}, {self.layers} layers, V={self.vocabulary}"
+        return f"{sizes}, {self.batch} sequences of {self.window}"
+
+
+KEYS = "model.width model.num_heads model.num_layers model.vocabulary_size data.window step.batch_size model.step_size"
+ON_CPU, ON_GPU = Size(384, 6, 6, 2048, 128, 4, 5.0), Size(384, 6, 6, 50277, 256, 32, 500.0)
+CASES: tuple[tuple[str, int, float, float | None], ...] = (
+    ("default", 1, 3.2, 4.3),
+    ("default", 2, 5.5, 6.7),
+    ("time_embed", 1, 3.5, None),
+    ("time_embed", 2, 6.5, None),
+)
+"""A variant of EBT, its inner steps, and how much more time and memory than Transformer++'s its step may take."""
+
+
+def ebt_step(device: torch.device) -> Iterator[Comparison]:
+    """Compare a step of EBT at XXS, in both forms of its streams and compiled, with one of Transformer++.
+
+    The steps are those of the artifact ebt/tableD5.  The relative error is that of EBT's gradients by the streams of
+    the row, against those by concatenated streams, the published form.
+    """
+    size = ON_CPU if device.type == "cpu" else ON_GPU
+    for variant, count, most_time, most_memory in CASES:
+        case = f"EBT {variant}, {_steps(count)}"
+        pair = partial(_text_pair, size, variant, count, device)
+        split, both = pair(), pair("+model.streams=concatenated")
+        error, memory_goal = relative_error(split.gradients(), both.gradients()), most_memory and 1 / most_memory
+        yield from split.rows(f"{case}, split streams, {size}", error, 1 / most_time, memory_goal)
+        yield from both.rows(f"{case}, concatenated streams, {size}")
+        del both
+        if variant == "default":
+            compiled = pair("step.compile=true")
+            error = relative_error(compiled.gradients(), split.gradients())
+            yield compiled.times(f"{case}, split streams, both compiled, {size}", error)
+
+
+def _steps(count: int) -> str:
+    return f"{count} step{'s' if count > 1 else ''}"
+
+
+def _text_pair(size: Size, variant: str, count: int, device: torch.device, *ways: str) -> Pair:
+    words = [f"{key}={value}" for key, value in zip(KEYS.split(), size, strict=True)]
+    words += [f"model.variant={variant}", f"module.thinking.num_steps={count}"]
+    words.append(f"model.num_landscapes={1 if variant == 'default' else count}")
+    config: dict[str, Any] = compose("ebt/stepcost", ["model=ebt/s1", *words, *ways], seed=0)
+    step, models = StepSettings(**config["step"]), each_model(config)
+
+    def build(on: torch.device) -> tuple[Stepper, Stepper]:
+        ours, theirs = (build_stepper(*models[name], step, on) for name in ("own", "baseline"))
+        return ours, theirs
+
+    return Pair(build, "Transformer++", device)
+
+
+class ImageSize(NamedTuple):
+    """What is trained: D, heads, layers, side of an image and of a patch, images of a batch."""
+
+    width: int
+    heads: int
+    layers: int
+    side: int
+    patch: int
+    batch: int
+
+    def __str__(self) -> str:
+        return f"D={self.width}, {self.layers} layers, {self.batch} images of {self.side}, patches of {self.patch}"
+
+
+def ebt_image_step(device: torch.device) -> Iterator[Comparison]:
+    """Compare a step of EBT of one and two inner steps on noised images with one of DiT.
+
+    The relative error is that of EBT's gradients by the ops for this device, against those by the definitions.
+    """
+    size = ImageSize(384, 6, 6, 32, 4, 16) if device.type == "cpu" else ImageSize(1536, 16, 24, 128, 16, 64)
+    for count in (1, 2):
+        for compiled in (False, True):
+            yield from on_images(size, count, compiled, device)
+
+
+def on_images(size: ImageSize, count: int, compiled: bool, device: torch.device) -> Iterator[Comparison]:
+    """Yield the rows of a number of inner steps; compiled, of the time alone."""
+    keys = ("width", "num_heads", "num_layers", "image_size", "patch")
+    overrides = [f"model.{key}={value}" for key, value in zip(keys, size, strict=False)]
+    thinking = [f"module.thinking.num_steps={count}", "model.step_size=100.0"]
+    once: dict[str, Any] = {"accumulate": 1, "rounds": 1, "unmeasured_rounds": 1, "clip_norm": 1.0}
+    step = StepSettings(**once, precision="32-true", window=1, batch_size=size.batch, compile=compiled)
+    shape = (BATCHES, size.batch, 3, size.side, size.side)
+
+    def stepper(model: str, more: Sequence[str], on: torch.device) -> Stepper:
+        config: dict[str, Any] = compose("ebt/denoising", [f"model={model}", *overrides, *more], seed=0)
+        images = torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(on) * 2 - 1
+        return build_stepper(config["model"], config, step, on, cycle(images))
+
+    pair = Pair(lambda on: (stepper("ebt/image_ebt", thinking, on), stepper("ebt/dit", [], on)), "DiT", device)
+    case = f"EBT, {_steps(count)}{', both compiled' if compiled else ''}, {size}"
+    error = relative_error(pair.gradients(), pair.gradients("reference"))
+    yield from [pair.times(case, error)] if compiled else pair.rows(case, error)
+
+
+def attn_hvp(device: torch.device) -> Iterator[Comparison]:
+    """Compare bytes by tokens and times of a Hessian-vector product through attention: a forward pass, its gradient by
+    what belongs to the rows, and the gradient of that by everything.
+
+    The observed keys and values are captured, as in EBT.  Our side, a Triton kernel, never holds T x T scores, so its bytes per token
+    stay the same from 512 to 2,048 tokens.  The other side is autograd: of the definition with a column of one's own,
+    and of torch's "math" backend of scaled_dot_product_attention, the only one that can be differentiated twice,
+    without.
+    """
+    own, definition = (partial(self_slot_attention, implementation=one) for one in ("fused", "reference"))
+    pairs: list[tuple[Callable[..., Tensor], Callable[..., Tensor], int, int, str]] = [
+        (own, definition, 3, 5, "definition, with an own column"),
+        (_causal, _math, 1, 3, "math backend, causal"),
+    ]
+    training = (4, 6, 128, 64)  # B sequences, H heads, T tokens, Y channels of EBT's training step at D = 384
+    long = [(1, 4, tokens, 64) for tokens in (512, 1024, 2048)]
+    for kind, size in [*(("bytes", size) for size in long), *(("times", size) for size in (training, *long))]:
+        sequences, heads, tokens, width = size
+        case = f"{sequences} x {tokens} tokens, H={heads}, Y={width}"
+        for ours, theirs, rows, inputs, other in pairs:
+            one, two = (_product(size, device, attend, rows, inputs) for attend in (ours, theirs))
+            error = relative_error(one(), two())
+            if kind == "times":
+                yield timed(case, "ms", one, two, other, error=error)
+            else:
+                found, expected = ([peak_bytes(product) / 2**10 / tokens] for product in (one, two))
+                yield Comparison(case, "KiB per token at the peak", found, expected, other, error)
+
+
+def _causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    with differentiable(order=2):
+        return causal_attention(query, key, value, implementation="fused")
+
+
+def _math(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    with sdpa_kernel(SDPBackend.MATH):
+        return scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+def _product(
+    size: Sequence[int], device: torch.device, attend: Callable[..., Tensor], num_rows: int, num_inputs: int
+) -> Work:
+    """Return what computes the product, as gradients by all inputs (B, H, T, Y), of which the first belong to the
+    rows.
+    """
+    draw = normal(device)
+    leaves, along = ([draw(size) for _ in range(num_inputs)] for _ in range(2))
+    for leaf in leaves:
+        leaf.requires_grad_()
+
+    def work() -> list[Tensor]:
+        rows, captured = tuple(leaves[:num_rows]), leaves[num_rows:]
+        first = torch.func.grad(lambda given: attend(*given, *captured).square().sum())(rows)
+        return list(torch.autograd.grad(first, leaves, along[:num_rows]))
+
+    return work
