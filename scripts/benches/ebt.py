@@ -173,10 +173,10 @@ def attn_hvp(device: torch.device) -> Iterator[Comparison]:
     """Compare bytes by tokens and times of a Hessian-vector product through attention: a forward pass, its gradient by
     what belongs to the rows, and the gradient of that by everything.
 
-    The observed keys and values are captured, as in EBT.  Our side, a Triton kernel, never holds T x T scores, so its bytes per token
-    stay the same from 512 to 2,048 tokens.  The other side is autograd: of the definition with a column of one's own,
-    and of torch's "math" backend of scaled_dot_product_attention, the only one that can be differentiated twice,
-    without.
+    The observed keys and values are captured, as in EBT.  Our side, a Triton kernel, never holds T x T scores, so its
+    bytes per token stay the same from 512 to 2,048 tokens.  The other side is autograd: of the definition with a column
+    of one's own, and of torch's "math" backend of scaled_dot_product_attention, the only one that can be differentiated
+    twice, without.
     """
     own, definition = (partial(self_slot_attention, implementation=one) for one in ("fused", "reference"))
     pairs: list[tuple[Callable[..., Tensor], Callable[..., Tensor], int, int, str]] = [
