@@ -112,13 +112,17 @@ def _words(arguments: Sequence[str]) -> argparse.Namespace:
 class Thinker:
     """A trained EBT, and the words that say how it thinks; each method prints a thought and returns its figures."""
 
+    model: Any
+
     def __init__(self, words: argparse.Namespace, found: Opened) -> None:
         from paper_repro.lightning_modules.prediction_descent import PredictionDescent
         from paper_repro.models.ebt import TransformerPlusPlus
         from paper_repro.probes.thoughts import KINDS, Manner, command_for
 
         module: Any = found.module
-        model, place, name = module.model, words.checkpoint, type(module.model).__name__
+        model: object = module.model
+        place, name = words.checkpoint, type(model).__name__
+        self.words, self.found, self.model, self.label = words, found, model, f"{name} {found.cell}"
         if isinstance(model, TransformerPlusPlus) or not isinstance(module, PredictionDescent):
             raise UsageError(f"{place}: its model, {name}, is no EBT and has no energy; {command_for(model)}")
         if not isinstance(model, KINDS[words.subject]):
@@ -126,19 +130,18 @@ class Thinker:
             what, option = fitting[0] if fitting else ("frames", "the cell of another one")
             raise UsageError(f"{place}: this EBT was trained on {what}: give {option}")
         self.steps = sorted({*(words.steps or [module.thinking.longest])})
-        if self.steps[0] < (least := model.num_landscapes):
+        if self.steps[0] < (least := self.model.num_landscapes):
             raise UsageError(
                 f"--steps {self.steps[0]}: the model's predictions pass {least} landscapes one after the other: "
                 f"give {least} or more"
             )
-        self.words, self.found, self.model, self.label = words, found, model, f"{name} {found.cell}"
         settings = replace(module.thinking, noise=words.noise)
         self.manner = Manner(words.samples, settings, words.step_size, words.seed)
-        alpha = own = f"{float(model.step_size.detach()):.4g}"
+        alpha = own = f"{float(self.model.step_size.detach()):.4g}"
         if words.step_size is not None:
             alpha = f"{words.step_size:g} (the model's own is {own})"
         self.heading = (
-            f"{self.label}, landscapes {model.num_landscapes}, alpha {alpha}, samples {words.samples}, "
+            f"{self.label}, landscapes {self.model.num_landscapes}, alpha {alpha}, samples {words.samples}, "
             f"noise {words.noise:g}, seed {words.seed}"
         )
 

@@ -377,7 +377,8 @@ def descend(
     numbers: Any = {"num_steps": num_steps, "step_size": float(step_size), "tau": float(tau), "norm_eps": norm_eps}
     attention = _attention("tied_attention.descend", implementation, keys, num_steps, (*given, *positions))
     if attention is None:
-        return common.descend_attention(*tensors, **numbers, **positions._asdict())
+        numbers |= positions._asdict()
+        return common.descend_attention(x, keys, reading, writing, context, norm_weight, **numbers)
     dtype = torch.get_autocast_dtype(x.device.type) if under_autocast(x) else keys.dtype
     keys, reading, writing = (value.to(dtype) for value in (keys, reading, writing))
     context = None if context is None else context.to(dtype)  # (B, T, D)

@@ -205,8 +205,9 @@ class Rank:
 
 def meeting_place(count: int, port: int = 0) -> Any:
     """Return the store of ``count`` processes of this computer: that of rank 0 at ``port``, or, with 0, a new one."""
-    options = {"is_master": not port, "wait_for_workers": port > 0, "timeout": PATIENCE}
-    return dist.TCPStore("127.0.0.1", port, count, **options)  # type: ignore[attr-defined]
+    return dist.TCPStore(  # type: ignore[attr-defined]
+        "127.0.0.1", port, count, is_master=not port, wait_for_workers=port > 0, timeout=PATIENCE
+    )
 
 
 def join(index: int, count: int, store: Any, device: torch.device, local: int | None = None, node: int = 0) -> Rank:
