@@ -37,6 +37,7 @@ from paper_repro.exports.weights import Opened, opened
 
 if TYPE_CHECKING:
     from think_figures import ThoughtFigure
+    from torch import nn
 
     from paper_repro.probes.thoughts import BoardThought, ImageThought, Place, Surface, TextThought
 
@@ -120,7 +121,7 @@ class Thinker:
         from paper_repro.probes.thoughts import KINDS, Manner, command_for
 
         module: Any = found.module
-        model: object = module.model
+        model: nn.Module = module.model
         place, name = words.checkpoint, type(model).__name__
         self.words, self.found, self.model, self.label = words, found, model, f"{name} {found.cell}"
         if isinstance(model, TransformerPlusPlus) or not isinstance(module, PredictionDescent):
