@@ -126,19 +126,20 @@ class Thinker:
             what, option = fitting[0] if fitting else ("frames", "the cell of another one")
             raise UsageError(f"{place}: this EBT was trained on {what}: give {option}")
         self.steps = sorted({*(words.steps or [module.thinking.longest])})
-        if self.steps[0] < (least := model.num_landscapes):
+        if self.steps[0] < (least := module.model.num_landscapes):
             raise UsageError(
                 f"--steps {self.steps[0]}: the model's predictions pass {least} landscapes one after the other: "
                 f"give {least} or more"
             )
-        self.words, self.found, self.model, self.label = words, found, model, f"{name} {found.cell}"
+        self.words, self.found, self.label = words, found, f"{name} {found.cell}"
+        self.model: Any = module.model
         settings = replace(module.thinking, noise=words.noise)
         self.manner = Manner(words.samples, settings, words.step_size, words.seed)
-        alpha = own = f"{float(model.step_size.detach()):.4g}"
+        alpha = own = f"{float(self.model.step_size.detach()):.4g}"
         if words.step_size is not None:
             alpha = f"{words.step_size:g} (the model's own is {own})"
         self.heading = (
-            f"{self.label}, landscapes {model.num_landscapes}, alpha {alpha}, samples {words.samples}, "
+            f"{self.label}, landscapes {self.model.num_landscapes}, alpha {alpha}, samples {words.samples}, "
             f"noise {words.noise:g}, seed {words.seed}"
         )
 
