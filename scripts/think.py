@@ -37,7 +37,6 @@ from paper_repro.exports.weights import Opened, opened
 
 if TYPE_CHECKING:
     from think_figures import ThoughtFigure
-    from torch import nn
 
     from paper_repro.probes.thoughts import BoardThought, ImageThought, Place, Surface, TextThought
 
@@ -113,17 +112,13 @@ def _words(arguments: Sequence[str]) -> argparse.Namespace:
 class Thinker:
     """A trained EBT, and the words that say how it thinks; each method prints a thought and returns its figures."""
 
-    model: Any
-
     def __init__(self, words: argparse.Namespace, found: Opened) -> None:
         from paper_repro.lightning_modules.prediction_descent import PredictionDescent
         from paper_repro.models.ebt import TransformerPlusPlus
         from paper_repro.probes.thoughts import KINDS, Manner, command_for
 
         module: Any = found.module
-        model: nn.Module = module.model
-        place, name = words.checkpoint, type(model).__name__
-        self.words, self.found, self.model, self.label = words, found, model, f"{name} {found.cell}"
+        model, place, name = module.model, words.checkpoint, type(module.model).__name__
         if isinstance(model, TransformerPlusPlus) or not isinstance(module, PredictionDescent):
             raise UsageError(f"{place}: its model, {name}, is no EBT and has no energy; {command_for(model)}")
         if not isinstance(model, KINDS[words.subject]):
@@ -131,11 +126,13 @@ class Thinker:
             what, option = fitting[0] if fitting else ("frames", "the cell of another one")
             raise UsageError(f"{place}: this EBT was trained on {what}: give {option}")
         self.steps = sorted({*(words.steps or [module.thinking.longest])})
-        if self.steps[0] < (least := self.model.num_landscapes):
+        if self.steps[0] < (least := module.model.num_landscapes):
             raise UsageError(
                 f"--steps {self.steps[0]}: the model's predictions pass {least} landscapes one after the other: "
                 f"give {least} or more"
             )
+        self.words, self.found, self.label = words, found, f"{name} {found.cell}"
+        self.model: Any = module.model
         settings = replace(module.thinking, noise=words.noise)
         self.manner = Manner(words.samples, settings, words.step_size, words.seed)
         alpha = own = f"{float(self.model.step_size.detach()):.4g}"

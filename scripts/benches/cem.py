@@ -118,8 +118,10 @@ def _attention(size: Size, leaves: list[Tensor], way: str) -> Callable[[], list[
 
 def _against_flash(size: Size, shared: bool, device: torch.device) -> Comparison:
     leaves = _leaves(size, device)[: 4 if shared else 2]
-    heads = query, key, value = [torch.randn_like(leaves[0]).transpose(1, 2).requires_grad_() for _ in range(3)]
-    flash = with_gradients(lambda: functional.scaled_dot_product_attention(query, key, value, is_causal=True), heads)
+    query, key, value = (torch.randn_like(leaves[0]).transpose(1, 2).requires_grad_() for _ in range(3))
+    flash = with_gradients(
+        lambda: functional.scaled_dot_product_attention(query, key, value, is_causal=True), [query, key, value]
+    )
     one = [leaf[:1].detach().requires_grad_() for leaf in leaves]
     wide = [leaf.float().detach().requires_grad_() for leaf in one]
     error = largest_error(_attention(size, one, "fused")(), _attention(size, wide, "reference")())
