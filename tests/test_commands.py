@@ -130,11 +130,23 @@ def test_a_second_plan_needs_no_torch(tmp_path: Path) -> None:
     assert (second.returncode, second.stdout) == (0, first.stdout), second.stderr
 
 
-def test_a_plan_counts_with_the_speed_of_its_machine() -> None:
-    from paper_repro.cells.estimates import UNMEASURED_GPU_RATE, unmeasured_rate
+def test_a_plan_counts_with_the_speed_of_its_machine_and_warns_of_a_slow_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from paper_repro.cells import estimates
+    from paper_repro.cells.estimates import UNMEASURED_GPU_RATE, slow_products, unmeasured_rate
 
     config = {"machine": {"accelerator": "gpu", "devices": 8}}
     assert unmeasured_rate(config) == 8 * UNMEASURED_GPU_RATE > 1000 * unmeasured_rate({"machine": {}})
+    narrow = {"machine": {"accelerator": "cpu"}, "training": {"precision": "bf16-mixed"}}
+    information = tmp_path / "cpuinfo"
+    monkeypatch.setattr(estimates, "CPUINFO", information)
+    assert slow_products(narrow) is None, "nobody can know"
+    information.write_text("processor\t: 0\nflags\t\t: fma avx2\n\nprocessor\t: 1\nflags\t\t: avx512f\n")
+    assert "training.precision=32-true" in (slow_products(narrow) or "")
+    assert slow_products({"training": {"precision": "32-true"}}) is None
+    information.write_text("processor\t: 0\nflags\t\t: fma avx2 avx512f\n")
+    assert slow_products(narrow) is None
 
 
 def test_cells_lead_from_a_row_to_its_record(call: Command) -> None:

@@ -6,6 +6,7 @@ from: the config, the data files that it names, our code and torch.
 
 import contextlib
 import json
+import re
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +34,9 @@ UNMEASURED_RATE = 5e10
 """FLOPs per second assumed where no record exists: small float32 models on one CPU core."""
 UNMEASURED_GPU_RATE = 4.7e13
 """The same of a GPU: 15 % of the peak of an A100 with bf16 products."""
+CPUINFO = Path("/proc/cpuinfo")
+WIDE = frozenset({"avx512f", "avx_ne_convert"})
+"""The processor flags, in Linux's words, of which PyTorch's matrix library needs one to multiply bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +160,21 @@ def unmeasured_rate(config: Mapping[str, Any]) -> float:
     if not on_gpu(machine):
         return UNMEASURED_RATE
     return UNMEASURED_GPU_RATE * count_devices(machine.get("devices", 1))
+
+
+def slow_products(config: Mapping[str, Any]) -> str | None:
+    """Return how bfloat16 products slow a cell down on this machine; None where they do not, or nobody can know."""
+    narrow = str((config.get("training") or {}).get("precision", "")).startswith("bf16")
+    if not narrow or on_gpu(config.get(MACHINE) or {}) or not CPUINFO.exists():
+        return None
+    flags = re.search(r"^flags\s*:(.*)", CPUINFO.read_text(), re.MULTILINE)
+    if flags is None or WIDE & {*flags[1].split()}:
+        return None
+    return (
+        "this processor lacks the instructions (AVX-512) that PyTorch multiplies bfloat16 with: such products take "
+        "about sixty times as long as in float32, and the cells many times the expected time; "
+        "training.precision=32-true runs them in float32, into a folder of their own, not judged against the paper"
+    )
 
 
 def _work(cost: Cost | None) -> float:

@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +16,7 @@ from paper_repro.base import identity
 from paper_repro.base.errors import INTERRUPTED, check_started
 from paper_repro.base.files import disk_refuses, read_code_state
 from paper_repro.cells import leases, measurements, records
-from paper_repro.cells.estimates import Estimate, count_here, estimate
+from paper_repro.cells.estimates import Estimate, count_here, estimate, slow_products
 from paper_repro.cells.fork_server import ForkServer, WorkerProcess, uninterrupted
 from paper_repro.cells.leases import LeasedError, is_free, lease_path
 from paper_repro.cells.measurements import is_done, to_fill
@@ -120,6 +121,8 @@ def run(
         check_loggers(configs)
         for cell in to_run:
             check_started(cell.machine.get("nodes", 1))
+        if slow := slow_products(configs[0]):
+            print(slow, file=sys.stderr)
         with ForkServer(runs) as server:
             count = partial(server.call, configs, partial(count_here, devices=configs[0]))
             estimates = {cell.id: Estimate(None, 0.0) for cell in able} | estimate(to_run, roots, runs, count)

@@ -273,7 +273,7 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
         f"{_machine_of(plan)}; estimated from records where there are any, else from {rate:.2g} "
         "FLOPs a second; FLOPs are those of the matrix products, forward and backward",
     ]
-    return "\n".join(lines)
+    return "\n".join(filter(None, [*lines, estimates.slow_products(config)]))
 
 
 def rehearsal_table(plan: Plan, runs: Path) -> tuple[str, bool]:
