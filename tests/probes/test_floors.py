@@ -25,7 +25,8 @@ from paper_repro.datamodules.images import MaskedImageData
 from paper_repro.datamodules.listops import ListOps
 from paper_repro.datamodules.token_shards import write_shards
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
-from paper_repro.metrics.counts import BigramCounts
+from paper_repro.metrics.counts import Counts
+from paper_repro.probes import floors
 from paper_repro.probes.floors import counted_triples
 from paper_repro.probes.image_floors import fitted_gaussian, gaussian, harmonic, mean_image
 from paper_repro.probes.thinking import scored_batches
@@ -111,7 +112,7 @@ FACES = {"_target_": f"{DATA}images.ImageData", "source": SOURCE}
 @pytest.mark.parametrize(
     ("task", "good", "wrong", "rule"),
     [
-        ("floors.BigramFloor", LISTOPS, POINTS, {"most_tokens": 0}),
+        ("floors.BigramFloor", LISTOPS, POINTS, {"num_texts": 0}),
         ("floors.DownstreamFloor", None, POINTS, {"num_fewshot": -1}),
         ("floors.ListOpsFloor", LISTOPS, POINTS, {}),
         ("floors.RegressionFloor", POINTS, {**LISTOPS, "task": EXPRESSIONS}, {"rule": "cubic"}),
@@ -255,8 +256,9 @@ def test_the_bigram_is_a_count_by_hand_of_what_is_read_in_training(root: Path, k
     metrics, data = outcome(counted(root, kind)).metrics, data_of(counted(root, kind))
     texts = texts_of(data)
     assert metrics["counted_tokens"] == sum(len(ids) - 1 for ids in texts)
-    kept = BigramCounts.of(*pairs_of([ids for index, ids in enumerate(texts) if index % 20 != 19]), size_of(data))
-    assert 0 < metrics["bigram_weight"] == kept.best_weight(*pairs_of(texts[19::20])) < 1
+    kept = [ids for index, ids in enumerate(texts) if index % 20 != 19]
+    fitted = Counts.fitted(pairs_of(kept), pairs_of(texts[19::20]), size_of(data))
+    assert [metrics["bigram_weight"]] == fitted.weights and 0 < metrics["bigram_weight"] < 1
     expected = by_hand(data, data.evaluation_batches("val"), metrics["bigram_weight"])
     assert (metrics["val_loss"], metrics["val_unigram_loss"]) == pytest.approx(expected)
     assert metrics["val_loss"] < metrics["val_unigram_loss"] < math.log(size_of(data))
@@ -267,8 +269,7 @@ def test_the_trigram_is_a_count_by_hand_of_each_window_with_the_two_tokens_befor
     metrics, data = outcome(counted(root, kind, "TrigramFloor")).metrics, data_of(counted(root, kind))
     texts, size = texts_of(data), size_of(data)
     kept = [ids for index, ids in enumerate(texts) if index % 20 != 19]
-    pair_weight = BigramCounts.of(*pairs_of(kept), size).best_weight(*pairs_of(texts[19::20]))
-    counts = BigramCounts.of(*pairs_of(texts), size)
+    counts = Counts.fitted(pairs_of(kept), pairs_of(texts[19::20]), size)
     triples = Counter(tuple(ids[place : place + 3]) for ids in texts for place in range(len(ids) - 2))
     contexts = Counter(tuple(ids[place : place + 2]) for ids in texts for place in range(len(ids) - 2))
     total, number, weight = 0.0, 0, metrics["trigram_weight"]
@@ -277,7 +278,7 @@ def test_the_trigram_is_a_count_by_hand_of_each_window_with_the_two_tokens_befor
             for place, (y, z) in enumerate(zip(row, wanted, strict=True)):
                 if z == -100:
                     continue
-                single = float(counts.bigram(torch.tensor([y]), torch.tensor([z]), pair_weight))
+                single = float(counts.probabilities((torch.tensor([y]), torch.tensor([z]))))
                 before = (row[place - 1], y) if place else ()
                 seen = contexts[before]
                 total -= math.log(weight * triples[*before, z] / seen + (1 - weight) * single if seen else single)
@@ -286,10 +287,12 @@ def test_the_trigram_is_a_count_by_hand_of_each_window_with_the_two_tokens_befor
 
 
 @pytest.mark.parametrize("kind", [DOCUMENTS, STREAM])
-def test_only_the_first_tokens_are_counted_where_that_is_asked(root: Path, kind: str) -> None:
-    assert 800 < outcome(counted(root, kind, most_tokens=1000)).metrics["counted_tokens"] <= 1000
+def test_only_the_first_tokens_are_counted(root: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(floors, "MOST_TOKENS", 1000)
+    assert 800 < outcome(counted(root, kind)).metrics["counted_tokens"] <= 1000
+    monkeypatch.setattr(floors, "MOST_TOKENS", 40)
     with pytest.raises(UsageError, match="at least 20 documents or windows"):
-        outcome(counted(root, kind, most_tokens=40))
+        outcome(counted(root, kind))
 
 
 def test_other_data_are_refused_before_anything_is_run(root: Path) -> None:
