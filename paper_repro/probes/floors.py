@@ -324,16 +324,13 @@ class RegressionFloor(FloorTask):
         batch = data.example_batch()
         if not isinstance(batch, tuple) or [getattr(part, "ndim", 0) for part in batch] != [2, 1]:
             raise UsageError(f"RegressionFloor takes inputs and targets, the data are {type(data).__name__}")
-        points = {split: _whole(data, split) for split in data.splits}
+        points = {}  # inputs (N, K) and targets (N,) of each split
+        for split in data.splits:
+            parts = zip(*data.evaluation_batches(split), strict=True)
+            points[split] = tuple(torch.cat(part).double() for part in parts)
         predict = self.rule(*points["train"])
         errors = {split: predict(inputs) - targets for split, (inputs, targets) in points.items()}
         return Findings({f"{split}_rmse": float(error.square().mean().sqrt()) for split, error in errors.items()})
-
-
-def _whole(data: CounterBasedDataModule, split: str) -> tuple[Tensor, Tensor]:
-    """Return all inputs (N, K) and targets (N,) of a split."""
-    inputs, targets = zip(*data.evaluation_batches(split), strict=True)
-    return torch.cat(inputs).double(), torch.cat(targets).double()
 
 
 def _with_one(inputs: Tensor) -> Tensor:
@@ -343,17 +340,20 @@ def _with_one(inputs: Tensor) -> Tensor:
 
 # Video.
 
+NUM_BATCHES = 64
+"""Training batches that a linear map of frames is fitted to."""
 
-def last_frame(data: VideoData, num_batches: int) -> Predict:
+
+def last_frame(data: VideoData) -> Predict:
     """Return the last frame as the next one."""
     return lambda frames: frames
 
 
-def linear_frame(data: VideoData, num_batches: int) -> Predict:
+def linear_frame(data: VideoData) -> Predict:
     """Fit the next frame by least squares to the last two (the first one twice) and a constant, on training windows."""
     gram: Tensor = torch.zeros(())
     right: Tensor = torch.zeros(())
-    for step in range(num_batches):
+    for step in range(NUM_BATCHES):
         batch = data.train_batch(step).double()  # (B, T, V)
         known = _two_frames(batch[:, :-1]).flatten(0, 1)  # (B T, 2 V + 1)
         gram, right = gram + known.T @ known, right + known.T @ batch[:, 1:].flatten(0, 1)
@@ -367,7 +367,7 @@ def _two_frames(frames: Tensor) -> Tensor:
     return _with_one(torch.cat([frames, torch.cat([frames[:, :1], frames[:, :-1]], 1)], -1))
 
 
-FRAME_RULES: dict[str, Callable[[VideoData, int], Predict]] = {"last_frame": last_frame, "linear": linear_frame}
+FRAME_RULES: dict[str, Callable[[VideoData], Predict]] = {"last_frame": last_frame, "linear": linear_frame}
 
 
 class VideoFloor(FloorTask):
@@ -375,16 +375,15 @@ class VideoFloor(FloorTask):
 
     Args:
         rule: "last_frame" or "linear".
-        num_batches: training batches that the linear map is fitted to.
     """
 
     kinds = (VideoData,)
 
-    def __init__(self, rule: str = "last_frame", num_batches: int = 64) -> None:
-        self.rule, self.num_batches = one_of("rule", rule, FRAME_RULES), at_least("num_batches", num_batches)
+    def __init__(self, rule: str = "last_frame") -> None:
+        self.rule = one_of("rule", rule, FRAME_RULES)
 
     def measured(self, data: VideoData) -> Findings:
-        predict = FRAME_RULES[self.rule](data, self.num_batches)
+        predict = FRAME_RULES[self.rule](data)
         found = Findings()
         for split in data.splits:
             total, count = 0.0, 0
