@@ -177,9 +177,9 @@ def _training_triples(data: Tokens) -> tuple[Triples, Triples]:
             if left < 0:
                 break
             texts.append((ids[:-1], ids[1:]))
-        held_out = texts[HELD_OUT - 1 :: HELD_OUT]
+        others = texts[HELD_OUT - 1 :: HELD_OUT]
         del texts[HELD_OUT - 1 :: HELD_OUT]
-        return counted_triples(texts), counted_triples(held_out)
+        return counted_triples(texts), counted_triples(others)
     tokens, window = data.streams[TRAIN], data.window
     # Whole windows and the token that follows the last.
     length = min(MOST_TOKENS, len(tokens) - 1) // window * window + 1

@@ -180,10 +180,14 @@ class Thinking:
         ids, following = (part.to(next(model.parameters()).device) for part in batch)  # (B, T)
         counted = following != IGNORED
         if isinstance(model, TransformerPlusPlus):
-            for place in [(TRAINED, 0), *((passes, 1) for passes in self.steps if model.num_passes > 1)]:
-                passes = model.num_passes if place[0] == TRAINED else place[0]
+
+            def passed(passes: int) -> Tensor:
                 logits = model.logits(model.final_state(ids, passes))  # (B, T, V)
-                yield place, negative_log_likelihoods(logits, following)[counted]
+                return negative_log_likelihoods(logits, following)[counted]
+
+            yield (TRAINED, 0), passed(model.num_passes)
+            for passes in self.steps if model.num_passes > 1 else ():
+                yield (passes, 1), passed(passes)
             return
         if not isinstance(model, EBT):
             raise UsageError(
