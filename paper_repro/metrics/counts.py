@@ -1,108 +1,78 @@
-"""Unigram, bigram and trigram counts as language models: trivial baselines of trained models.
+"""Counted tokens as language models: trivial baselines of trained models.
 
-Letters: V token ids, N tokens with those before them.
+Letters: V token ids; n tokens, the last of which follows the others, its context; N such groups.  A text is given as n
+tensors (N,), one for each place in the group.
 """
 
-from dataclasses import dataclass
+import functools
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 NONE = -1
-"""In the place of the token before the first of a text."""
+"""In the place of a token before the first of a text."""
 HALVINGS = 50
 DENSE = 2**24
 """Numbers below this are counted in a table of all of them, which takes a fifth of the time of sorting them."""
 
 
-@dataclass(frozen=True)
-class BigramCounts:
-    """How often each token, and each pair of neighbours, stands in a text.
+class Counts:
+    """How often each token follows each context of n - 1 tokens.
 
-    ``p(y) = (c(y) + delta) / (N + delta V)`` and ``p(y | x) = w c(x, y) / c(x) + (1 - w) p(y)``, the interpolation of
-    Jelinek and Mercer; after an x that was never seen, ``p(y | x) = p(y)``.
+    ``p(z | context) = w c(context, z) / c(context) + (1 - w) p(z | shorter context)``, the interpolation of Jelinek and
+    Mercer; after a context that was never seen or that holds ``NONE``, ``p(z | context) = p(z | shorter context)``.
+    Without a context ``p(z) = (c(z) + 1) / (N + V)``.
+
+    Args:
+        tokens: of the text to count, n tensors (N,), int64.
+        vocabulary_size: V.
+        weights: w of two tokens, of three, ..., of n.
     """
 
-    vocabulary_size: int
-    following: Tensor  # c(y), (V,), float64
-    previous: Tensor  # c(x), (V,), float64
-    pairs: Tensor  # each pair that was seen, as x V + y, in rising order
-    pair_counts: Tensor
-    delta: float = 1.0
+    def __init__(self, tokens: Sequence[Tensor], vocabulary_size: int, weights: Sequence[float]) -> None:
+        self.vocabulary_size, self.weights, self.length = vocabulary_size, weights, len(tokens)
+        known = functools.reduce(torch.logical_and, [column != NONE for column in tokens])
+        whole = [column[known] for column in tokens]
+        self.groups, self.group_counts = _tally(self._number(whole), vocabulary_size**self.length)
+        if self.length > 1:
+            self.contexts, self.context_counts = _tally(self._number(whole[:-1]), vocabulary_size ** (self.length - 1))
+            self.shorter = Counts(tokens[1:], vocabulary_size, weights)
 
     @classmethod
-    def of(cls, previous: Tensor, following: Tensor, vocabulary_size: int) -> "BigramCounts":
-        """Count the N pairs of a text, x in ``previous`` and y in ``following``, (N,), int64, both below V."""
-        after, before = (ids.bincount(minlength=vocabulary_size).double() for ids in (following, previous))
-        pairs, pair_counts = _tally(previous * vocabulary_size + following, vocabulary_size**2)
-        return cls(vocabulary_size, after, before, pairs, pair_counts)
+    def fitted(cls, kept: Sequence[Tensor], held_out: Sequence[Tensor], vocabulary_size: int) -> "Counts":
+        """Count two parts of a text; each weight is the best on the second part, where the first alone is counted."""
+        weights: list[float] = []
+        for start in reversed(range(len(kept) - 1)):
+            counts = cls(kept[start:], vocabulary_size, weights)
+            weights.append(best_weight(*counts.parts(held_out[start:])))
+        return cls([torch.cat(parts) for parts in zip(kept, held_out, strict=True)], vocabulary_size, weights)
 
-    def unigram(self, following: Tensor) -> Tensor:
-        """Return p(y), (N,)."""
-        total = self.following.sum() + self.delta * self.vocabulary_size
-        return (self.following[following] + self.delta) / total
+    def probabilities(self, tokens: Sequence[Tensor]) -> Tensor:
+        """Return p(z | context), (N,), float64."""
+        if self.length == 1:
+            counts = _look_up(self.groups, self.group_counts, tokens[0])
+            return (counts + 1) / (float(self.group_counts.sum()) + self.vocabulary_size)
+        relative, shorter = self.parts(tokens)
+        weight = self.weights[self.length - 2]
+        return weight * relative + (1 - weight) * shorter
 
-    def relative(self, previous: Tensor, following: Tensor) -> Tensor:
-        """Return c(x, y) / c(x), (N,), and p(y) where c(x) is 0."""
-        counts = _look_up(self.pairs, self.pair_counts, previous * self.vocabulary_size + following)
-        seen = self.previous[previous]
-        return torch.where(seen > 0, counts / seen.clamp(min=1), self.unigram(following))
-
-    def bigram(self, previous: Tensor, following: Tensor, weight: float) -> Tensor:
-        """Return p(y | x), (N,)."""
-        return weight * self.relative(previous, following) + (1 - weight) * self.unigram(following)
-
-    def best_weight(self, previous: Tensor, following: Tensor) -> float:
-        """Return the w in [0, 1] with the least cross-entropy on other pairs than those that were counted."""
-        return best_weight(self.relative(previous, following), self.unigram(following))
-
-
-@dataclass(frozen=True)
-class TrigramCounts:
-    """How often each token follows each pair of neighbours.
-
-    ``p(z | x, y) = w c(x, y, z) / c(x, y) + (1 - w) p(z | y)``; where x is no token (``NONE``, at the start of a text)
-    or the pair was never seen, ``p(z | x, y) = p(z | y)``.
-    """
-
-    bigram: BigramCounts
-    bigram_weight: float
-    contexts: Tensor  # each pair x, y that was followed by a token, as x V + y, in rising order
-    context_counts: Tensor
-    triples: Tensor  # each x, y, z that was seen, as (x V + y) V + z, in rising order
-    triple_counts: Tensor
-
-    @classmethod
-    def of(
-        cls, before: Tensor, previous: Tensor, following: Tensor, vocabulary_size: int, bigram_weight: float
-    ) -> "TrigramCounts":
-        """Count the N tokens of a text, z in ``following``, y in ``previous`` and x in ``before``, (N,), int64."""
-        known = before != NONE
-        contexts = before[known] * vocabulary_size + previous[known]
-        return cls(
-            BigramCounts.of(previous, following, vocabulary_size),
-            bigram_weight,
-            *_tally(contexts, vocabulary_size**2),
-            *_tally(contexts * vocabulary_size + following[known], vocabulary_size**3),
+    def parts(self, tokens: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return c(context, z) / c(context), which is p(z | shorter context) where c(context) is 0, and the latter."""
+        known = functools.reduce(torch.logical_and, [column != NONE for column in tokens])
+        counts, seen = (
+            _look_up(numbers, found, torch.where(known, self._number(columns), NONE))
+            for numbers, found, columns in (
+                (self.groups, self.group_counts, tokens),
+                (self.contexts, self.context_counts, tokens[:-1]),
+            )
         )
+        shorter = self.shorter.probabilities(tokens[1:])
+        return torch.where(seen > 0, counts / seen.clamp(min=1), shorter), shorter
 
-    def trigram(self, before: Tensor, previous: Tensor, following: Tensor, weight: float) -> Tensor:
-        """Return p(z | x, y), (N,)."""
-        relative, pairs = self._parts(before, previous, following)
-        return weight * relative + (1 - weight) * pairs
-
-    def best_weight(self, before: Tensor, previous: Tensor, following: Tensor) -> float:
-        """Return the w in [0, 1] with the least cross-entropy on other tokens than those that were counted."""
-        return best_weight(*self._parts(before, previous, following))
-
-    def _parts(self, before: Tensor, previous: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:
-        """Return c(x, y, z) / c(x, y), which is p(z | y) where c(x, y) is 0, and p(z | y), (N,) each."""
-        size = self.bigram.vocabulary_size
-        contexts = torch.where(before == NONE, NONE, before * size + previous)
-        seen = _look_up(self.contexts, self.context_counts, contexts)
-        counts = _look_up(self.triples, self.triple_counts, contexts * size + following)
-        pairs = self.bigram.bigram(previous, following, self.bigram_weight)
-        return torch.where(seen > 0, counts / seen.clamp(min=1), pairs), pairs
+    def _number(self, columns: Sequence[Tensor]) -> Tensor:
+        """Return one number for each row of several tokens, (N,)."""
+        return functools.reduce(lambda number, column: number * self.vocabulary_size + column, columns)
 
 
 def best_weight(first: Tensor, second: Tensor) -> float:
@@ -126,9 +96,9 @@ def _tally(numbers: Tensor, end: int) -> tuple[Tensor, Tensor]:
 
 
 def _look_up(numbers: Tensor, counts: Tensor, wanted: Tensor) -> Tensor:
-    """Return the count of each wanted number, 0 for those that do not occur; ``numbers`` are in rising order."""
+    """Return the count of each wanted number, float64, 0 if it does not occur; ``numbers`` are in rising order."""
     places = torch.searchsorted(numbers, wanted).clamp(max=len(numbers) - 1)
-    return torch.where(numbers[places] == wanted, counts[places], 0)
+    return torch.where(numbers[places] == wanted, counts[places], 0).double()
 
 
 def cross_entropy(probabilities: Tensor) -> float:

@@ -24,9 +24,6 @@ READABLE_GRADES = (8.0, 12.0)
 SHORTEST = 3
 """Characters; the authors' rules give nothing that can be scored below."""
 
-Grade = Callable[[str], float]
-"""A text to its Flesch-Kincaid grade."""
-
 
 class UnavailableError(RuntimeError):
     """What a score needs is not on this machine, or does not answer; the message says what, and what brings it."""
@@ -122,7 +119,7 @@ def _syllables(word: str) -> int:
     return max(1, len(re.findall(r"[aeiouy]+", plain)))
 
 
-def grammar_quality(text: str, engine: Engine, grade: Grade = flesch_kincaid_grade) -> GrammarQuality:
+def grammar_quality(text: str, engine: Engine, grade: Callable[[str], float] = flesch_kincaid_grade) -> GrammarQuality:
     """Inspect a text with one engine and score it (NRGPT, appendix F.2); words are what white space separates.
 
     ``FixedRules`` takes every text: one without letters has no grade and counts as unreadable.
@@ -150,18 +147,11 @@ class Family:
     severity: float
     patterns: tuple[str, ...]
 
-    def finding(self, match: re.Match[str]) -> Finding:
-        return Finding(self.category, match.group(), self.severity)
-
-
-def _matches(families: Sequence[Family], text: str) -> list[tuple[tuple[int, int], Finding]]:
-    """Return the place of each match of each pattern, and what it is."""
-    return [
-        (match.span(), family.finding(match))
-        for family in families
-        for pattern in family.patterns
-        for match in re.finditer(pattern, text, re.IGNORECASE)
-    ]
+    def findings(self, text: str) -> Iterator[tuple[tuple[int, int], Finding]]:
+        """Yield the place of each match of each pattern, and what it is."""
+        for pattern in self.patterns:
+            for match in re.finditer(pattern, text, re.IGNORECASE):
+                yield match.span(), Finding(self.category, match.group(), self.severity)
 
 
 def _spaced(*phrases: str) -> tuple[str, ...]:
@@ -226,7 +216,7 @@ class PaperRules:
 
     def inspect(self, text: str) -> Inspection:
         collapsed = " ".join(words_of(text))
-        findings = [finding for _, finding in _matches(FAMILIES, collapsed)]
+        findings = [finding for family in FAMILIES for _, finding in family.findings(collapsed)]
         return Inspection(findings, frozenset(_dictionary().unknown(re.findall(r"\b[a-z]+\b", text.lower()))))
 
 
@@ -310,9 +300,10 @@ class FixedRules:
 
     def inspect(self, text: str) -> Inspection:
         collapsed = " ".join(words_of(text))
-        found = _matches(FIXED_FAMILIES, collapsed)
+        found = [placed for family in FIXED_FAMILIES for placed in family.findings(collapsed)]
         agreement = FIXED_FAMILIES[0]
-        found += [(match.span(), agreement.finding(match)) for match in _clashes_of_number(collapsed)]
+        for match in _clashes_of_number(collapsed):
+            found.append((match.span(), Finding(agreement.category, match.group(), agreement.severity)))
         words = re.findall(r"[a-z]+(?:'[a-z]+)*", text.lower().replace("’", "'"))
         misspelt = _dictionary().unknown([word.removesuffix("'s") for word in words])
         return Inspection(_apart(found), frozenset(misspelt))
@@ -323,19 +314,17 @@ def _clashes_of_number(text: str) -> Iterator[re.Match[str]]:
         words = match[2].lower().split()
         ends = [index for index, word in enumerate(words) if word in _PHRASE_ENDS and index]
         phrase = [word for word in words[: min(ends, default=5)][:5] if word not in _ADVERBS]
-        if phrase and (_plural_at_is(phrase) if match[1].lower() == "is" else _singular_at_are(phrase)):
+        nouns = [word for word in phrase if word not in _UNJUDGED and not word.isdecimal()]
+        if not phrase:
+            continue
+        if match[1].lower() == "is":
+            clashes = phrase[0] in _MANY or (phrase[0] not in _SINGULAR | _UNJUDGED and _plural(phrase[-1]))
+        elif phrase[0] in _SINGULAR:
+            clashes = not _AFTER_A & set(phrase[1:2])
+        else:
+            clashes = bool(nouns) and not any(map(_plural, nouns))
+        if clashes:
             yield match
-
-
-def _plural_at_is(phrase: Sequence[str]) -> bool:
-    return phrase[0] in _MANY or (phrase[0] not in _SINGULAR | _UNJUDGED and _plural(phrase[-1]))
-
-
-def _singular_at_are(phrase: Sequence[str]) -> bool:
-    if phrase[0] in _SINGULAR:
-        return not _AFTER_A & set(phrase[1:2])
-    nouns = [word for word in phrase if word not in _UNJUDGED and not word.isdecimal()]
-    return bool(nouns) and not any(map(_plural, nouns))
 
 
 def _plural(word: str) -> bool:

@@ -27,8 +27,8 @@ class TextPerplexity:
 
     Args:
         model: "gpt2", another name on the Hugging Face hub, or a folder.  A name is looked for among the data
-            ($PAPER_REPRO_DATA/<name>, then data/<name> in the repository), then among what the hub's client has stored.
-        download: ask the hub for a name that is in neither.
+            ($PAPER_REPRO_DATA/<name>, then data/<name> in the repository), then among what the hub's client has stored;
+            nothing is downloaded.
         device: where the model runs.
 
     Raises:
@@ -36,11 +36,11 @@ class TextPerplexity:
         UsageError: a folder that is not there, holds no weights or damaged or incomplete ones, or no model of text.
     """
 
-    def __init__(self, model: str | Path = GPT2, download: bool = False, device: str | torch.device = "cpu") -> None:
+    def __init__(self, model: str | Path = GPT2, device: str | torch.device = "cpu") -> None:
         self.name = str(model)
         self.title = f"perplexity ({self.name})"
         place = find_model(self.name)
-        self._tokenizer, self._model = _load(str(place or self.name), place is not None, download, torch.device(device))
+        self._tokenizer, self._model = _load(str(place or self.name), place is not None, torch.device(device))
         found = {key: getattr(self._model.config, key, None) for key in GPT2_SIZES}
         if self.name == GPT2 and found != GPT2_SIZES:
             raise UsageError(
@@ -71,17 +71,15 @@ def find_model(name: str) -> Path | None:
     Raises:
         UsageError: a path that is not there, or a folder without configuration or weights, or with a damaged file.
     """
-    folder, given = Path(name).expanduser(), True
-    if not (folder.is_absolute() or name.startswith(".") or folder.is_dir()):
-        found, given = find_data(name), False
-        if found is None:
-            return None
-        folder = found
-    weights = [path for pattern in WEIGHTS for path in sorted(folder.glob(pattern))]
-    configured = (folder / "config.json").is_file()
-    if not given and not weights and not configured:
+    given = Path(name).expanduser()
+    is_path = given.is_absolute() or name.startswith(".") or given.is_dir()
+    folder = given if is_path else find_data(name)
+    if folder is None:
         return None
-    if not configured:
+    weights = [path for pattern in WEIGHTS for path in folder.glob(pattern)]
+    if not (folder / "config.json").is_file():
+        if not is_path and not weights:
+            return None
         raise UsageError(f"{folder}: no config.json there, expected the folder of a language model: {_bring(name)}")
     if not weights:
         raise UsageError(f"{folder}: no weights there, expected {' or '.join(WEIGHTS)}: {_bring(name)}")
@@ -105,21 +103,19 @@ def _bring(name: str) -> str:
 
 
 @functools.lru_cache(maxsize=2)
-def _load(source: str, local: bool, download: bool, device: torch.device) -> tuple[Any, Any]:
+def _load(source: str, local: bool, device: torch.device) -> tuple[Any, Any]:
     transformers = needed("transformers")
     transformers.utils.logging.disable_progress_bar()
-    options = {"local_files_only": local or not download}
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
-        loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            source, dtype=torch.float32, output_loading_info=True, **options
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, local_files_only=True)
+        model, report = transformers.AutoModelForCausalLM.from_pretrained(
+            source, dtype=torch.float32, output_loading_info=True, local_files_only=True
         )
     except Exception as error:  # of the hub, transformers, safetensors and json, which share no base
         detail = " ".join(str(error).split())[:200]
         if local:
             raise UsageError(f"{source}: not a causal language model that can be loaded ({detail})") from error
-        raise UnavailableError(f"needs {source}: {_bring(source)}, or set download=true ({detail})") from error
-    model, report = loaded
+        raise UnavailableError(f"needs {source}: {_bring(source)} ({detail})") from error
     if missing := sorted(report["missing_keys"]):
         raise UsageError(
             f"{source}: {len(missing)} weights are missing, {', '.join(missing[:3])} among them; they would be random: "

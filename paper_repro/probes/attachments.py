@@ -1,6 +1,7 @@
 """Files that probes leave beside a record: strips of images as one PNG, and numbers with few digits."""
 
 import io
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -11,11 +12,13 @@ PIXELS = 90_000
 """Pixels of a strip at most: at three bytes each a photograph's stay below the size that an attachment may have."""
 
 
-def rounded(values: Tensor, digits: int = 5) -> Any:
-    """Return numbers with so many significant digits, as lists of lists."""
-    if values.ndim > 1:
-        return [rounded(row, digits) for row in values]
-    return [float(f"{value:.{digits}g}") for value in values.tolist()]
+def rounded(values: Tensor | Iterable[float], digits: int = 5) -> Any:
+    """Return numbers with so many significant digits, those of a tensor of several dimensions as lists of lists."""
+    if isinstance(values, Tensor):
+        if values.ndim > 1:
+            return [rounded(row, digits) for row in values]
+        values = values.tolist()
+    return [float(f"{value:.{digits}g}") for value in values]
 
 
 def png(images: Tensor) -> bytes:

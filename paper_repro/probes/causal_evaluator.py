@@ -79,7 +79,7 @@ class Evaluator:
                     f"a continuation of {len(continuation)} tokens does not fit into the model's context of "
                     f"{self.block_length}"
                 )
-            groups.setdefault(self._crop((*context, *continuation[:-1])), []).append(index)
+            groups.setdefault((*context, *continuation[:-1])[-self.block_length :], []).append(index)
             self.num_cropped += len(context) + len(continuation) - 1 > self.block_length
         with self._evaluating():
             sequences = sorted(groups, key=len)
@@ -88,8 +88,12 @@ class Evaluator:
                 logits = self._logits(inputs)
                 for row, ids in enumerate(inputs):
                     for index in groups[ids]:
-                        continuation = pairs[index][1]
-                        scores[index] = _score(logits[row, len(ids) - len(continuation) : len(ids)], continuation)
+                        target = torch.tensor(pairs[index][1], device=logits.device)  # (T,)
+                        own = logits[row, len(ids) - len(target) : len(ids)]  # (T, V)
+                        precise = own if own.dtype is torch.float64 else own.float()
+                        chosen = precise.log_softmax(dim=-1).gather(-1, target[:, None])
+                        greedy = bool((precise.argmax(dim=-1) == target).all())
+                        scores[index] = Score(float(chosen.sum(dtype=torch.float64)), greedy)
         return scores
 
     def continuations(self, prompts: Sequence[str], num_tokens: int) -> list[str]:
@@ -102,7 +106,7 @@ class Evaluator:
         with self._evaluating():
             for chunk in self._chunks([len(row) + num_tokens for row in by_length]):
                 for _ in range(num_tokens):
-                    inputs = [self._crop(tuple(row)) for row in by_length[chunk]]
+                    inputs = [tuple(row[-self.block_length :]) for row in by_length[chunk]]
                     last = torch.tensor([len(ids) - 1 for ids in inputs])
                     logits = self._logits(inputs)[torch.arange(len(inputs)), last, : self.tokenizer.vocabulary_size]
                     for row, token in zip(by_length[chunk], logits.argmax(dim=-1).tolist(), strict=True):
@@ -119,9 +123,6 @@ class Evaluator:
                 "evaluate with the tokenizer of the model's training data"
             )
         return logits
-
-    def _crop(self, ids: Ids) -> Ids:
-        return ids[-self.block_length :]
 
     def _chunks(self, lengths: Sequence[int]) -> Iterator[slice]:
         """Yield ranges of sequences of ascending lengths that fit into one batch."""
@@ -142,11 +143,3 @@ class Evaluator:
                 yield
         finally:
             self.model.train(training)
-
-
-def _score(logits: Tensor, continuation: Ids) -> Score:
-    """Score logits (T, V) at the positions that predict the T tokens of the continuation."""
-    target = torch.tensor(continuation, device=logits.device)
-    precise = logits if logits.dtype is torch.float64 else logits.float()
-    chosen = precise.log_softmax(dim=-1).gather(-1, target[:, None])
-    return Score(float(chosen.sum(dtype=torch.float64)), bool((precise.argmax(dim=-1) == target).all()))

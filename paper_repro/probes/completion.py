@@ -23,13 +23,11 @@ from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.models.cet import (
     CET,
     PRECISIONS,
-    CETClamped,
     CETState,
     Phases,
     equilibrium_propagation,
     full_backpropagation,
 )
-from paper_repro.models.descent import Trajectory
 from paper_repro.probes.attachments import png, rounded
 from paper_repro.training.module import PaperModule
 
@@ -151,38 +149,30 @@ class RelaxationTrace:
         masked, images = first_images(data, self.num_images, module.device)
         shown = sorted({*self.shown, self.trained})
         steps = recorded(shown, self.per_decade)
-        trajectory = self._relaxed(model, masked, steps, shown)
+        exact = copy.deepcopy(model).double()
+        clamped, exactly = model.clamp(masked), exact.clamp(masked.double())
+
+        def energies(state: CETState) -> tuple[Tensor, Tensor]:
+            """Return the energy in float64, and the sum of the magnitudes of its terms, (B,) each."""
+            found = exact.energies(CETState(*(part.double() for part in state)), exactly)
+            terms = torch.stack(list(found.values()))  # (terms, B)
+            return terms.sum(0), terms.abs().sum(0)
+
+        start, at = model.first(clamped), frozenset(steps)
+        trajectory = model.relax(
+            start, clamped, steps[-1], self.step_size, energy=energies, energies_at=at, states_at=shown
+        )
         completed = [model.patches.images(y) for y in trajectory.states.y]  # N of (B, C, H, H)
         errors = torch.stack([(some - images).square().flatten(1).mean(1).double() for some in completed])  # (N, B)
         traced = Traced(steps, shown, self.trained, *(part.cpu() for part in (*trajectory.energies, errors)))
         if not bool(torch.isfinite(traced.energies).all()):
-            clamped = model.clamp(masked)
-            found = model.divergence(model.first(clamped), clamped, steps[-1], self.step_size)
-            why = str(found or "diverged: an energy was not finite")
+            why = str(
+                model.divergence(start, clamped, steps[-1], self.step_size) or "diverged: an energy was not finite"
+            )
             return Findings(unavailable={f"{self.name}_{metric}": why for metric in METRICS})
-        measured = {f"{self.name}_{metric}": value for metric, value in metrics(traced).items()}
+        measured = {f"{self.name}_{metric}": value for metric, value in traced.metrics().items()}
         strips = {f"{self.name}_{step}.png": png(some) for step, some in zip(shown, completed, strict=True)}
-        return Findings(measured, {**strips, f"{self.name}.json": document(traced)})
-
-    def _relaxed(self, model: CET, masked: Tensor, steps: Sequence[int], shown: Sequence[int]) -> Trajectory[CETState]:
-        """Relax masked images; records energies, the sums of their terms' magnitudes, (R, B), and the shown states."""
-        exact = copy.deepcopy(model).double()
-        clamped, exactly = model.clamp(masked), exact.clamp(masked.double())
-        return model.relax(
-            model.first(clamped),
-            clamped,
-            steps[-1],
-            self.step_size,
-            energy=lambda state: _energies(exact, state, exactly),
-            energies_at=frozenset(steps),
-            states_at=shown,
-        )
-
-
-def _energies(exact: CET, state: CETState, clamped: CETClamped) -> tuple[Tensor, Tensor]:
-    found = exact.energies(CETState(*(part.double() for part in state)), clamped)
-    terms = torch.stack(list(found.values()))  # (terms, B)
-    return terms.sum(0), terms.abs().sum(0)  # (B,) each
+        return Findings(measured, {**strips, f"{self.name}.json": traced.document()})
 
 
 @dataclass(frozen=True)
@@ -207,6 +197,37 @@ class Traced:
         before, after, within = self.drops()
         return (after > LATE_SHARE * before) & (within < PLATEAU_SHARE * after)
 
+    def metrics(self) -> dict[str, float]:
+        """Compute the metrics of ``RelaxationTrace``, without the name in front."""
+        rises = (self.energies[1:] - self.energies[:-1]) / self.scales[1:]
+        above = rises > ROUNDING
+        found = (
+            above.sum(),
+            rises[above].max() if bool(above.any()) else 0.0,
+            rises.numel(),
+            self.late().sum(),
+            self.energies[self.steps.index(self.trained)].mean(),
+            self.energies[-1].mean(),
+            self.errors[self.shown.index(self.trained)].mean(),
+            self.errors[-1].mean(),
+        )
+        return {name: float(value) for name, value in zip(METRICS, found, strict=True)}
+
+    def document(self) -> bytes:
+        """Write as JSON: steps, energies of each (8 digits), the shown steps with their errors, each image's falls."""
+        before, after, _ = self.drops()
+        content: dict[str, Any] = {
+            "trained": self.trained,
+            "steps": list(self.steps),
+            "energies": rounded(self.energies, 8),
+            "shown": list(self.shown),
+            "errors": rounded(self.errors),
+            "before": rounded(before),
+            "after": rounded(after),
+            "late": self.late().tolist(),
+        }
+        return json.dumps(content, separators=(",", ":")).encode()
+
 
 def recorded(shown: Sequence[int], per_decade: int) -> list[int]:
     """List the recorded steps: 0, the first 300, pairs of later ones evenly spaced in the logarithm, those shown."""
@@ -216,39 +237,6 @@ def recorded(shown: Sequence[int], per_decade: int) -> list[int]:
     for step in itertools.takewhile(lambda step: step < last, later):
         found |= {step, step + 1}
     return sorted(found)
-
-
-def metrics(traced: Traced) -> dict[str, float]:
-    """Compute the metrics of ``RelaxationTrace``, without the name in front."""
-    rises = (traced.energies[1:] - traced.energies[:-1]) / traced.scales[1:]
-    above = rises > ROUNDING
-    at = traced.shown.index(traced.trained)
-    return {
-        "rises": float(above.sum()),
-        "rise_largest": float(rises[above].max()) if bool(above.any()) else 0.0,
-        "intervals": float(rises.numel()),
-        "late": float(traced.late().sum()),
-        "energy_trained": float(traced.energies[traced.steps.index(traced.trained)].mean()),
-        "energy_end": float(traced.energies[-1].mean()),
-        "mse_trained": float(traced.errors[at].mean()),
-        "mse_end": float(traced.errors[-1].mean()),
-    }
-
-
-def document(traced: Traced) -> bytes:
-    """Write as JSON: steps, energies of each (8 digits), the shown steps with their errors, and each image's falls."""
-    before, after, _ = traced.drops()
-    content: dict[str, Any] = {
-        "trained": traced.trained,
-        "steps": list(traced.steps),
-        "energies": rounded(traced.energies, 8),
-        "shown": list(traced.shown),
-        "errors": rounded(traced.errors),
-        "before": rounded(before),
-        "after": rounded(after),
-        "late": traced.late().tolist(),
-    }
-    return json.dumps(content, separators=(",", ":")).encode()
 
 
 @dataclass(frozen=True)
@@ -342,38 +330,34 @@ class GradientPrecision:
         return Phases(self.free_steps, self.nudged_steps, self.beta, self.step_size)
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        model = copy.deepcopy(completing(module, "gradient_precision"))
-        batch = first_images(data, self.num_images, module.device)
+        model, findings = copy.deepcopy(completing(module, "gradient_precision")), Findings()
+        masked, images = first_images(data, self.num_images, module.device)
+
+        def gradient(precision: str, dtype: torch.dtype = masked.dtype) -> Tensor:
+            model.precision = precision
+            equilibrium_propagation(model.to(dtype), masked.to(dtype), images.to(dtype), self.phases())
+            return _taken(model).double()
+
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("highest")  # on a GPU machine.tf32 may have set another
         try:
-            return self._compared(model, batch)
+            plain = gradient("float32")
+            for precision in self.narrow:
+                name = f"gradient_cosine_{precision}"
+                try:
+                    found = gradient(precision)
+                except ValueError as error:
+                    findings.unavailable[name] = f"needs a GPU: {error}"
+                    continue
+                if torch.equal(found, plain):
+                    findings.unavailable[name] = f"needs {precision} products: this processor computes them in float32"
+                else:
+                    findings.metrics[name] = float(torch.cosine_similarity(found, plain, dim=0))
+            exact = gradient("float32", torch.float64)
+            findings.metrics["gradient_cosine_float64"] = float(torch.cosine_similarity(exact, plain, dim=0))
         finally:
             torch.set_float32_matmul_precision(before)
-
-    def _compared(self, model: CET, batch: tuple[Tensor, Tensor]) -> Findings:
-        findings = Findings()
-        plain = self._gradient(model, batch, "float32")
-        for precision in self.narrow:
-            name = f"gradient_cosine_{precision}"
-            try:
-                found = self._gradient(model, batch, precision)
-            except ValueError as error:
-                findings.unavailable[name] = f"needs a GPU: {error}"
-                continue
-            if torch.equal(found, plain):
-                findings.unavailable[name] = f"needs {precision} products: this processor computes them in float32"
-            else:
-                findings.metrics[name] = _cosine(found, plain)
-        masked, images = batch
-        exact = self._gradient(model.double(), (masked.double(), images.double()), "float32")
-        findings.metrics["gradient_cosine_float64"] = _cosine(exact, plain)
         return findings
-
-    def _gradient(self, model: CET, batch: tuple[Tensor, Tensor], precision: str) -> Tensor:
-        model.precision = precision
-        equilibrium_propagation(model, *batch, self.phases())
-        return _taken(model)
 
 
 def _taken(model: CET) -> Tensor:
@@ -381,7 +365,3 @@ def _taken(model: CET) -> Tensor:
     found = [parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None]
     model.zero_grad(set_to_none=True)
     return torch.cat(found)
-
-
-def _cosine(one: Tensor, two: Tensor) -> float:
-    return float(torch.cosine_similarity(one.double(), two.double(), dim=0))

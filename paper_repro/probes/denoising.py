@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paper_repro.base.errors import UsageError, at_least, one_of, positive
+from paper_repro.base.errors import UsageError, at_least, one_of
 from paper_repro.base.identity import mix
 from paper_repro.cells.tasks import FINISHED, Cell, Findings, Outcome, Task
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
@@ -50,13 +50,6 @@ def noised_batches(data: ImageData, time: int, split: str | None = None) -> Iter
         drawn = [torch.randn(images.shape[1:], generator=torch.Generator().manual_seed(seed)) for seed in seeds]
         yield images, signal * images + std * torch.stack(drawn)
         count += len(images)
-
-
-class Denoiser(NamedTuple):
-    """A model, and how it descends in a pass; None: it diffuses."""
-
-    model: ImageEBT | DiT
-    thinking: ThinkingSettings | None
 
 
 class Way(NamedTuple):
@@ -117,36 +110,32 @@ class Denoising:
             raise UsageError(f"probes.denoising: {type(model).__name__} does not denoise images")
         settings = settings_of(module) if isinstance(model, ImageEBT) else None
         found, rows = Findings(), ["level,steps,passes,nfe,psnr,image_psnr,mse,energy"]
-        for level in self.levels:
-            self._measure_level(found, rows, Denoiser(model, settings), images, level)
+        for level, time in self.levels.items():
+            chosen = Way(settings.longest if settings else 0, self.passes[level])
+            ways = self._ways(chosen.steps, level)
+            errors, energies, count = {way: new_errors() for way in ways}, dict.fromkeys(ways, 0.0), 0
+            for batch, noised in noised_batches(images, time):
+                if not count:
+                    found.attachments["original.png"] = png(batch[: self.shown])
+                    found.attachments[f"{level}_noised.png"] = png(noised[: self.shown])
+                for way, denoised_images, energy in _found(model, settings, noised.to(module.device), time, ways):
+                    update_errors(errors[way], denoised_images.cpu(), batch)
+                    energies[way] += float(energy.sum())
+                    if way == chosen and not count:
+                        found.attachments[f"{level}_found.png"] = png(denoised_images[: self.shown])
+                count += len(noised)
+            computed = {way: computed_errors(own) for way, own in errors.items()}
+            for way, numbers in computed.items():
+                cells = (level, way.steps or time + 1, way.passes, way.evaluations(time))
+                last = f"{energies[way] / count:.8g}" if settings else ""
+                rows.append(",".join([*map(str, cells), *(f"{number:.8g}" for number in numbers.values()), last]))
+            found.metrics |= {f"{level}_{kind}": value for kind, value in computed[chosen].items()}
+            found.metrics[f"{level}_nfe"] = float(chosen.evaluations(time))
+            if not settings:
+                for name, factor in (("equal", 1), ("double", 2)):
+                    found.metrics[f"{level}_psnr_{name}"] = computed[self._short(level, factor)]["psnr"]
         found.attachments["denoising.csv"] = ("\n".join(rows) + "\n").encode()
         return found
-
-    def _measure_level(self, found: Findings, rows: list[str], by: Denoiser, data: ImageData, level: str) -> None:
-        time, steps = self.levels[level], by.thinking.longest if by.thinking else 0
-        chosen = Way(steps, self.passes[level])
-        ways = self._ways(steps, level)
-        errors, energies, count = {way: new_errors() for way in ways}, dict.fromkeys(ways, 0.0), 0
-        for images, noised in noised_batches(data, time):
-            if not count:
-                found.attachments["original.png"] = png(images[: self.shown])
-                found.attachments[f"{level}_noised.png"] = png(noised[: self.shown])
-            for way, denoised_images, energy in _found(by, noised.to(next(by.model.parameters()).device), time, ways):
-                update_errors(errors[way], denoised_images.cpu(), images)
-                energies[way] += float(energy.sum())
-                if way == chosen and not count:
-                    found.attachments[f"{level}_found.png"] = png(denoised_images[: self.shown])
-            count += len(noised)
-        computed = {way: computed_errors(own) for way, own in errors.items()}
-        for way, numbers in computed.items():
-            cells = (level, way.steps or time + 1, way.passes, way.evaluations(time))
-            last = f"{energies[way] / count:.8g}" if by.thinking else ""
-            rows.append(",".join([*map(str, cells), *(f"{number:.8g}" for number in numbers.values()), last]))
-        found.metrics |= {f"{level}_{kind}": value for kind, value in computed[chosen].items()}
-        found.metrics[f"{level}_nfe"] = float(chosen.evaluations(time))
-        if not by.thinking:
-            for name, factor in (("equal", 1), ("double", 2)):
-                found.metrics[f"{level}_psnr_{name}"] = computed[self._short(level, factor)]["psnr"]
 
     def _ways(self, steps: int, level: str) -> list[Way]:
         """Return how a level's images are denoised; 0 steps stand for diffusion."""
@@ -162,9 +151,10 @@ class Denoising:
         return Way(min(factor * self.passes[level], self.levels[level] + 1), 1)
 
 
-def _found(by: Denoiser, noised: Tensor, time: int, ways: Sequence[Way]) -> Iterator[tuple[Way, Tensor, Tensor]]:
+def _found(
+    model: ImageEBT | DiT, settings: ThinkingSettings | None, noised: Tensor, time: int, ways: Sequence[Way]
+) -> Iterator[tuple[Way, Tensor, Tensor]]:
     """Yield what each way finds in images (B, C, H, H), and its energies, (B,), zeros where there are none."""
-    model, settings = by
     if isinstance(model, ImageEBT):
         ends = {way.steps * way.passes: way for way in ways}
         for index, (images, energies) in enumerate(denoised(model, noised, max(ends), settings)):
@@ -193,19 +183,8 @@ FLOORS: dict[str, Features] = {
 }  # features that need no model
 
 
-@dataclass(frozen=True)
-class LinearSettings:
-    """How the classifier is trained: AdamW on the cross-entropy, features scaled to mean 0 and variance 1 (ours)."""
-
-    epochs: int = 50
-    batch_size: int = 256
-    lr: float = 0.01
-    weight_decay: float = 0.01
-
-    def __post_init__(self) -> None:
-        at_least("epochs", self.epochs)
-        at_least("batch_size", self.batch_size)
-        positive("lr", self.lr)
+EPOCHS, BATCH_SIZE, RATE, WEIGHT_DECAY = 50, 256, 0.01, 0.01
+"""The classifier is trained by AdamW on the cross-entropy, features scaled to mean 0 and variance 1 (ours)."""
 
 
 @dataclass(frozen=True)
@@ -219,11 +198,9 @@ class LinearProbe:
     Args:
         data: the section of the labelled images, an ImageData with ``labelled: true``; of each split at most its
             ``num_evaluation_images`` are taken.
-        settings: see ``LinearSettings``.
     """
 
     data: ImageData
-    settings: LinearSettings = LinearSettings()
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
         model = module.model
@@ -238,7 +215,7 @@ class LinearProbe:
             fitted = _fitted(images.to(module.device), size, channels)
             return model.features(fitted).mean(1).cpu()  # (N, D)
 
-        return Findings(accuracies(features, self.data, self.settings, seed))
+        return Findings(accuracies(features, self.data, seed))
 
 
 class LinearProbeFloor(Task):
@@ -249,55 +226,45 @@ class LinearProbeFloor(Task):
     Args:
         data: as of ``LinearProbe``.
         rule: "pixels" or "chance".
-        settings: see ``LinearSettings``.
     """
 
-    def __init__(self, data: ImageData, rule: str = "pixels", settings: LinearSettings = LinearSettings()) -> None:
-        self.data, self.rule, self.settings = data, one_of("rule", rule, FLOORS), settings
+    def __init__(self, data: ImageData, rule: str = "pixels") -> None:
+        self.data, self.rule = data, one_of("rule", rule, FLOORS)
 
     def outcome(self, cell: Cell, folder: Path) -> Outcome:
-        metrics = accuracies(FLOORS[self.rule], self.data, self.settings, int(cell.config["seed"]))
+        metrics = accuracies(FLOORS[self.rule], self.data, int(cell.config["seed"]))
         return Outcome(FINISHED, metrics=metrics, data_hashes=self.data.data_hashes())
 
 
-def accuracies(features: Features, data: ImageData, settings: LinearSettings, seed: int) -> dict[str, float]:
+@torch.enable_grad()
+def accuracies(features: Features, data: ImageData, seed: int) -> dict[str, float]:
     """Train a linear classifier on the training images, and return ``top_1`` and ``top_5`` of the last split."""
     if not data.labelled:
         raise UsageError("a linear probe needs labels: give an ImageData with labelled=true")
-    (inputs, labels), (tested, expected) = (
-        _gathered(features, data, split) for split in (data.splits[0], data.splits[-1])
-    )
+
+    def gathered(split: str) -> tuple[Tensor, Tensor]:
+        parts = [(features(images), labels) for images, labels in data.evaluation_batches(split)]
+        return torch.cat([part for part, _ in parts]).float(), torch.cat([labels for _, labels in parts])
+
+    (inputs, labels), (tested, expected) = gathered(data.splits[0]), gathered(data.splits[-1])  # (N, D) and (N,)
     mean, std = inputs.mean(0), inputs.std(0).clamp(min=1e-6)  # (D,) each
     inputs, tested = (inputs - mean) / std, (tested - mean) / std
-    classifier = _trained(inputs, labels, data.source.num_classes, settings, seed)
-    order = classifier(tested).argsort(dim=1, descending=True, stable=True)  # (N, K)
-    right = order == expected[:, None]
-    return {f"top_{count}": float(right[:, :count].any(1).float().mean()) for count in (1, 5)}
-
-
-def _gathered(features: Features, data: ImageData, split: str) -> tuple[Tensor, Tensor]:
-    """Return the features (N, D) and labels (N,) of a split."""
-    parts = [(features(images), labels) for images, labels in data.evaluation_batches(split)]
-    return torch.cat([part for part, _ in parts]).float(), torch.cat([labels for _, labels in parts])
-
-
-@torch.enable_grad()
-def _trained(inputs: Tensor, labels: Tensor, classes: int, settings: LinearSettings, seed: int) -> nn.Module:
-    """Return the classifier of features (N, D)."""
-    classifier = nn.Linear(inputs.shape[1], classes)
+    classifier = nn.Linear(inputs.shape[1], data.source.num_classes)
     nn.init.zeros_(classifier.weight)
     nn.init.zeros_(classifier.bias)
-    steps = settings.epochs * -(-len(inputs) // settings.batch_size)
-    optimizer = torch.optim.AdamW(classifier.parameters(), settings.lr, weight_decay=settings.weight_decay)
+    optimizer = torch.optim.AdamW(classifier.parameters(), RATE, weight_decay=WEIGHT_DECAY)
+    steps = EPOCHS * -(-len(inputs) // BATCH_SIZE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     generator = torch.Generator().manual_seed(mix(seed, "linear probe"))
-    for _ in range(settings.epochs):
-        for rows in torch.randperm(len(inputs), generator=generator).split(settings.batch_size):
+    for _ in range(EPOCHS):
+        for rows in torch.randperm(len(inputs), generator=generator).split(BATCH_SIZE):
             optimizer.zero_grad()
             functional.cross_entropy(classifier(inputs[rows]), labels[rows]).backward()
             optimizer.step()
             schedule.step()
-    return classifier.requires_grad_(False)
+    order = classifier(tested).argsort(dim=1, descending=True, stable=True)  # (N, K)
+    right = order == expected[:, None]
+    return {f"top_{count}": float(right[:, :count].any(1).float().mean()) for count in (1, 5)}
 
 
 def _fitted(images: Tensor, size: int, channels: int) -> Tensor:

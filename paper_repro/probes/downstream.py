@@ -87,10 +87,11 @@ class Downstream:
 
     def of_model(self, model: nn.Module, data: CounterBasedDataModule) -> Findings:
         """Measure a model that maps ids (B, T) to logits (B, T, V) and has a ``block_length``."""
-        found = Findings()
+        found, together = Findings(), (self.mean, self.cropped)
+        everything = [*self._kinds(self.tasks), *together]
         shipped = _shipped_tasks()
         if shipped is None:
-            return self._without(INSTALL)
+            return Findings(unavailable=dict.fromkeys(everything, INSTALL))
         tokenizer: Tokenizer | None = getattr(data, "tokenizer", None)
         if tokenizer is None:
             raise UsageError(
@@ -101,21 +102,19 @@ class Downstream:
             folder = f"{FOLDER}/{group}"
             own = find_data(folder, getattr(data, "data_root", None))
             if own is None and self.prepare:
-                return self._without(f"needs {folder}: prepare its questions, then use --fill; run: {self.prepare}")
+                lack = f"needs {folder}: prepare its questions, then use --fill; run: {self.prepare}"
+                return Findings(unavailable=dict.fromkeys(everything, lack))
             if own is not None and (manifest := self._manifest(own)) is not None:
                 found.attachments[f"{group}.json"] = manifest
             tasks = [task for task, place in self.tasks.items() if place == group]
             self._add(found, tasks, evaluator, own or shipped / group)
         lacking = next((found.unavailable[task] for task in self.tasks if task in found.unavailable), None)
         if lacking is not None:
-            found.unavailable |= dict.fromkeys((self.mean, self.cropped), lacking)
+            found.unavailable |= dict.fromkeys(together, lacking)
             return found
         found.metrics[self.mean] = sum(found.metrics[task] for task in self.tasks) / len(self.tasks)
         found.metrics[self.cropped] = 100 * evaluator.num_cropped / evaluator.num_requests
         return found
-
-    def _without(self, lack: str) -> Findings:
-        return Findings(unavailable=dict.fromkeys([*self._kinds(self.tasks), self.mean, self.cropped], lack))
 
     def _kinds(self, tasks: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
         """Map each metric of tasks to the harness's name of it."""

@@ -4,10 +4,11 @@ Letters: N pairs of a token and the next, or points; B sequences, boards or wind
 numbers of a frame's state; K inputs.
 """
 
+import functools
 import inspect
 from abc import abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,7 +28,7 @@ from paper_repro.datamodules.sudoku_boards import CELLS, propagated
 from paper_repro.datamodules.text import TRAIN, TextData
 from paper_repro.datamodules.text_sets import AbsentTextsError
 from paper_repro.datamodules.videos import VideoData
-from paper_repro.metrics.counts import NONE, BigramCounts, TrigramCounts, cross_entropy
+from paper_repro.metrics.counts import NONE, Counts, cross_entropy
 from paper_repro.probes.downstream import Downstream
 from paper_repro.probes.listops_accuracy import WAYS
 from paper_repro.probes.sudoku_accuracy import both_splits
@@ -37,7 +38,9 @@ Pairs = tuple[Tensor, Tensor]
 Triples = tuple[Tensor, Tensor, Tensor]
 Tokens = TextData | ListOpsData
 HELD_OUT = 20
-"""One twentieth of the training data is held out to choose the weight of the pairs; then all of it is counted."""
+"""One twentieth of the training data is held out to choose the weights; then all of it is counted."""
+MOST_TOKENS = 2**27
+"""So many training tokens are counted, the first ones; all, where there are fewer."""
 RIDGE = 1e-3
 """Added to each square of a linear map of frames, as a share of the mean of the squares that a weight multiplies."""
 
@@ -87,27 +90,26 @@ class BigramFloor(FloorTask):
     cut as in training.
 
     Args:
-        most_tokens: the first so many training tokens are counted; all, where there are fewer.
         sets: names of ``datamodules.text_sets``, or "validation".
         num_texts: of each set, at most.
     """
 
     kinds = (TextData, ListOpsData)
+    length = 2  # tokens that are counted together
 
-    def __init__(self, most_tokens: int = 2**27, sets: Sequence[str] = (), num_texts: int = 64) -> None:
-        self.most_tokens = at_least("most_tokens", most_tokens)
+    def __init__(self, sets: Sequence[str] = (), num_texts: int = 64) -> None:
         self.sets, self.num_texts = sets, at_least("num_texts", num_texts)
         if sets:
             check_sets(sets)
 
     def measured(self, data: Tokens) -> Findings:
-        counts, weight = self.counts(data)
-        found = Findings({"bigram_weight": weight, "counted_tokens": float(counts.pair_counts.sum())})
+        counts = self.counts(data)
+        found = Findings({"bigram_weight": counts.weights[0], "counted_tokens": float(counts.group_counts.sum())})
 
         def score(name: str, batches: Iterable[Pairs]) -> None:
             pairs = counted_triples(batches)[1:]
-            found.metrics[f"{name}_loss"] = cross_entropy(counts.bigram(*pairs, weight))
-            found.metrics[f"{name}_unigram_loss"] = cross_entropy(counts.unigram(pairs[1]))
+            found.metrics[f"{name}_loss"] = cross_entropy(counts.probabilities(pairs))
+            found.metrics[f"{name}_unigram_loss"] = cross_entropy(counts.shorter.probabilities(pairs[1:]))
 
         for split in data.splits:
             if split != TRAIN:
@@ -119,89 +121,74 @@ class BigramFloor(FloorTask):
                 found.unavailable |= {f"{name}_{kind}loss": lack(name, error) for kind in ("", "unigram_")}
         return found
 
-    def counts(self, data: Tokens) -> tuple[BigramCounts, float]:
-        """Return the counts of the training data and the weight of the pairs; UsageError: too few to hold some out."""
-        kept, held_out, size = self.training(data)
-        weight = BigramCounts.of(*kept[1:], size).best_weight(*held_out[1:])
-        _, previous, following = (torch.cat(parts) for parts in zip(kept, held_out, strict=True))
-        return BigramCounts.of(previous, following, size), weight
-
-    def training(self, data: Tokens) -> tuple[Triples, Triples, int]:
-        """Return the tokens to count, those that are held out from them, and V."""
+    def counts(self, data: Tokens) -> Counts:
+        """Return the counts of the training data with the best weights; UsageError: too few to hold some out."""
         if isinstance(data, ListOpsData):
             size = len(data.task.vocabulary)
         else:
             size = data.vocabulary_size or data.tokenizer.vocabulary_size
-        kept, held_out = _training_triples(data, self.most_tokens)
+        kept, held_out = _training_triples(data)
         if not len(kept[0]) or not len(held_out[0]):
             raise UsageError(f"a count needs at least {HELD_OUT} documents or windows, there are fewer")
-        return kept, held_out, size
+        return Counts.fitted(kept[-self.length :], held_out[-self.length :], size)
 
 
 class TrigramFloor(BigramFloor):
     """Measures a count of the training data's triples of tokens on the batches that a trained model is evaluated on.
 
     Metrics, for each split but "train": ``<split>_loss``, nats per token of the trigram, interpolated with the bigram
-    of ``BigramFloor``; also ``trigram_weight``.  Its arguments are those of ``BigramFloor``, without ``sets``.
+    of ``BigramFloor``; also ``trigram_weight``.
     """
 
-    def __init__(self, most_tokens: int = 2**27) -> None:
-        super().__init__(most_tokens)
+    length = 3
+
+    def __init__(self) -> None:
+        super().__init__()
 
     def measured(self, data: Tokens) -> Findings:
-        kept, held_out, size = self.training(data)
-        pair_weight = BigramCounts.of(*kept[1:], size).best_weight(*held_out[1:])
-        weight = TrigramCounts.of(*kept, size, pair_weight).best_weight(*held_out)
-        before, previous, following = (torch.cat(parts) for parts in zip(kept, held_out, strict=True))
-        counts = TrigramCounts.of(before, previous, following, size, pair_weight)
+        counts = self.counts(data)
         losses = {
-            f"{split}_loss": cross_entropy(counts.trigram(*counted_triples(data.evaluation_batches(split)), weight))
+            f"{split}_loss": cross_entropy(counts.probabilities(counted_triples(data.evaluation_batches(split))))
             for split in data.splits
             if split != TRAIN
         }
-        return Findings({"trigram_weight": weight, **losses})
-
-
-def triples(ids: Tensor, following: Tensor) -> Triples:
-    """Return each token of texts (..., T) with the two before it, (N,) each; without the positions to ignore."""
-    scored = following != IGNORED
-    before = functional.pad(ids, (1, -1), value=NONE)
-    return before[scored], ids[scored], following[scored]
+        return Findings({"trigram_weight": counts.weights[1], **losses})
 
 
 def counted_triples(batches: Iterable[Pairs]) -> Triples:
     """Return the tokens of batches (..., T) that are scored, with the two before each, (N,) each."""
     none = torch.zeros(0, dtype=torch.int64)
-    before, previous, following = zip((none, none, none), *(triples(*batch) for batch in batches), strict=True)
-    return torch.cat(before), torch.cat(previous), torch.cat(following)
+    found: list[Triples] = [(none, none, none)]
+    for ids, following in batches:
+        scored = following != IGNORED
+        before = functional.pad(ids, (1, -1), value=NONE)
+        found.append((before[scored], ids[scored], following[scored]))
+    before, previous, following = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return before, previous, following
 
 
-def _training_triples(data: Tokens, most: int) -> tuple[Triples, Triples]:
+def _training_triples(data: Tokens) -> tuple[Triples, Triples]:
     """Return the tokens to count first with the two before each, and those that are held out from them."""
     if isinstance(data, DocumentData):
-        texts = list(_documents(data, most))
-        held_out = texts[HELD_OUT - 1 :: HELD_OUT]
+        texts, left = [], MOST_TOKENS
+        for index in range(len(data.documents[TRAIN])):
+            ids = torch.from_numpy(data.documents[TRAIN].ids(index, data.window + 1).astype("int64"))
+            left -= len(ids)
+            if left < 0:
+                break
+            texts.append((ids[:-1], ids[1:]))
+        others = texts[HELD_OUT - 1 :: HELD_OUT]
         del texts[HELD_OUT - 1 :: HELD_OUT]
-        kept, held = (counted_triples((ids[:-1], ids[1:]) for ids in part) for part in (texts, held_out))
-        return kept, held
+        return counted_triples(texts), counted_triples(others)
     tokens, window = data.streams[TRAIN], data.window
-    length = min(most, len(tokens) - 1) // window * window + 1  # whole windows and the token that follows the last
+    length = (
+        min(MOST_TOKENS, len(tokens) - 1) // window * window + 1
+    )  # whole windows and the token that follows the last
     ids = torch.from_numpy(tokens[:length].astype("int64"))
     previous, following = ids[:-1].view(-1, window), ids[1:].view(-1, window)
     is_kept = torch.arange(len(previous)) % HELD_OUT != HELD_OUT - 1
-    kept, held = (triples(previous[part], following[part]) for part in (is_kept, ~is_kept))
-    return kept, held
-
-
-def _documents(data: DocumentData, most: int) -> Iterator[Tensor]:
-    """Yield documents as they are cut for training."""
-    documents, left = data.documents[TRAIN], most
-    for index in range(len(documents)):
-        ids = documents.ids(index, data.window + 1)
-        left -= len(ids)
-        if left < 0:
-            return
-        yield torch.from_numpy(ids.astype("int64"))
+    kept, held_out = (counted_triples([(previous[part], following[part])]) for part in (is_kept, ~is_kept))
+    return kept, held_out
 
 
 class DownstreamFloor(FloorTask):
@@ -218,27 +205,25 @@ class DownstreamFloor(FloorTask):
         self.probe = Downstream(*given, **named)
 
     def measured(self, data: TextData) -> Findings:
-        return self.probe.of_model(BigramModel(*BigramFloor().counts(data), data.window), data)
+        return self.probe.of_model(BigramModel(BigramFloor().counts(data), data.window), data)
 
 
 class BigramModel(nn.Module):
     """A count of token pairs as a language model: maps ids (B, T) to the logarithms of p(next | id), (B, T, V)."""
 
-    def __init__(self, counts: BigramCounts, weight: float, block_length: int) -> None:
+    def __init__(self, counts: Counts, block_length: int) -> None:
         super().__init__()
-        self.counts, self.weight, self.block_length = counts, weight, block_length
-        self.rows: dict[int, Tensor] = {}  # log p(next | id), (V,), of the ids that were asked for
+        self.counts, self.block_length = counts, block_length
+        self.row = functools.cache(self._row)
 
     def forward(self, ids: Tensor) -> Tensor:
         known, places = ids.unique(return_inverse=True)  # (U,), (B, T)
-        return torch.stack([self._row(int(one)) for one in known])[places]
+        return torch.stack([self.row(int(one)) for one in known])[places]
 
     def _row(self, known: int) -> Tensor:
-        if known not in self.rows:
-            following = torch.arange(self.counts.vocabulary_size)
-            previous = torch.full_like(following, known)
-            self.rows[known] = self.counts.bigram(previous, following, self.weight).log()
-        return self.rows[known]
+        """Return log p(next | id), (V,)."""
+        following = torch.arange(self.counts.vocabulary_size)
+        return self.counts.probabilities((torch.full_like(following, known), following)).log()
 
 
 class ListOpsFloor(FloorTask):
@@ -340,16 +325,13 @@ class RegressionFloor(FloorTask):
         batch = data.example_batch()
         if not isinstance(batch, tuple) or [getattr(part, "ndim", 0) for part in batch] != [2, 1]:
             raise UsageError(f"RegressionFloor takes inputs and targets, the data are {type(data).__name__}")
-        points = {split: _whole(data, split) for split in data.splits}
+        points = {}  # inputs (N, K) and targets (N,) of each split
+        for split in data.splits:
+            parts = zip(*data.evaluation_batches(split), strict=True)
+            points[split] = tuple(torch.cat(part).double() for part in parts)
         predict = self.rule(*points["train"])
         errors = {split: predict(inputs) - targets for split, (inputs, targets) in points.items()}
         return Findings({f"{split}_rmse": float(error.square().mean().sqrt()) for split, error in errors.items()})
-
-
-def _whole(data: CounterBasedDataModule, split: str) -> tuple[Tensor, Tensor]:
-    """Return all inputs (N, K) and targets (N,) of a split."""
-    inputs, targets = zip(*data.evaluation_batches(split), strict=True)
-    return torch.cat(inputs).double(), torch.cat(targets).double()
 
 
 def _with_one(inputs: Tensor) -> Tensor:
@@ -359,17 +341,20 @@ def _with_one(inputs: Tensor) -> Tensor:
 
 # Video.
 
+NUM_BATCHES = 64
+"""Training batches that a linear map of frames is fitted to."""
 
-def last_frame(data: VideoData, num_batches: int) -> Predict:
+
+def last_frame(data: VideoData) -> Predict:
     """Return the last frame as the next one."""
     return lambda frames: frames
 
 
-def linear_frame(data: VideoData, num_batches: int) -> Predict:
+def linear_frame(data: VideoData) -> Predict:
     """Fit the next frame by least squares to the last two (the first one twice) and a constant, on training windows."""
     gram: Tensor = torch.zeros(())
     right: Tensor = torch.zeros(())
-    for step in range(num_batches):
+    for step in range(NUM_BATCHES):
         batch = data.train_batch(step).double()  # (B, T, V)
         known = _two_frames(batch[:, :-1]).flatten(0, 1)  # (B T, 2 V + 1)
         gram, right = gram + known.T @ known, right + known.T @ batch[:, 1:].flatten(0, 1)
@@ -383,7 +368,7 @@ def _two_frames(frames: Tensor) -> Tensor:
     return _with_one(torch.cat([frames, torch.cat([frames[:, :1], frames[:, :-1]], 1)], -1))
 
 
-FRAME_RULES: dict[str, Callable[[VideoData, int], Predict]] = {"last_frame": last_frame, "linear": linear_frame}
+FRAME_RULES: dict[str, Callable[[VideoData], Predict]] = {"last_frame": last_frame, "linear": linear_frame}
 
 
 class VideoFloor(FloorTask):
@@ -391,16 +376,15 @@ class VideoFloor(FloorTask):
 
     Args:
         rule: "last_frame" or "linear".
-        num_batches: training batches that the linear map is fitted to.
     """
 
     kinds = (VideoData,)
 
-    def __init__(self, rule: str = "last_frame", num_batches: int = 64) -> None:
-        self.rule, self.num_batches = one_of("rule", rule, FRAME_RULES), at_least("num_batches", num_batches)
+    def __init__(self, rule: str = "last_frame") -> None:
+        self.rule = one_of("rule", rule, FRAME_RULES)
 
     def measured(self, data: VideoData) -> Findings:
-        predict = FRAME_RULES[self.rule](data, self.num_batches)
+        predict = FRAME_RULES[self.rule](data)
         found = Findings()
         for split in data.splits:
             total, count = 0.0, 0

@@ -15,7 +15,7 @@ from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.videos import VideoData
 from paper_repro.metrics.ranks import rank_correlation
-from paper_repro.models.ebt import LatentEBT, ThinkingSettings, think
+from paper_repro.models.ebt import LatentEBT, think
 from paper_repro.probes.attachments import png
 from paper_repro.probes.thinking import normal_start, settings_of
 from paper_repro.training.module import PaperModule
@@ -71,9 +71,14 @@ class FrameEnergies:
         batches = list(data.evaluation_batches(data.splits[-1]))
         windows = torch.cat(batches)[: self.num_windows]  # (B, T, V)
         found, rows, energies = Findings(), ["kind,frame,energy,loss"], {}
+        settings, (count, frames, size) = settings_of(module), windows.shape
         for kind, change in KINDS.items():
             changed = change(windows)
-            energies[kind], losses = _measured(model, settings_of(module), changed.to(module.device))  # (B, T - 1) each
+            known = changed.to(module.device)
+            start = normal_start((1, count, frames - 1, size), model, torch.Generator().manual_seed(0))
+            *_, last = think(model, known[:, :-1], start, settings.longest, replace(settings, noise=0.0))
+            errors = functional.smooth_l1_loss(last.predictions[0], known[:, 1:], reduction="none")  # (B, T - 1, V)
+            energies[kind], losses = last.energies[0].cpu(), errors.mean(-1).cpu()  # (B, T - 1) each
             late = energies[kind].shape[1] // 2
             found.metrics[f"{kind}_energy"] = float(energies[kind][:, late:].mean())
             found.metrics[f"{kind}_frame_loss"] = float(losses[:, late:].mean())
@@ -89,12 +94,3 @@ class FrameEnergies:
         found.metrics["still_fall"] = float((energies[GOES_ON] - energies[STILL])[:, -1].mean())
         found.attachments[ATTACHMENT] = ("\n".join(rows) + "\n").encode()
         return found
-
-
-def _measured(model: LatentEBT, settings: ThinkingSettings, windows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the energy and the loss of each predicted frame, (B, T - 1), of windows (B, T, V)."""
-    shape = (1, len(windows), windows.shape[1] - 1, windows.shape[2])
-    start = normal_start(shape, model, torch.Generator().manual_seed(0))  # (1, B, T - 1, V)
-    *_, last = think(model, windows[:, :-1], start, settings.longest, replace(settings, noise=0.0))
-    errors = functional.smooth_l1_loss(last.predictions[0], windows[:, 1:], reduction="none")  # (B, T - 1, V)
-    return last.energies[0].cpu(), errors.mean(-1).cpu()

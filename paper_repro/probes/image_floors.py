@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from paper_repro.base.errors import UsageError, at_least, one_of
+from paper_repro.base.errors import UsageError, one_of
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.image_sources import TRAIN
 from paper_repro.datamodules.images import ImageData, MaskedImageData
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 Fill = Callable[[Tensor, Tensor], Tensor]
 """Each pixel, (B, C, H, H), from masked images and their blank pixels, (B, 1, H, H)."""
+NUM_BATCHES = 64  # training batches that the mean image or the Gaussian is of, at most
+NUM_SHOWN, NUM_DENOISED = 16, 8  # images of a strip
 COMPONENTS = (4, 8, 16, 32, 64, 128)
 """Numbers of components of the Gaussian; the best on training batches that were held out is taken."""
 HELD_OUT = 4  # one of so many training batches is held out for that
@@ -44,7 +46,7 @@ NUM_FILTERED = 512  # training images that a filter is fitted to, at most
 # Completion.
 
 
-def visible_mean(data: MaskedImageData, num_batches: int) -> Fill:
+def visible_mean(data: MaskedImageData) -> Fill:
     """Return each image's own mean: of its visible pixels, channel by channel."""
 
     def fill(masked: Tensor, blank: Tensor) -> Tensor:
@@ -54,13 +56,13 @@ def visible_mean(data: MaskedImageData, num_batches: int) -> Fill:
     return fill
 
 
-def mean_image(data: MaskedImageData, num_batches: int) -> Fill:
+def mean_image(data: MaskedImageData) -> Fill:
     """Return the mean of training images, pixel by pixel."""
-    mean = torch.cat([data.train_batch(step)[1] for step in range(num_batches)]).mean(0)  # (C, H, H)
+    mean = torch.cat([data.train_batch(step)[1] for step in range(NUM_BATCHES)]).mean(0)  # (C, H, H)
     return lambda masked, blank: mean.expand_as(masked)
 
 
-def harmonic(data: MaskedImageData, num_batches: int) -> Fill:
+def harmonic(data: MaskedImageData) -> Fill:
     """Return the harmonic function of the visible pixels: each blank one is the mean of its neighbours.
 
     The discrete Laplace equation with the visible pixels as boundary values; the slope across an image's edge is zero.
@@ -121,13 +123,11 @@ def fitted_gaussian(images: Tensor, components: int) -> Fill:
     return fill
 
 
-def gaussian(data: MaskedImageData, num_batches: int) -> Fill:
+def gaussian(data: MaskedImageData) -> Fill:
     """Return the conditional mean of a Gaussian of the training images, given the visible pixels."""
     most_batches = max(HELD_OUT, MOST_FITTED // data.batch_size)
-    batches = [data.train_batch(step) for step in range(min(num_batches, most_batches))]
+    batches = [data.train_batch(step) for step in range(min(NUM_BATCHES, most_batches))]
     kept = [images for step, (_, images) in enumerate(batches) if step % HELD_OUT]
-    if not kept:
-        raise UsageError(f"a Gaussian needs {HELD_OUT} training batches or more, num_batches is {num_batches}")
     images = torch.cat(kept).flatten(1).double()  # (N, D)
     most = min(len(images), images.shape[1]) - 1
 
@@ -142,7 +142,7 @@ def gaussian(data: MaskedImageData, num_batches: int) -> Fill:
     return fitted_gaussian(everything, best)
 
 
-FILLS: dict[str, Callable[[MaskedImageData, int], Fill]] = {
+FILLS: dict[str, Callable[[MaskedImageData], Fill]] = {
     "visible_mean": visible_mean,
     "mean_image": mean_image,
     "harmonic": harmonic,
@@ -158,25 +158,22 @@ class CompletionFloor(FloorTask):
 
     Args:
         rule: "visible_mean", "mean_image", "harmonic" or "gaussian".
-        num_images: of the strips.
-        num_batches: training batches that the mean image or the Gaussian is of.
     """
 
     kinds = (MaskedImageData,)
 
-    def __init__(self, rule: str = "visible_mean", num_images: int = 16, num_batches: int = 64) -> None:
-        self.rule, self.num_images = one_of("rule", rule, FILLS), at_least("num_images", num_images)
-        self.num_batches = at_least("num_batches", num_batches)
+    def __init__(self, rule: str = "visible_mean") -> None:
+        self.rule = one_of("rule", rule, FILLS)
 
     def measured(self, data: MaskedImageData) -> Findings:
-        fill, found = FILLS[self.rule](data, self.num_batches), Findings()
+        fill, found = FILLS[self.rule](data), Findings()
         for split in data.splits:
             errors = [
                 (_completed(data, fill, masked) - images).square().flatten(1).mean(1)  # (B,)
                 for masked, images in data.evaluation_batches(split)
             ]
             found.metrics[f"{split}_mse"] = float(torch.cat(errors).mean())
-        masked, images = first_images(data, self.num_images, torch.device("cpu"))
+        masked, images = first_images(data, NUM_SHOWN, torch.device("cpu"))
         strips = strips_of(images, masked, _completed(data, fill, masked))
         return Findings(found.metrics | strips.metrics, strips.attachments)
 
@@ -247,31 +244,26 @@ class DenoisingFloor(FloorTask):
 
     Args:
         rule: "noised", "wiener" or "total_variation".
-        shown: images of a strip.
     """
 
     kinds = (ImageData,)
 
-    def __init__(self, rule: str = "noised", shown: int = 8) -> None:
-        self.rule, self.shown = one_of("rule", rule, DENOISERS), at_least("shown", shown)
+    def __init__(self, rule: str = "noised") -> None:
+        self.rule = one_of("rule", rule, DENOISERS)
 
     def measured(self, data: ImageData) -> Findings:
         data, found = plain_images(data), Findings()
         for level, time in LEVELS.items():
-            denoise, errors = DENOISERS[self.rule](_training_pairs(data, time), time), new_errors()
+            pairs: list[tuple[Tensor, Tensor]] = []
+            for pair in noised_batches(data, time, TRAIN):
+                pairs.append(pair)
+                if sum(len(images) for images, _ in pairs) >= NUM_FILTERED:
+                    break
+            denoise, errors = DENOISERS[self.rule](pairs, time), new_errors()
             for index, (images, noised) in enumerate(noised_batches(data, time)):
                 denoised = denoise(noised)
                 update_errors(errors, denoised, images)
                 if not index:
-                    found.attachments[f"{level}_found.png"] = png(denoised[: self.shown])
+                    found.attachments[f"{level}_found.png"] = png(denoised[:NUM_DENOISED])
             found.metrics |= {f"{level}_{kind}": value for kind, value in computed_errors(errors).items()}
         return found
-
-
-def _training_pairs(data: ImageData, time: int) -> list[tuple[Tensor, Tensor]]:
-    pairs: list[tuple[Tensor, Tensor]] = []
-    for pair in noised_batches(data, time, TRAIN):
-        pairs.append(pair)
-        if sum(len(images) for images, _ in pairs) >= NUM_FILTERED:
-            break
-    return pairs

@@ -122,7 +122,13 @@ class EnergyTrace:
             every = torch.arange(model.vocabulary_size)[:, None]  # (V, 1)
             total = model.trace(every, self.num_steps).energies.total[..., 0]  # (S + 1, V)
             found["first_tokens_rising"] = float((_rises(total).amax(0) > ROUNDING).double().mean())
-        return Findings(found, {ATTACHMENT: _csv(energies)})
+        columns = torch.stack([energies.total, energies.attention, energies.feed_forward], -1)  # (S + 1, T, 3)
+        rows = [
+            f"{step},{token},{','.join(f'{value:.5g}' for value in values)}\n"
+            for step, tokens in enumerate(columns.tolist())
+            for token, values in enumerate(tokens)
+        ]
+        return Findings(found, {ATTACHMENT: "".join(["step,token,total,attention,feed_forward\n", *rows]).encode()})
 
 
 def _energy_model(module: PaperModule) -> NRGPT:
@@ -139,7 +145,15 @@ def metrics(model: NRGPT, energies: NRGPTEnergies, settled_within: float) -> dic
     # (S, T - 1): whether this token and all before it have settled by this step
     after = settled.cummin(1).values[:-1, :-1]
     settled_rises = rises[:, 1:][after]  # as many as are True
-    bound_use = {} if model.norm_kind == "none" else {"bound_use": _bound_use(model, energies)}
+    bound_use = {}
+    if model.norm_kind != "none":
+        r = radius(model)
+        low, high = attention_bounds(model.attention, r, energies.attention.shape[1])
+        middle, reach = (low + high) / 2, (high - low) / 2
+        distance = (energies.attention - middle).abs()
+        attention = torch.where(reach > 0, distance / reach.clamp(min=1e-300), distance)
+        feed_forward = energies.feed_forward.abs() / feed_forward_bound(model.feed_forward, r)
+        bound_use["bound_use"] = float(torch.maximum(attention.max(), feed_forward.max()))
     return {
         "ends_lower": float((total[-1] < total[0]).double().mean()),
         "late_change": float(((late.amax(0) - late.amin(0)) / span).max()),
@@ -158,23 +172,3 @@ def _span(total: Tensor) -> Tensor:
 def _rises(total: Tensor) -> Tensor:
     """Return by how much of its span a token's energy rises at each step, (S, T), of energies (S + 1, T)."""
     return (total[1:] - total[:-1]).clamp(min=0) / _span(total)
-
-
-def _bound_use(model: NRGPT, energies: NRGPTEnergies) -> float:
-    r = radius(model)
-    low, high = attention_bounds(model.attention, r, energies.attention.shape[1])
-    middle, reach = (low + high) / 2, (high - low) / 2
-    distance = (energies.attention - middle).abs()
-    attention = torch.where(reach > 0, distance / reach.clamp(min=1e-300), distance)
-    feed_forward = energies.feed_forward.abs() / feed_forward_bound(model.feed_forward, r)
-    return float(torch.maximum(attention.max(), feed_forward.max()))
-
-
-def _csv(energies: NRGPTEnergies) -> bytes:
-    columns = torch.stack([energies.total, energies.attention, energies.feed_forward], -1)  # (S + 1, T, 3)
-    rows = [
-        f"{step},{token},{','.join(f'{value:.5g}' for value in values)}\n"
-        for step, tokens in enumerate(columns.tolist())
-        for token, values in enumerate(tokens)
-    ]
-    return "".join(["step,token,total,attention,feed_forward\n", *rows]).encode()

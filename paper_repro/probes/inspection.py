@@ -10,7 +10,7 @@ blanks.  A model of another family is refused by UsageError.
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Any
@@ -52,7 +52,7 @@ def branches(model: RotaryLanguageModel) -> list[tuple[RotaryAttention, GatedFee
 def logarithmic_edges(low: int, high: int, per_decade: int = 20) -> list[float]:
     """Return edges from 10^low to 10^high, half a bin further on both sides: a power of ten is the middle of a bin."""
     steps = range((high - low) * per_decade + 2)
-    return _rounded(10 ** (low + (step - 0.5) / per_decade) for step in steps)
+    return rounded(10 ** (low + (step - 0.5) / per_decade) for step in steps)
 
 
 def symmetric_edges(unit: float, reach: float, step: float) -> list[float]:
@@ -60,7 +60,7 @@ def symmetric_edges(unit: float, reach: float, step: float) -> list[float]:
     one, growing with the distance up to ``reach``.
     """
     count = math.ceil(math.asinh(reach / unit) / step)
-    return _rounded(unit * math.sinh((index - 0.5) * step) for index in range(-count, count + 2))
+    return rounded(unit * math.sinh((index - 0.5) * step) for index in range(-count, count + 2))
 
 
 def counts(values: Tensor, edges: Sequence[float]) -> Tensor:
@@ -72,10 +72,6 @@ def counts(values: Tensor, edges: Sequence[float]) -> Tensor:
 def shares(found: Tensor) -> list[float]:
     """Return the counts of the bins over their sum."""
     return rounded(found.double() / found.sum())
-
-
-def _rounded(values: Iterable[float]) -> list[float]:
-    return [float(f"{value:.5g}") for value in values]
 
 
 def _document(content: dict[str, Any]) -> bytes:
@@ -218,7 +214,7 @@ class Matrices:
             for ending, curves in (("", plain), ("_renormalized", renormalized)):
                 found[f"condition_{group}{ending}"] = geometric_mean([one for name in names for one in curves[name]])
         conditions = {
-            kind: {name: _rounded(own) for name, own in curves.items()}
+            kind: {name: rounded(own) for name, own in curves.items()}
             for kind, curves in (("plain", plain), ("renormalized", renormalized))
         }
         content = {"edges": MATRIX_EDGES, "conditions": conditions, "layers": histograms}
@@ -289,7 +285,7 @@ class Scales:
         edges = {name: ALPHA_EDGES if name in RATES else SCALE_EDGES for name in vectors}
         content = {
             "edges": edges,
-            "means": {name: _rounded(values) for name, values in means.items()},
+            "means": {name: rounded(values) for name, values in means.items()},
             "shares": {name: shares(counts(torch.cat(found), edges[name])) for name, found in vectors.items()},
         }
         return Findings(metrics, {"scales.json": _document(content)})

@@ -69,20 +69,37 @@ class LengthExtrapolation:
             raise UsageError(f"LengthExtrapolation extends a RotaryLanguageModel, found {type(model).__name__}")
         if not isinstance(data, TokenData):
             raise UsageError(f"LengthExtrapolation needs token shards, the data are {type(data).__name__}")
-        books = self.books.get(data.files.get("manifest", ""))
-        factors = list(self.factors if books is None else self.book_factors)
-        if books is not None and find_data(books, data.data_root) is None:
-            where = f"--folder {books.rpartition('/')[0]} --tokenizer ... (the training data's tokenizer.json)"
-            lack = f"needs pg19: {absent(books, data.data_root, f'{PREPARE} {where}')}; then use --fill"
-            return Findings(unavailable=dict.fromkeys(_names(factors), lack))
-        stream = data.streams[VAL] if books is None else _books(books, data)
+        manifest = data.files.get("manifest", "")
+        factors, stream = list(self.factors), data.streams[VAL]
+        if (name := self.books.get(manifest)) is not None:
+            factors = list(self.book_factors)
+            if find_data(name, data.data_root) is None:
+                where = f"--folder {name.rpartition('/')[0]} --tokenizer ... (the training data's tokenizer.json)"
+                lack = f"needs pg19: {absent(name, data.data_root, f'{PREPARE} {where}')}; then use --fill"
+                names = [f"perplexity_x{factor}" for factor in factors]
+                names += [f"perplexity_ratio_x{factor}" for factor in factors[1:]]
+                return Findings(unavailable=dict.fromkeys([*names, DOCUMENTS, JOINED], lack))
+            books = BookData({"manifest": name}, data_root=data.data_root, cache=data.cache, prepare=PREPARE)
+            if books.tokenizer.fingerprint != data.tokenizer.fingerprint:
+                raise UsageError(
+                    f"{name}: books in the ids of another tokenizer than the training data's; prepare them again with "
+                    f"--tokenizer and the tokenizer.json beside {manifest}"
+                )
+            stream = books.streams[TEST]
         rows, joined = self._texts(stream, data.tokenizer.end_of_text, factors[-1] * data.window + 1)
         losses = self._losses(model, rows.to(module.device), [factor * data.window for factor in factors])
         perplexities = {factor: math.exp(loss) for factor, loss in zip(factors, losses, strict=True)}
         metrics = {f"perplexity_x{factor}": value for factor, value in perplexities.items()}
         metrics |= {f"perplexity_ratio_x{factor}": perplexities[factor] / perplexities[1] for factor in factors[1:]}
         metrics |= {DOCUMENTS: float(len(rows)), JOINED: float(joined)}
-        return Findings(metrics, {ATTACHMENT: _document(rows, joined, data.window, perplexities)})
+        content = {
+            "ids_sha256": sha256_of_bytes(rows.to(torch.int64).contiguous().cpu().numpy().tobytes()),
+            "texts": len(rows),
+            "joined": joined,
+            "tokens": rows[:, 1:].numel(),
+            "perplexity": {str(factor * data.window): value for factor, value in perplexities.items()},
+        }
+        return Findings(metrics, {ATTACHMENT: json.dumps(content, indent=1).encode() + b"\n"})
 
     def _texts(self, stream: Stream, end: int | None, length: int) -> tuple[Tensor, bool]:
         """Return (N, length) ids, and whether they are pieces of joined documents."""
@@ -117,29 +134,3 @@ class LengthExtrapolation:
         finally:
             model.extend(trained)
         return found
-
-
-def _names(factors: Sequence[int]) -> list[str]:
-    ratios = [f"perplexity_ratio_x{factor}" for factor in factors[1:]]
-    return [*(f"perplexity_x{factor}" for factor in factors), *ratios, DOCUMENTS, JOINED]
-
-
-def _books(manifest: str, data: TokenData) -> Stream:
-    books = BookData({"manifest": manifest}, data_root=data.data_root, cache=data.cache, prepare=PREPARE)
-    if books.tokenizer.fingerprint != data.tokenizer.fingerprint:
-        raise UsageError(
-            f"{manifest}: books in the ids of another tokenizer than the training data's; prepare them again with "
-            f"--tokenizer and the tokenizer.json beside {data.files.get('manifest')}"
-        )
-    return books.streams[TEST]
-
-
-def _document(rows: Tensor, joined: bool, window: int, perplexities: Mapping[int, float]) -> bytes:
-    content = {
-        "ids_sha256": sha256_of_bytes(rows.to(torch.int64).contiguous().cpu().numpy().tobytes()),
-        "texts": len(rows),
-        "joined": joined,
-        "tokens": rows[:, 1:].numel(),
-        "perplexity": {str(factor * window): value for factor, value in perplexities.items()},
-    }
-    return json.dumps(content, indent=1).encode() + b"\n"

@@ -44,7 +44,10 @@ class ListOpsAccuracy:
         if not isinstance(data, ListOpsData):
             raise UsageError(f"probes.accuracy asks ListOps questions, the data are {type(data).__name__}")
         corpus, device = data.corpus, module.device
-        self._check_counts(len(corpus.test))
+        for name, what in (("num_items", "test questions"), ("num_single_items", "of each function")):
+            if (asked := getattr(self, name)) > len(corpus.test):
+                where = f"probes.accuracy.{name}={asked}, there are {len(corpus.test)} {what}"
+                raise UsageError(f"{where}: lower it or raise data.task.num_test")
 
         def logits(ids: Tensor) -> Tensor:
             found: Tensor = module.model(ids.to(device))
@@ -64,10 +67,3 @@ class ListOpsAccuracy:
                 chosen = choose(single, self.num_single_items, mix(seed, "listops", function))
                 found[f"accuracy_{function}"] = share(function, chosen, sampled=False)
         return Findings(found)
-
-    def _check_counts(self, available: int) -> None:
-        for name, what in (("num_items", "test questions"), ("num_single_items", "of each function")):
-            asked = getattr(self, name)
-            if asked > available:
-                where = f"probes.accuracy.{name}={asked}, there are {available} {what}"
-                raise UsageError(f"{where}: lower it or raise data.task.num_test")

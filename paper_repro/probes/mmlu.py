@@ -113,7 +113,8 @@ class MMLU:
             name: {"log_likelihood": asdict(by_likelihood[name]), "generated": asdict(generated[name])}
             for name in generated
         }
-        content = {"questions_sha256": digest(subjects), "subjects": outcomes}
+        questions = json.dumps({name: asdict(subject) for name, subject in subjects.items()}, sort_keys=True)
+        content = {"questions_sha256": sha256_of_bytes(questions.encode()), "subjects": outcomes}
         return Findings(metrics, {"mmlu.json": json.dumps(content, indent=1, sort_keys=True).encode() + b"\n"})
 
 
@@ -135,48 +136,34 @@ class Subject:
 
 def read(folder: Path, sizes: Mapping[str, int]) -> dict[str, Subject]:
     """Return the subjects that ``sizes`` names; UsageError: damaged files, or another number of test questions."""
-    splits = {split: _read_split(folder, split, sizes) for split in ("dev", "test")}
-    for subject, size in sizes.items():
-        for split, expected in (("dev", SHOTS), ("test", size)):
-            if (found := len(splits[split][subject])) != expected:
-                raise UsageError(
-                    f"{folder}: {found} {split} questions on {subject}, expected {expected}; {_mend(folder)}"
-                )
-    return {subject: Subject(splits["dev"][subject], splits["test"][subject]) for subject in sizes}
-
-
-def digest(subjects: Mapping[str, Subject]) -> str:
-    """Return SHA-256 of all questions and answers."""
-    content = {name: asdict(subject) for name, subject in subjects.items()}
-    return sha256_of_bytes(json.dumps(content, sort_keys=True).encode())
-
-
-def _read_split(folder: Path, split: str, names: Mapping[str, int]) -> dict[str, list[Question]]:
     from pyarrow import ArrowException
     from pyarrow.parquet import read_table
 
-    path = folder / HUB_FILES[split]
-    if not path.is_file():
-        raise UsageError(f"needs mmlu: there is no {path}; {_mend(folder)}")
+    mend, splits = f"run: {DOWNLOAD} {folder}", {}
     columns = ["subject", "question", "choices", "answer"]
-    try:
-        rows: list[dict[str, Any]] = read_table(path, columns=columns, partitioning=None).to_pylist()
-    except (ArrowException, OSError) as error:
-        raise UsageError(f"{path}: no parquet file of MMLU: {error}; {_mend(folder)}") from error
-    found: dict[str, list[Question]] = {name: [] for name in names}
-    for number, row in enumerate(rows):
-        if row["subject"] in found:
-            if len(row["choices"]) != len(LETTERS) or row["answer"] not in range(len(LETTERS)):
-                raise UsageError(
-                    f"{path}: row {number}: found {row['choices']!r:.80} and the answer {row['answer']}, expected four "
-                    f"choices and a number from 0 to 3; {_mend(folder)}"
-                )
-            found[row["subject"]].append(Question(row["question"], tuple(row["choices"]), row["answer"]))
-    return found
-
-
-def _mend(folder: Path) -> str:
-    return f"run: {DOWNLOAD} {folder}"
+    for split, name in HUB_FILES.items():
+        path = folder / name
+        if not path.is_file():
+            raise UsageError(f"needs mmlu: there is no {path}; {mend}")
+        try:
+            rows: list[dict[str, Any]] = read_table(path, columns=columns, partitioning=None).to_pylist()
+        except (ArrowException, OSError) as error:
+            raise UsageError(f"{path}: no parquet file of MMLU: {error}; {mend}") from error
+        found: dict[str, list[Question]] = {subject: [] for subject in sizes}
+        for number, row in enumerate(rows):
+            if row["subject"] in found:
+                if len(row["choices"]) != len(LETTERS) or row["answer"] not in range(len(LETTERS)):
+                    raise UsageError(
+                        f"{path}: row {number}: found {row['choices']!r:.80} and the answer {row['answer']}, expected "
+                        f"four choices and a number from 0 to 3; {mend}"
+                    )
+                found[row["subject"]].append(Question(row["question"], tuple(row["choices"]), row["answer"]))
+        for subject, size in sizes.items():
+            expected, count = SHOTS if split == "dev" else size, len(found[subject])
+            if count != expected:
+                raise UsageError(f"{folder}: {count} {split} questions on {subject}, expected {expected}; {mend}")
+        splits[split] = found
+    return {subject: Subject(splits["dev"][subject], splits["test"][subject]) for subject in sizes}
 
 
 # Answers.

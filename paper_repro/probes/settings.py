@@ -48,19 +48,19 @@ def _on_meta(node: Mapping[str, Any]) -> Any:
 
 
 class OptimisationSettings(Task):
-    """Reads settings off the built optimiser and schedule.
-
-    ``warmup_steps`` is the first optimiser step with the full rate; ``factor_...`` is the share of the initial rate at
-    the first step, after a quarter and after half of the steps behind the warm-up, at the last step and at the end;
-    ``windows`` and ``tokens`` are of one optimiser step.
-    """
+    """Gives the numbers of ``optimisation_settings``."""
 
     def outcome(self, cell: Cell, folder: Path) -> Outcome:
         return Outcome(FINISHED, optimisation_settings(cell.config))
 
 
 def optimisation_settings(config: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a config's sections; UsageError: no step of the schedule has the full rate."""
+    """Read settings off the built optimiser and schedule; UsageError: no step of the schedule has the full rate.
+
+    ``warmup_steps`` is the first optimiser step with the full rate; ``factor_...`` is the share of the initial rate at
+    the first step, after a quarter and after half of the steps behind the warm-up, at the last step and at the end;
+    ``windows`` and ``tokens`` are of one optimiser step.
+    """
     training, data, steps = config["training"], config["data"], config["training"]["steps"]
     optimizer = instantiate(config["optimizer"])([torch.nn.Parameter(torch.ones(1, 1))])
     (group,) = optimizer.param_groups
@@ -90,19 +90,19 @@ def optimisation_settings(config: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _value(config: Mapping[str, Any], found: Mapping[str, float]) -> dict[str, float]:
-    """Return the number that a config's ``item`` names, as a metric."""
-    item = config["item"]
+def _outcome(config: Mapping[str, Any], found: Mapping[str, float]) -> Outcome:
+    """Return the number that a config's ``item`` names, as ``value``."""
+    item, parameters = config["item"], found.get("parameters")
     if item not in found:
         raise UsageError(f"item={item} is no setting{nearest(item, found)}")
-    return {"value": found[item]}
+    return Outcome(FINISHED, {"value": found[item]}, parameters=None if parameters is None else int(parameters))
 
 
 class PredictionSettings(Task):
     """Gives the number of EBT's tables D.3 and D.4 that ``item`` names as ``value``."""
 
     def outcome(self, cell: Cell, folder: Path) -> Outcome:
-        return Outcome(FINISHED, _value(cell.config, prediction_settings(cell.config)))
+        return _outcome(cell.config, prediction_settings(cell.config))
 
 
 def prediction_settings(config: Mapping[str, Any]) -> dict[str, float]:
@@ -115,7 +115,10 @@ def prediction_settings(config: Mapping[str, Any]) -> dict[str, float]:
     Raises:
         UsageError: a section that cannot be built, or weights of which some decay and some do not.
     """
-    common, module = optimisation_settings(config), _module(config)
+    common = optimisation_settings(config)
+    make = instantiate({**config["module"], "_partial_": True})
+    parts = {name: instantiate(config[name]) for name in ("optimizer", "schedule")}
+    module = make(model=_on_meta(config["model"]), **parts)
     optimizer, steps = module.optimizer(module.groups_and_schedules()[0]), config["training"]["steps"]
     alpha: Any = getattr(module.model, "step_size_parameter", None)
     decays = {group["weight_decay"] for group in optimizer.param_groups if not _holds(group, alpha)}
@@ -144,12 +147,6 @@ def prediction_settings(config: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in found.items()}
 
 
-def _module(config: Mapping[str, Any]) -> Any:
-    make = instantiate({**config["module"], "_partial_": True})
-    optimizer, schedule = instantiate(config["optimizer"]), instantiate(config["schedule"])
-    return make(model=_on_meta(config["model"]), optimizer=optimizer, schedule=schedule)
-
-
 def _holds(group: Mapping[str, Any], alpha: Any) -> bool:
     return any(parameter is alpha for parameter in group["params"])
 
@@ -158,23 +155,21 @@ class CompletionSettings(Task):
     """Gives the number of CET's tables 2 to 4 that ``item`` names as ``value``."""
 
     def outcome(self, cell: Cell, folder: Path) -> Outcome:
-        found = completion_settings(cell.config)
-        return Outcome(FINISHED, _value(cell.config, found), parameters=int(found["parameters"]))
+        return _outcome(cell.config, completion_settings(cell.config))
 
 
 def completion_settings(config: Mapping[str, Any]) -> dict[str, float]:
     """Ask the built objects for the numbers of tables 2 to 4 and of the text; a tensor gives its number of elements."""
-    return {name: float(value) for name, value in {**_dimensions(config), **_training(config)}.items()}
-
-
-def _dimensions(config: Mapping[str, Any]) -> dict[str, float]:
     model = _on_meta(config["counted"])
     patches, attention, memories = model.patches, model.attention, model.memory.weight
     with torch.device("meta"):
         clamped = model.clamp(torch.zeros(1, patches.channels, patches.size, patches.size))
     state = model.first(clamped)
-    sizes = {name.replace(".", "_"): parameter.numel() for name, parameter in model.named_parameters()}
-    return {
+    phases, data = instantiate(config["phases"]), instantiate({key: config["data"][key] for key in MASKS})
+    optimizer = instantiate(config["optimizer"])([torch.nn.Parameter(torch.ones(1))])
+    (group,), steps = optimizer.param_groups, config["training"]["steps"]
+    schedule = instantiate(config["schedule"])
+    found = {
         "channels": patches.channels,
         "image_side": patches.size,
         "patch_side": patches.patch,
@@ -189,17 +184,8 @@ def _dimensions(config: Mapping[str, Any]) -> dict[str, float]:
         "memory_width": memories.shape[1],
         "tokens": state.z.numel(),
         "image": state.y.numel(),
-        **sizes,
+        **{name.replace(".", "_"): parameter.numel() for name, parameter in model.named_parameters()},
         "parameters": num_parameters(model),
-    }
-
-
-def _training(config: Mapping[str, Any]) -> dict[str, float]:
-    phases, data = instantiate(config["phases"]), instantiate({key: config["data"][key] for key in MASKS})
-    optimizer = instantiate(config["optimizer"])([torch.nn.Parameter(torch.ones(1))])
-    (group,), steps = optimizer.param_groups, config["training"]["steps"]
-    schedule = instantiate(config["schedule"])
-    return {
         "cells": data.num_cells,
         "blank_cells": data.num_blank,
         "weight_decay": group["weight_decay"],
@@ -210,3 +196,4 @@ def _training(config: Mapping[str, Any]) -> dict[str, float]:
         "beta": phases.beta,
         "step_size": phases.step_size,
     }
+    return {name: float(value) for name, value in found.items()}

@@ -24,7 +24,8 @@ from paper_repro.models.generation import Generation, Settle, generate
 from paper_repro.training.module import PaperModule
 
 ATTACHMENT = "texts.json"
-MOST_BYTES = 60_000
+MOST_CHARACTERS = 60_000
+"""Of all texts in the attachment, each of which has an equal share."""
 BEST, MEAN = "best_perplexity", "mean"
 SEEDS = (5, 17, 42, 99)  # the authors', one for each of four prompts
 CORPUS = "text"  # the role of a corpus among ``data.files``
@@ -135,19 +136,11 @@ class TextQuality:
         steps = [step for text in texts for step in text.generation.steps]
         if steps:
             findings.metrics["mean_steps"] = sum(steps) / len(steps)
-        findings.attachments[ATTACHMENT] = _document(texts, chosen, findings.unavailable)
-        return findings
-
-
-def _document(texts: list[Written], chosen: list[Written], unavailable: dict[str, str]) -> bytes:
-    """Return the texts as JSON, each cut to as many characters as keep the whole within 60 kB."""
-    longest = max(len(text.text) for text in texts)
-    while True:
         rows = [
             {
                 "prompt": text.prompt,
                 "seed": text.seed,
-                "text": text.text[:longest],
+                "text": text.text[: MOST_CHARACTERS // len(texts)],
                 "characters": len(text.text),
                 "reported": text in chosen,
                 "scores": text.scores.values,
@@ -156,62 +149,53 @@ def _document(texts: list[Written], chosen: list[Written], unavailable: dict[str
             }
             for text in texts
         ]
-        content = {"unavailable": unavailable, "texts": rows}
+        content = {"unavailable": findings.unavailable, "texts": rows}
         encoded = json.dumps(content, ensure_ascii=False, indent=1, sort_keys=True).encode(errors="replace") + b"\n"
-        if len(encoded) <= MOST_BYTES or not longest:
-            return encoded
-        longest = longest * 9 // 10
+        findings.attachments[ATTACHMENT] = encoded
+        return findings
 
 
 class ReferenceTexts(Task):
     """Scores each cell's text (table 3); where a text is too short, or something is absent, the reason is given."""
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
+        found = []
         with closing(instantiate(cells[0].config["scorer"])) as score:
-            return [self._outcome(cell.config, score) for cell in cells]
-
-    def _outcome(self, config: Mapping[str, Any], score: TextScorer) -> Outcome:
-        text, hashes = reference_text(config)
-        scores = score(text)
-        refused = {name: f"too short: {reason}" for name, reason in scores.refused.items()}
-        unavailable = refused | score.unavailable
-        return Outcome(FINISHED, scores.values, unavailable=unavailable, data_hashes=hashes)
+            for cell in cells:
+                text, hashes = reference_text(cell.config)
+                scores: TextScores = score(text)
+                refused = {name: f"too short: {reason}" for name, reason in scores.refused.items()}
+                unavailable = refused | score.unavailable
+                found.append(Outcome(FINISHED, scores.values, unavailable=unavailable, data_hashes=hashes))
+        return found
 
 
 def reference_text(config: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
-    """Return the text of a cell, and the SHA-256 of the corpus that it is a piece of; UsageError: no such corpus."""
+    """Return the text of a cell, and the SHA-256 of the corpus that it is a piece of; UsageError: no such corpus.
+
+    A piece has whole lines, at most ``text.characters`` long, from the first line start behind a random place.
+    """
     spec, seed, hashes = config["text"], config["seed"], {}
     text = spec["content"]
     if text is None:
-        content = _corpus(config)
+        name, root = config["data"]["files"].get(CORPUS), config.get("machine", {}).get("data_root")
+        if name is None:
+            raise UsageError(f"text.content is null and data.files has no '{CORPUS}': give one of them")
+        path = find_data(name, root)
+        if path is None:
+            raise UsageError(absent(name, root))
+        content, needed = read_text(path), spec["characters"]
+        if len(content) < 2 * needed:
+            raise UsageError(
+                f"{path}: {len(content)} characters, expected at least {2 * needed}, for pieces of {needed}"
+            )
         hashes[CORPUS] = sha256_of_bytes(content.encode())
-        text = _piece(content, spec["characters"], random.Random(mix(seed, "piece")))
+        start = content.find("\n", random.Random(mix(seed, "piece")).randrange(len(content) - needed)) + 1
+        whole = content[start : start + needed]
+        text = whole[: whole.rfind("\n") + 1].strip("\n") or whole
     if spec["shuffle_words"]:
         words = text.split()
         random.Random(mix(seed, "words")).shuffle(words)
         rest = iter(words)
         text = "\n".join(" ".join(next(rest) for _ in line.split()) for line in text.split("\n"))
     return "\n".join([text] * spec["repeat"]), hashes
-
-
-def _corpus(config: Mapping[str, Any]) -> str:
-    name = config["data"]["files"].get(CORPUS)
-    if name is None:
-        raise UsageError(f"text.content is null and data.files has no '{CORPUS}': give one of them")
-    root = config.get("machine", {}).get("data_root")
-    path = find_data(name, root)
-    if path is None:
-        raise UsageError(absent(name, root))
-    content = read_text(path)
-    needed = config["text"]["characters"]
-    if len(content) < 2 * needed:
-        raise UsageError(f"{path}: {len(content)} characters, expected at least {2 * needed}, for pieces of {needed}")
-    return content
-
-
-def _piece(content: str, characters: int, draw: random.Random) -> str:
-    """Cut whole lines, at most ``characters`` long, from the first line start behind a random place."""
-    place = draw.randrange(len(content) - characters)
-    start = content.find("\n", place) + 1
-    whole = content[start : start + characters]
-    return whole[: whole.rfind("\n") + 1].strip("\n") or whole

@@ -5,10 +5,9 @@ Legend: B texts, N samples, T tokens, V vocabulary, S steps.
 """
 
 import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,12 +20,14 @@ from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.text import VAL, TextData
 from paper_repro.datamodules.text_sets import AbsentTextsError, TextSet
 from paper_repro.metrics.ranks import auroc, grouped_rank_correlation
-from paper_repro.models.ebt import EBT, AutoregressiveEBT, Considered, ThinkingSettings, TransformerPlusPlus, think
+from paper_repro.models.ebt import EBT, AutoregressiveEBT, ThinkingSettings, TransformerPlusPlus, think
 from paper_repro.probes.attachments import rounded
 from paper_repro.training.module import PaperModule
 
 VALIDATION = "validation"
 Pair = tuple[Tensor, Tensor]
+Place = tuple[int | str, int]
+"""Steps and samples of a loss; ``TRAINED`` and 0; or ``ORACLE`` and steps, of the sample with the lowest loss."""
 
 
 # Sets of texts: documents of validation, and sets of other distributions by name.
@@ -97,14 +98,9 @@ def normal_start(shape: Sequence[int], model: AutoregressiveEBT, generator: torc
 
 # Losses of thinking.
 
-
-@dataclass(frozen=True)
-class _Losses:
-    """Nats of each counted token of a batch."""
-
-    trained: Tensor  # as the model was trained, (tokens,)
-    grid: dict[tuple[int, int], Tensor]  # by steps and samples, (tokens,) each
-    oracle: dict[int, Tensor]  # by steps: of the sample with the lowest loss, (tokens,) each
+BATCH_SIZE = 8
+"""Texts at once; N times as many predictions of T V numbers are in memory."""
+TRAINED, ORACLE = "trained", "oracle"
 
 
 @dataclass(frozen=True)
@@ -122,25 +118,21 @@ class Thinking:
     ``best_loss`` is left out.  The attachment thinking.csv holds the whole grid, and as ``oracle`` the loss of the best
     of all samples by the next token itself, below which no choice among them can come.
 
-    With one landscape and without noise, fewer steps and fewer samples are the beginning of what is computed for the
-    most; with several landscapes or with noise each number of steps is computed by itself.  Fewer steps than
-    landscapes are left out.  Alpha is the model's own.  A set whose files are absent is not available.
+    With one landscape, fewer steps and fewer samples are the beginning of what is computed for the most; with several
+    landscapes each number of steps is computed by itself, and fewer steps than landscapes are left out.  Thinking adds
+    no noise, and alpha is the model's own.  A set whose files are absent is not available.
 
     Args:
         sets: names of ``datamodules.text_sets``, or "validation".
         steps: the numbers S.
         samples: the numbers N, 1 among them.
         num_texts: of each set, at most.
-        batch_size: texts at once; N times as many predictions of T V numbers are in memory.
-        noise: sigma of Langevin noise while thinking; the names of metrics then end with ``_noise<sigma>``.
     """
 
     sets: Sequence[str] = (VALIDATION, "gsm8k", "squad", "bigbench-math", "bigbench-dyck")
     steps: Sequence[int] = (1, 2, 3, 4, 6, 8)
     samples: Sequence[int] = (1, 2, 4, 10)
     num_texts: int = 64
-    batch_size: int = 8
-    noise: float = 0.0
 
     def __post_init__(self) -> None:
         check_sets(self.sets)
@@ -152,109 +144,85 @@ class Thinking:
                 at_least(name, number)
         if 1 not in self.samples:
             raise ValueError(f"samples must have 1 among them, got {list(self.samples)}")
-        for name in ("num_texts", "batch_size"):
-            at_least(name, getattr(self, name))
-        if not 0 <= self.noise < math.inf:
-            raise ValueError(f"noise must be a finite number of at least 0, got {self.noise!r}")
+        at_least("num_texts", self.num_texts)
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
         found, rows = Findings(), ["set,steps,samples,loss,oracle"]
-        suffix = f"_noise{self.noise:g}" if self.noise else ""
         for name in self.sets:
             try:
-                batches = scored_batches(data, name, self.num_texts, self.batch_size)
+                batches = scored_batches(data, name, self.num_texts, BATCH_SIZE)
             except AbsentTextsError as error:
                 kinds = ("loss", "first_loss", "longer_loss", "best_loss")
-                found.unavailable |= {f"{name}_{kind}{suffix}": lack(name, error) for kind in kinds}
+                found.unavailable |= {f"{name}_{kind}": lack(name, error) for kind in kinds}
                 continue
             generator = torch.Generator().manual_seed(mix(seed, "thinking", name))
-            parts = [self._losses(module, batch, generator) for batch in batches]
-            found.metrics[f"{name}_loss{suffix}"] = mean_of_tokens([part.trained for part in parts])
-            grid = {at: mean_of_tokens([part.grid[at] for part in parts]) for at in parts[0].grid}
+            parts: dict[Place, list[Tensor]] = {}
+            for batch in batches:
+                for place, losses in self._losses(module, batch, generator):
+                    parts.setdefault(place, []).append(losses)
+            means = {place: mean_of_tokens(own) for place, own in parts.items()}
+            found.metrics[f"{name}_loss"] = means[TRAINED, 0]
+            grid = {(kind, samples): mean for (kind, samples), mean in means.items() if isinstance(kind, int)}
             for (steps, samples), loss in grid.items():
-                oracle = [part.oracle[steps] for part in parts if steps in part.oracle]
-                last = f"{mean_of_tokens(oracle):.8g}" if oracle else ""
+                last = f"{means[ORACLE, steps]:.8g}" if (ORACLE, steps) in means else ""
                 rows.append(f"{name},{steps},{samples},{loss:.8g},{last}")
-            found.metrics |= {f"{name}_{kind}{suffix}": value for kind, value in _corners(grid).items()}
-        found.attachments[f"thinking{suffix}.csv"] = ("\n".join(rows) + "\n").encode()
+            if grid:
+                fewest, most, samples = min(grid)[0], max(grid)[0], max(samples for _, samples in grid)
+                found.metrics |= {f"{name}_first_loss": grid[fewest, 1], f"{name}_longer_loss": grid[most, 1]}
+                if samples > 1:
+                    found.metrics[f"{name}_best_loss"] = grid[most, samples]
+        found.attachments["thinking.csv"] = ("\n".join(rows) + "\n").encode()
         return found
 
-    def _losses(self, module: PaperModule, batch: Pair, generator: torch.Generator) -> _Losses:
+    def _losses(self, module: PaperModule, batch: Pair, generator: torch.Generator) -> Iterator[tuple[Place, Tensor]]:
+        """Yield the nats of the counted tokens of a batch, (tokens,), at each place."""
         model = module.model
         ids, following = (part.to(next(model.parameters()).device) for part in batch)  # (B, T)
+        counted = following != IGNORED
         if isinstance(model, TransformerPlusPlus):
-            return self._of_transformer(model, ids, following)
+
+            def passed(passes: int) -> Tensor:
+                logits = model.logits(model.final_state(ids, passes))  # (B, T, V)
+                return negative_log_likelihoods(logits, following)[counted]
+
+            yield (TRAINED, 0), passed(model.num_passes)
+            for passes in self.steps if model.num_passes > 1 else ():
+                yield (passes, 1), passed(passes)
+            return
         if not isinstance(model, EBT):
             raise UsageError(
                 f"probes.thinking: {type(model).__name__} cannot be scored; choose model=ebt/s1, ebt/s2 or "
                 "ebt/transformer, or leave out the probe"
             )
-        settings, counted = replace(settings_of(module), noise=self.noise), following != IGNORED
-        trained, grid, oracle = torch.zeros(0), dict[tuple[int, int], Tensor](), dict[int, Tensor]()
-        for number, considered in self._considered(model, ids, generator, settings):
-            losses = negative_log_likelihoods(considered.predictions, following)  # (N, B, T)
-            if number == settings.longest:
-                trained = losses[0][counted]
-            if number not in self.steps:
-                continue
-            for samples in self.samples:
-                best = considered.energies[:samples].argmin(0, keepdim=True)  # (1, B, T)
-                grid[number, samples] = losses.gather(0, best)[0][counted]
-            oracle[number] = losses.amin(0)[counted]
-        return _Losses(trained, grid, oracle)
-
-    def _considered(
-        self, model: EBT, ids: Tensor, generator: torch.Generator, settings: ThinkingSettings
-    ) -> Iterator[tuple[int, Considered]]:
-        """Yield each number of steps that is wanted, with what N samples have then become."""
-        shape = (max(self.samples), *ids.shape, model.vocabulary_size)
+        settings = replace(settings_of(module), noise=0.0)
+        start = normal_start((max(self.samples), *ids.shape, model.vocabulary_size), model, generator)  # (N, B, T, V)
         numbers = sorted(number for number in {*self.steps, settings.longest} if number >= model.num_landscapes)
-        start = normal_start(shape, model, generator)  # (N, B, T, V)
-        if model.num_landscapes == 1 and not self.noise:
-            for number, considered in enumerate(think(model, ids, start, numbers[-1], settings)):
-                if number in numbers:
-                    yield number, considered
-            return
-        for number in numbers:
-            noise = (lambda _: normal_start(start.flatten(0, 1).shape, model, generator)) if self.noise else None
-            *_, considered = think(model, ids, start, number, settings, noise=noise)
-            yield number, considered
-
-    def _of_transformer(self, model: TransformerPlusPlus, ids: Tensor, following: Tensor) -> _Losses:
-        def passed(passes: int) -> Tensor:
-            logits = model.logits(model.final_state(ids, passes))  # (B, T, V)
-            return negative_log_likelihoods(logits, following)[following != IGNORED]
-
-        recurrent = {(passes, 1): passed(passes) for passes in self.steps if model.num_passes > 1}
-        return _Losses(passed(model.num_passes), recurrent, {})
-
-
-def _corners(grid: Mapping[tuple[int, int], float]) -> dict[str, float]:
-    """Return the losses, by steps and samples, that are metrics of their own."""
-    if not grid:
-        return {}
-    fewest, most, samples = min(grid)[0], max(grid)[0], max(samples for _, samples in grid)
-    found = {"first_loss": grid[fewest, 1], "longer_loss": grid[most, 1]}
-    return found if samples == 1 else {**found, "best_loss": grid[most, samples]}
+        for wanted in [numbers] if model.num_landscapes == 1 else [[number] for number in numbers]:
+            for number, considered in enumerate(think(model, ids, start, wanted[-1], settings)):
+                if number not in wanted:
+                    continue
+                each = negative_log_likelihoods(considered.predictions, following)  # (N, B, T)
+                if number == settings.longest:
+                    yield (TRAINED, 0), each[0][counted]
+                if number in self.steps:
+                    for samples in self.samples:
+                        best = considered.energies[:samples].argmin(0, keepdim=True)  # (1, B, T)
+                        yield (number, samples), each.gather(0, best)[0][counted]
+                    yield (ORACLE, number), each.amin(0)[counted]
 
 
 # Uncertainty.
+
+NUM_TOKENS = 24
+"""Tokens of a text that an attachment shows."""
 
 
 class _Text(NamedTuple):
     """The tokens of one text, and what a model says of them, (tokens,) each."""
 
     following: Tensor
-    loss: Tensor
-    entropy: Tensor
+    scores: dict[str, Tensor]  # the measures of uncertainty; all but the loss without knowing the next token
     energies: Tensor  # (S + 1, tokens), before and after each step; no row for a model without energies
-    trained: int  # the row after the most steps of training
-
-    @property
-    def scores(self) -> dict[str, Tensor]:
-        """The measures of uncertainty; all but the loss without knowing the next token."""
-        found = {"entropy": self.entropy, "loss": self.loss}
-        return {"energy": self.energies[self.trained], **found} if len(self.energies) else found
 
 
 @dataclass(frozen=True)
@@ -280,36 +248,30 @@ class EnergyUncertainty:
         num_steps: S of the energies that are kept, at least the most steps of training; with several landscapes the
             latter.
         num_texts: of validation and of each set, at most.
-        num_tokens: that are kept of a text.
-        batch_size: texts at once.
     """
 
     sets: Sequence[str] = ("gsm8k", "squad", "bigbench-math", "bigbench-dyck")
     shown: Sequence[str] = ("gsm8k",)
     num_steps: int = 8
     num_texts: int = 64
-    num_tokens: int = 24
-    batch_size: int = 8
 
     def __post_init__(self) -> None:
         check_sets((VALIDATION, *self.sets))
         if foreign := [name for name in self.shown if name not in self.sets]:
             raise ValueError(f"shown names {foreign[0]!r}, which is not among the sets {list(self.sets)}")
-        for name in ("num_steps", "num_texts", "num_tokens", "batch_size"):
-            at_least(name, getattr(self, name))
+        at_least("num_steps", self.num_steps)
+        at_least("num_texts", self.num_texts)
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
         if not isinstance(data, TextData):
             raise UsageError(f"probes.uncertainty shows tokens, the data are {type(data).__name__}")
         known = self._texts(module, data, VALIDATION, seed)
         kinds = [kind for kind in known[0].scores if kind != "loss"]
-        found, kept = Findings(), [self._shown(VALIDATION, known[0], data)]
+        found, kept = Findings(), {VALIDATION: known[0]}
         for kind in kinds:
-            scores = [text.scores[kind] for text in known]
+            scores, losses = [text.scores[kind] for text in known], [text.scores["loss"] for text in known]
             found.metrics[f"{VALIDATION}_{kind}"] = mean_of_tokens(scores)
-            rank = grouped_rank_correlation(
-                scores, [text.loss for text in known], mix(seed, "energy_uncertainty", kind)
-            )
+            rank = grouped_rank_correlation(scores, losses, mix(seed, "energy_uncertainty", kind))
             found.metrics |= {f"{kind}_rank": rank.value, f"{kind}_rank_low": rank.low, f"{kind}_rank_high": rank.high}
         for name in self.sets:
             try:
@@ -320,42 +282,52 @@ class EnergyUncertainty:
             for kind in kinds:
                 found.metrics[f"{name}_{kind}"] = mean_of_tokens([text.scores[kind] for text in texts])
             for kind in known[0].scores:
-                found.metrics[f"{name}_{kind}_auroc"] = _area(kind, known, texts)
+                sides = (torch.stack([text.scores[kind].mean() for text in side]) for side in (known, texts))
+                found.metrics[f"{name}_{kind}_auroc"] = auroc(*sides)
             if name in self.shown:
-                kept.append(self._shown(name, texts[0], data))
+                kept[name] = texts[0]
         if "energy" in kinds:
-            found.attachments["token_energies.json"] = json.dumps({"texts": kept}, ensure_ascii=False).encode() + b"\n"
+            shown = [
+                {
+                    "set": name,
+                    "tokens": [data.tokenizer.decode([token]) for token in text.following[:NUM_TOKENS].tolist()],
+                    "loss": rounded(text.scores["loss"][:NUM_TOKENS]),
+                    "energies": rounded(text.energies[:, :NUM_TOKENS]),
+                    "trained": settings_of(module).longest,
+                }
+                for name, text in kept.items()
+            ]
+            found.attachments["token_energies.json"] = json.dumps({"texts": shown}, ensure_ascii=False).encode() + b"\n"
         return found
 
     def _texts(self, module: PaperModule, data: CounterBasedDataModule, name: str, seed: int) -> list[_Text]:
+        model, found = module.model, []
         generator = torch.Generator().manual_seed(mix(seed, "energy_uncertainty", name))
-        found = []
-        for ids, following in scored_batches(data, name, self.num_texts, self.batch_size):
-            found += self._of_batch(module, ids, following, generator)
+        for ids, following in scored_batches(data, name, self.num_texts, BATCH_SIZE):
+            known = ids.to(next(model.parameters()).device)
+            if isinstance(model, EBT):
+                logits, energies = self._thought(module, model, known, generator)
+            elif isinstance(model, TransformerPlusPlus):
+                logits = model(known)  # (B, T, V)
+                energies = logits.new_zeros(0, *ids.shape)  # (0, B, T)
+            else:
+                raise UsageError(f"probes.uncertainty: {type(model).__name__} is neither an EBT nor a Transformer++")
+            scores = {
+                "entropy": torch.distributions.Categorical(logits=logits.float(), validate_args=False).entropy(),
+                "loss": negative_log_likelihoods(logits, following.to(known.device)),
+            }  # (B, T) each
+            if len(energies):
+                scores = {"energy": energies[settings_of(module).longest], **scores}
+            scores, energies = {kind: score.cpu() for kind, score in scores.items()}, energies.cpu()
+            for row, counted in enumerate(following != IGNORED):
+                own = {kind: score[row][counted] for kind, score in scores.items()}
+                found.append(_Text(following[row][counted], own, energies[:, row][:, counted]))
         return found
-
-    def _of_batch(self, module: PaperModule, ids: Tensor, following: Tensor, generator: torch.Generator) -> list[_Text]:
-        model = module.model
-        device = next(model.parameters()).device
-        if isinstance(model, EBT):
-            logits, energies, trained = self._thought(module, model, ids.to(device), generator)
-        elif isinstance(model, TransformerPlusPlus):
-            logits, trained = model(ids.to(device)), 0  # (B, T, V)
-            energies = logits.new_zeros(0, *ids.shape)  # (0, B, T)
-        else:
-            raise UsageError(f"probes.uncertainty: {type(model).__name__} is neither an EBT nor a Transformer++")
-        losses = negative_log_likelihoods(logits, following.to(device)).cpu()  # (B, T)
-        entropy = torch.distributions.Categorical(logits=logits.float(), validate_args=False).entropy().cpu()  # (B, T)
-        counted, energies = following != IGNORED, energies.cpu()
-        return [
-            _Text(following[row][own], losses[row][own], entropy[row][own], energies[:, row][:, own], trained)
-            for row, own in enumerate(counted)
-        ]
 
     def _thought(
         self, module: PaperModule, model: EBT, ids: Tensor, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor, int]:
-        """Return the logits (B, T, V) after the most steps of training, all energies (S + 1, B, T), and that step."""
+    ) -> tuple[Tensor, Tensor]:
+        """Return the logits (B, T, V) after the most steps of training, and all energies (S + 1, B, T)."""
         settings = settings_of(module)
         steps = self.num_steps if model.num_landscapes == 1 else settings.longest
         if steps < settings.longest:
@@ -368,22 +340,4 @@ class EnergyUncertainty:
             energies.append(considered.energies[0])  # (B, T)
             if number == settings.longest:
                 logits = considered.predictions[0]  # (B, T, V)
-        return logits, torch.stack(energies), settings.longest
-
-    def _shown(self, name: str, text: _Text, data: TextData) -> dict[str, Any]:
-        most = self.num_tokens
-        return {
-            "set": name,
-            "tokens": [data.tokenizer.decode([token]) for token in text.following[:most].tolist()],
-            "loss": rounded(text.loss[:most]),
-            "energies": rounded(text.energies[:, :most]),
-            "trained": text.trained,
-        }
-
-
-def _area(kind: str, known: Sequence[_Text], texts: Sequence[_Text]) -> float:
-    """Return how often a text's mean score exceeds that of a validation document; NaN where a score is none."""
-    negatives, positives = (torch.stack([text.scores[kind].mean() for text in side]) for side in (known, texts))
-    if bool(torch.cat([negatives, positives]).isnan().any()):
-        return math.nan
-    return auroc(negatives, positives)
+        return logits, torch.stack(energies)

@@ -6,6 +6,7 @@ vocabulary or digits, D width, S steps; C channels and H side of an image; M poi
 points have F numbers.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -203,9 +204,11 @@ class Reader:
         logits, best = (part[0] for part in found.last.choose())  # (T, V), (T,)
         following = torch.softmax(logits[-1, : self.num_words], -1).topk(min(num_following, self.num_words))
         tokens = [self.tokenizer.decode([index]) for index in following.indices.tolist()]
+        known = torch.tensor(list(ids[1:]), device=logits.device)  # (T - 1,)
+        total, count = summed_negative_log_likelihood(logits[:-1], known)
         return TextThought(
             list(self._places(ids, logits, best, found.energies)),
-            perplexity(logits, ids),
+            float((total / count).exp()) if len(known) else None,
             list(zip(tokens, following.values.tolist(), strict=True)),
             found,
         )
@@ -253,15 +256,6 @@ class Reader:
                 sample,
                 energies[:, sample, index].tolist(),
             )
-
-
-def perplexity(logits: Tensor, ids: Sequence[int]) -> float | None:
-    """Compute the perplexity of ids from the second on, T - 1 of them, by logits (T, V); None for a single id."""
-    if len(ids) < 2:
-        return None
-    following = torch.tensor(list(ids[1:]), device=logits.device)  # (T - 1,)
-    total, count = summed_negative_log_likelihood(logits[:-1], following)
-    return float((total / count).exp())
 
 
 # Sudoku boards.
@@ -419,21 +413,6 @@ class Surface:
         second = others[0] - (others[0] @ first) * first
         return torch.stack([first, second / second.norm()]).to(self.path)  # (2, F)
 
-    def coordinates(self, directions: Tensor) -> Tensor:
-        """Return where the path's points lie along directions (R, F), from the centre, (S + 1, R)."""
-        return (self.path - self.centre) @ directions.T
-
-    def curve(self, direction: Tensor, offsets: Tensor) -> Tensor:
-        """Return the energies (M,) at offsets (M,) from the centre along a direction, (F,)."""
-        return self.energies(self.centre + offsets[:, None] * direction)
-
-    def plane(self, directions: Tensor, offsets: Tensor) -> Tensor:
-        """Return the energies (M, M) at offsets (M,) along two directions, (2, F): entry i, j is at offset i along the
-        first one, j along the second.
-        """
-        along = torch.cartesian_prod(offsets, offsets)  # (M M, 2)
-        return self.energies(self.centre + along @ directions).view(len(offsets), -1)  # (M, M)
-
     @torch.no_grad()
     def energies(self, points: Tensor) -> Tensor:
         """Return the energies (M,) of points (M, F), computed part by part."""
@@ -470,20 +449,20 @@ def rows(found: Sequence[Surface], seed: int, num_curves: int = 8, points: int =
     curve, or the step of a point of the path.
     """
     for surface in found:
+        row: Callable[..., Row] = functools.partial(dict, space=surface.space)
         offsets = torch.linspace(-surface.radius, surface.radius, points).to(surface.path)  # (M,)
         random, own = surface.random_directions(num_curves, seed), surface.path_directions()
         for over, directions in {"random": random, "path": own[:1]}.items():
             for line, direction in enumerate(directions):
-                for x, energy in zip(offsets.tolist(), surface.curve(direction, offsets).tolist(), strict=True):
-                    yield _row(surface, "curve", over, line, x, 0.0, energy)
-        on_path = surface.energies(surface.path).tolist()
+                energies = surface.energies(surface.centre + offsets[:, None] * direction)  # (M,)
+                for x, energy in zip(offsets.tolist(), energies.tolist(), strict=True):
+                    yield row(kind="curve", over=over, line=line, x=x, y=0.0, energy=energy)
+        grid = torch.cartesian_prod(offsets, offsets)  # (M M, 2)
         for over, directions in {"random": random[:2], "path": own}.items():
-            for x, line_of in zip(offsets.tolist(), surface.plane(directions, offsets).tolist(), strict=True):
-                for y, energy in zip(offsets.tolist(), line_of, strict=True):
-                    yield _row(surface, "plane", over, 0, x, y, energy)
-            for step, (x, y) in enumerate(surface.coordinates(directions).tolist()):
-                yield _row(surface, "path", over, step, x, y, on_path[step])
-
-
-def _row(surface: Surface, kind: str, over: str, line: int, x: float, y: float, energy: float) -> Row:
-    return {"space": surface.space, "kind": kind, "over": over, "line": line, "x": x, "y": y, "energy": energy}
+            energies = surface.energies(surface.centre + grid @ directions)  # (M M,)
+            for (x, y), energy in zip(grid.tolist(), energies.tolist(), strict=True):
+                yield row(kind="plane", over=over, line=0, x=x, y=y, energy=energy)
+            coordinates = (surface.path - surface.centre) @ directions.T  # (S + 1, 2)
+            energies = surface.energies(surface.path)  # (S + 1,)
+            for step, ((x, y), energy) in enumerate(zip(coordinates.tolist(), energies.tolist(), strict=True)):
+                yield row(kind="path", over=over, line=step, x=x, y=y, energy=energy)

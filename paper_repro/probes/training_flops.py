@@ -54,22 +54,14 @@ class BlockCost(Task):
     """
 
     def outcome(self, cell: Cell, folder: Path) -> Outcome:
-        return Outcome(FINISHED, metrics=_metrics(cell.config))
-
-
-def _metrics(config: Mapping[str, Any]) -> dict[str, float]:
-    block, window = config["block"], config["window"]
-    baseline = count({**block, **BASELINE}, window)
-    if config["equal_parameters"]:
-        block = {**block, "width": _matching_width(block, baseline["parameters"])}
-    own = count(block, window)
-    ratios = {name: own[name] / baseline[name] for name in ("attention", "feed_forward", "parameters")}
-    return {
-        "width": block["width"],
-        **own,
-        **{f"{name}_ratio": ratio for name, ratio in ratios.items()},
-        "ratio": own["flops"] / baseline["flops"],
-    }
+        block, window = cell.config["block"], cell.config["window"]
+        baseline = count({**block, **BASELINE}, window)
+        if cell.config["equal_parameters"]:
+            block = {**block, "width": _matching_width(block, baseline["parameters"])}
+        own = count(block, window)
+        ratios = {f"{name}_ratio": own[name] / baseline[name] for name in ("attention", "feed_forward", "parameters")}
+        found = {"width": block["width"], **own, **ratios, "ratio": own["flops"] / baseline["flops"]}
+        return Outcome(FINISHED, metrics=found)
 
 
 def count(block: Mapping[str, Any], window: int) -> dict[str, int]:

@@ -27,8 +27,6 @@ def test_slope_and_interval_are_those_of_the_textbook() -> None:
 def test_two_points_give_a_line_and_no_interval() -> None:
     line = fit_line(XS[:2], YS[:2])
     assert line.at(3.0) == pytest.approx(0.0) and line.mean_interval(3.0) == (-math.inf, math.inf)
-    with pytest.raises(ValueError, match="two or more x"):
-        fit_line([1.0, 1.0], [0.0, 2.0])
 
 
 # EBT, Table D.1: losses of three seeds at XXS, XS, Small and of one at Medium and Large
@@ -92,14 +90,6 @@ def test_gap_follows_the_delta_method():
         exponent_gap(candidate, rising)
 
 
-@pytest.mark.parametrize(
-    ("loss", "message"), [([3.0, 2.0], "2 points, .* at least 3"), ([3.0, math.nan, 1.0], "loss nan at compute 2")]
-)
-def test_unusable_points_are_refused(loss, message):
-    with pytest.raises(ValueError, match=message):
-        fit_power_law([1.0, 2.0, 3.0][: len(loss)], loss)
-
-
 CEM_RATES = [0.0005, 0.001, 0.002, 0.004, 0.008]
 
 
@@ -148,18 +138,6 @@ def test_a_diverged_rate_is_dropped_and_the_best_one_below_it_is_at_the_edge():
     assert (optimum.at_edge, optimum.learning_rate) == (True, 0.004)
 
 
-@pytest.mark.parametrize(
-    ("rates", "values", "message"),
-    [
-        ([1e-3, 2e-3, 4e-3], [3.0, 2.0, math.nan], "2 of 3 .*lower ones"),
-        ([1e-3, 2e-3, 1e-3], [3.0, 2.0, 4.0], "0.001 stands twice"),
-    ],
-)
-def test_unusable_sweeps_are_refused(rates, values, message):
-    with pytest.raises(ValueError, match=message):
-        optimal_learning_rate(rates, values)
-
-
 SIZES = [5_413, 7_561, 10_696, 15_925, 23_101, 33_871, 52_309, 78_181]
 
 
@@ -189,13 +167,19 @@ def test_fit_is_the_least_squares_one():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "accuracies", "message"),
+    ("fit", "xs", "ys", "message"),
     [
-        ([1e3, 1e4, 1e4], [0.1, 0.9, 0.9], r"3 sizes \(2 different\)"),
-        ([1e3, 1e4, 1e5], [0.1, 0.2, 0.3], "there is no transition among these sizes; add"),
-        ([1e3, 1e4, 1e5], [0.9, 0.5, 0.1], "accuracy does not rise with size here; add sizes"),
+        (fit_line, [1.0, 1.0], [0.0, 2.0], "two or more x"),
+        (fit_power_law, [1.0, 2.0], [3.0, 2.0], "2 points, .* at least 3"),
+        (fit_power_law, [1.0, 2.0, 3.0], [3.0, math.nan, 1.0], "loss nan at compute 2"),
+        (optimal_learning_rate, [], [], "the learning-rate sweep is empty"),
+        (optimal_learning_rate, [1e-3, 2e-3, 4e-3], [3.0, 2.0, math.nan], "2 of 3 .*lower ones"),
+        (optimal_learning_rate, [1e-3, 2e-3, 1e-3], [3.0, 2.0, 4.0], "0.001 stands twice"),
+        (transition, [1e3, 1e4, 1e4], [0.1, 0.9, 0.9], r"3 sizes \(2 different\)"),
+        (transition, [1e3, 1e4, 1e5], [0.1, 0.2, 0.3], "there is no transition among these sizes; add"),
+        (transition, [1e3, 1e4, 1e5], [0.9, 0.5, 0.1], "accuracy does not rise with size here; add sizes"),
     ],
 )
-def test_points_without_a_transition_are_refused(sizes, accuracies, message):
+def test_unusable_points_are_refused(fit, xs, ys, message):
     with pytest.raises(ValueError, match=message):
-        transition(sizes, accuracies)
+        fit(xs, ys)

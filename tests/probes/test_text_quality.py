@@ -148,7 +148,6 @@ def test_reference_texts_are_scored_where_they_can_be() -> None:
     scorer = {
         "_target_": "paper_repro.metrics.text_scores.TextScorer",
         "gqs_engines": ["paper"],
-        "similarity_model": "./absent",
     }
     texts = ["The dog sees the dog.", ""]
     cells = [Cell(text, {**text_of(content=text), "scorer": scorer}) for text in texts]

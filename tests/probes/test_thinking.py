@@ -17,11 +17,18 @@ from paper_repro.base.identity import IGNORED, mix
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.documents import DocumentData
 from paper_repro.models.ebt import think
+from paper_repro.probes import thinking
 from paper_repro.probes.thinking import EnergyUncertainty, Thinking, scored_batches
 from paper_repro.tests.support.ebt_language import documents, ebt_module, prose, transformer_module
 
 SETS = ("validation", "dyck-generated")
-PROBE = Thinking(SETS, steps=(1, 2, 4), samples=(1, 3), num_texts=6, batch_size=4)
+PROBE = Thinking(SETS, steps=(1, 2, 4), samples=(1, 3), num_texts=6)
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thinking, "BATCH_SIZE", 4)
+    monkeypatch.setattr(thinking, "NUM_TOKENS", 5)
 
 
 @pytest.fixture
@@ -52,8 +59,8 @@ def by_hand(module: Any, data: DocumentData, name: str, steps: int, samples: int
     return total / count
 
 
-def grid_of(found: Findings, name: str = "thinking.csv") -> dict[tuple[str, int, int], dict[str, str]]:
-    rows = csv.DictReader(io.StringIO(found.attachments[name].decode()))
+def grid_of(found: Findings) -> dict[tuple[str, int, int], dict[str, str]]:
+    rows = csv.DictReader(io.StringIO(found.attachments["thinking.csv"].decode()))
     return {(row["set"], int(row["steps"]), int(row["samples"])): row for row in rows}
 
 
@@ -72,15 +79,6 @@ def test_every_loss_is_that_of_thinking_so_long_with_so_many(data: DocumentData,
         for kind, place in places.items():
             assert found.metrics[f"{name}_{kind}"] == pytest.approx(float(grid[name, *place]["loss"]), rel=1e-7)
     assert len(found.metrics) == len(SETS) * 4
-
-
-def test_noise_is_added_where_it_is_asked_for_and_the_names_say_so(data: DocumentData) -> None:
-    module = ebt_module(num_steps=2)
-    found = findings(Thinking(("validation",), (1, 2), (1,), num_texts=4, noise=3.0), module, data)
-    assert set(found.metrics) == {f"validation_{kind}loss_noise3" for kind in ("", "first_", "longer_")}
-    assert set(found.attachments) == {"thinking_noise3.csv"}
-    quiet = measured(Thinking(("validation",), (1, 2), (1,), num_texts=4), module, data)
-    assert found.metrics["validation_loss_noise3"] != pytest.approx(quiet["validation_loss"], rel=1e-3)
 
 
 def test_a_transformer_is_scored_once_and_a_recurrent_one_for_each_number_of_passes(data: DocumentData) -> None:
@@ -120,9 +118,7 @@ def test_texts_of_validation_lie_at_equal_distances(data: DocumentData) -> None:
     assert len(whole) == len(everything)
 
 
-def test_sets_without_files_are_not_available_and_the_reason_says_how_to_get_them(
-    data: DocumentData,
-) -> None:
+def test_sets_without_files_are_not_available_and_the_reason_says_how_to_get_them(data: DocumentData) -> None:
     probe = Thinking(("validation", "squad"), (2,), (1,), num_texts=2)
     found = findings(probe, ebt_module(num_steps=2), data)
     assert set(found.unavailable) == {f"squad_{kind}" for kind in ("loss", "first_loss", "longer_loss", "best_loss")}
@@ -130,7 +126,7 @@ def test_sets_without_files_are_not_available_and_the_reason_says_how_to_get_the
     assert "validation_loss" in found.metrics
 
 
-UNCERTAINTY = EnergyUncertainty(("dyck-generated",), ("dyck-generated",), num_steps=4, num_texts=8, num_tokens=5)
+UNCERTAINTY = EnergyUncertainty(("dyck-generated",), ("dyck-generated",), num_steps=4, num_texts=8)
 
 
 @torch.no_grad()
@@ -138,7 +134,10 @@ def uncertain(probe: EnergyUncertainty, module: Any, data: DocumentData) -> Find
     return probe.measure(module, data, 0)
 
 
-def test_energies_losses_and_entropies_of_one_batch_agree_with_the_model(data: DocumentData) -> None:
+def test_energies_losses_and_entropies_of_one_batch_agree_with_the_model(
+    data: DocumentData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thinking, "BATCH_SIZE", 8)
     module = ebt_module(num_steps=2, most_steps=3)
     found = uncertain(UNCERTAINTY, module, data)
     seen = dict[str, list[Tensor]](energy=[], loss=[], entropy=[])

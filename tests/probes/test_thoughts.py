@@ -12,7 +12,7 @@ from paper_repro.datamodules.sudoku_boards import puzzle
 from paper_repro.datamodules.tokenizers import CharacterTokenizer
 from paper_repro.models.ebt import CODE, EBT, LISTING, ThinkingSettings, think
 from paper_repro.models.ebt_sudoku import SudokuEBT
-from paper_repro.probes.thoughts import SPACES, Manner, Place, Reader, around_board, rows, think_of_board, trace
+from paper_repro.probes.thoughts import SPACES, Manner, Reader, around_board, rows, think_of_board, trace
 from paper_repro.scripts.think import wants_color
 from paper_repro.tests.support.float64 import in_float64
 
@@ -110,59 +110,35 @@ def test_what_cannot_be_thought_about_is_refused() -> None:
         Reader(broken, TOKENIZER, Manner()).read(IDS, 2)
 
 
-@pytest.mark.parametrize("rule", (CODE, LISTING))
-def test_the_plane_of_a_path_of_two_steps_holds_its_points_with_their_energies(rule: str) -> None:
-    model = made(num_landscapes=1)
-    reader = Reader(model, TOKENIZER, Manner(3, ThinkingSettings(rule=rule)))
-    thought = reader.read(IDS, 2)
-    place: Place = thought.places[-1]
-    for found in reader.around(IDS, thought):
-        directions = found.path_directions()
-        torch.testing.assert_close(directions @ directions.T, torch.eye(2).double(), rtol=0, atol=1e-9)
-        at = found.coordinates(directions)  # (3, 2)
-        assert at[-1].tolist() == [0.0, 0.0] and at[0, 0] > 0
-        assert float((found.centre + at @ directions - found.path).abs().max()) < 1e-9
-        for step, (x, y) in enumerate(at):
-            energies = found.plane(directions, torch.stack([x, y]))  # entry 0, 1: x along the first, y along the second
-            assert float(energies[0, 1]) == pytest.approx(place.energies[step], rel=1e-9)
-        assert 1.25 * float(at.norm(dim=-1).max()) == pytest.approx(found.radius)
-
-
-def test_random_directions_are_orthonormal_and_curves_pass_through_the_prediction() -> None:
-    reader = Reader(made(), TOKENIZER, Manner(2))
-    thought = reader.read(IDS, 2)
-    for found in reader.around(IDS, thought):
-        directions = found.random_directions(4, 1)
-        torch.testing.assert_close(directions @ directions.T, torch.eye(4).double(), rtol=0, atol=1e-12)
-        assert torch.equal(directions, found.random_directions(4, 1))
-        energies = found.curve(directions[0], torch.tensor([0.0, 0.3], dtype=torch.float64))
-        assert float(energies[0]) == pytest.approx(thought.places[-1].energies[-1], rel=1e-9)
-        by_hand = found.energy((found.centre + 0.3 * directions[0])[None])
-        assert float(energies[1]) == pytest.approx(float(by_hand.detach()), rel=1e-9)
-
-
-def test_rows_of_a_surface_hold_curves_planes_and_path_of_both_spaces() -> None:
-    reader = Reader(made(), TOKENIZER, Manner(2))
-    thought = reader.read(IDS, 3)
-    found = list(rows(reader.around(IDS, thought), seed=0, num_curves=3, points=5))
-    for space in SPACES:
-        here = [(row["kind"], row["over"]) for row in found if row["space"] == space]
-        assert {kind: here.count(kind) for kind in here} == {
+@pytest.mark.parametrize(("rule", "landscapes", "steps"), [(CODE, 1, 2), (LISTING, 1, 2), (CODE, 2, 3), (CODE, 1, 1)])
+def test_rows_of_a_surface_hold_curves_planes_and_path_of_both_spaces(rule: str, landscapes: int, steps: int) -> None:
+    reader = Reader(made(landscapes), TOKENIZER, Manner(2, ThinkingSettings(rule=rule)))
+    thought = reader.read(IDS, steps)
+    expected, surfaces = thought.places[-1].energies, reader.around(IDS, thought)
+    every = list(rows(surfaces, seed=1, num_curves=3, points=5))
+    for found, space in zip(surfaces, SPACES, strict=True):
+        here = [row for row in every if row["space"] == space]
+        kinds = [(row["kind"], row["over"]) for row in here]
+        assert {kind: kinds.count(kind) for kind in kinds} == {
             **{("curve", "random"): 15, ("curve", "path"): 5},
-            **{(kind, over): n for kind, n in (("plane", 25), ("path", 4)) for over in ("random", "path")},
+            **{(kind, over): n for kind, n in (("plane", 25), ("path", steps + 1)) for over in ("random", "path")},
         }
-        ends = [row for row in found if (row["space"], row["kind"], row["line"]) == (space, "path", 3)]
-        for end in ends:
-            assert (end["x"], end["y"]) == (0.0, 0.0)
-            assert end["energy"] == pytest.approx(thought.places[-1].energies[-1], rel=1e-9)
-
-
-def test_a_path_of_one_step_has_a_plane_too() -> None:
-    reader = Reader(made(num_landscapes=1), TOKENIZER, Manner())
-    for found in reader.around(IDS, reader.read(IDS, 1)):
-        directions = found.path_directions()
-        torch.testing.assert_close(directions @ directions.T, torch.eye(2).double(), rtol=0, atol=1e-9)
-        assert float(found.coordinates(directions)[0, 1]) == pytest.approx(0, abs=1e-9)
+        assert torch.equal(found.random_directions(4, 1), found.random_directions(4, 1))
+        for directions, over in ((found.random_directions(3, 1)[:2], "random"), (found.path_directions(), "path")):
+            torch.testing.assert_close(directions @ directions.T, torch.eye(2).double(), rtol=0, atol=1e-9)
+            on_them = [row for row in here if row["over"] == over and row["kind"] == "plane"]
+            on_them += [row for row in here if (row["kind"], row["over"], row["line"]) == ("curve", over, 0)]
+            for row in on_them:
+                point = found.centre + row["x"] * directions[0] + row["y"] * directions[1]
+                assert row["energy"] == pytest.approx(float(found.energies(point[None])), rel=1e-9)
+        path = [row for row in here if (row["kind"], row["over"]) == ("path", "path")]
+        same = slice(-1, None) if landscapes > 1 else slice(None)  # steps whose energy is on the last landscape
+        assert [row["energy"] for row in path[same]] == pytest.approx(expected[same], rel=1e-9)
+        assert (path[-1]["x"], path[-1]["y"]) == (0.0, 0.0) and path[0]["x"] > 0
+        if steps < 3:  # the plane holds the whole path
+            at = torch.tensor([[row["x"], row["y"]] for row in path], dtype=torch.float64)
+            assert float((found.centre + at @ found.path_directions() - found.path).abs().max()) < 1e-9
+            assert 1.25 * float(at.norm(dim=-1).max()) == pytest.approx(found.radius)
 
 
 GIVENS, SOLUTION = puzzle(3, 76)
@@ -200,8 +176,8 @@ def test_the_energy_around_a_board_moves_its_free_cells(clamp_givens: bool) -> N
     for found in (candidates, logits):
         for point, energies in zip(found.path, thought.energies, strict=True):
             assert float(found.energy(point[None]).detach()) == pytest.approx(sum(energies), rel=1e-9)
-        along = found.curve(found.random_directions(1, 0)[0], torch.tensor([-1.0, 1.0], dtype=torch.float64))
-        assert float(along[0]) != float(along[1])
+        step = found.random_directions(1, 0)[0]
+        assert float(found.energies((found.centre - step)[None])) != float(found.energies((found.centre + step)[None]))
 
 
 class Terminal(io.StringIO):
