@@ -212,12 +212,14 @@ def whole(key: str, text: str) -> int:
         raise UsageError(f"{key}={text}: give whole numbers") from error
 
 
-def runs_folder(given: str | None = None) -> Path:
-    """Return the folder that ``runs=DIR`` names, else $PAPER_REPRO_RUNS, else runs/ of the repository.
+def default_runs() -> Path:
+    """Return $PAPER_REPRO_RUNS, else runs/ of the repository."""
+    return Path(os.environ.get(RUNS_VARIABLE) or HOME / "runs").expanduser()
 
-    UsageError: a file, or the committed tables.
-    """
-    path = Path(given or os.environ.get(RUNS_VARIABLE) or HOME / "runs").expanduser()
+
+def runs_folder(given: str | None = None) -> Path:
+    """Return the folder that ``runs=DIR`` names, else ``default_runs``; UsageError: a file, or the committed tables."""
+    path = Path(given).expanduser() if given else default_runs()
     if path.exists() and not path.is_dir():
         raise UsageError(f"{'runs' if given else RUNS_VARIABLE}={path}: this is no folder; give runs=DIR")
     if path.resolve() == RESULTS.resolve():

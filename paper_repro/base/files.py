@@ -117,9 +117,9 @@ def stream_with_digest(path: Path, write: Callable[[IO[bytes]], object]) -> None
     with _taking_the_name_of(path) as stream:
         try:
             write(stream)
-        except RuntimeError:  # torch.save's, about positions, where the disk is full
+        except RuntimeError as error:  # torch.save's, about positions, where the disk is full
             stream.flush()
-            raise
+            raise error.__context__ if isinstance(error.__context__, OSError) else error
         stream.flush()
         os.fsync(stream.fileno())
         write_atomically(digest_path(path), sha256_of_file(Path(stream.name)).encode() + b"\n")

@@ -191,6 +191,10 @@ def _positive(value: Any) -> bool:
     return type(value) in (int, float) and 0 < value < math.inf
 
 
+def _positive_or_0(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < math.inf
+
+
 def _gpus(value: Any) -> bool:
     return isinstance(value, list) and 0 < len(value) == len({*map(str, value)}) and all(map(_whole_or_0, value))
 
@@ -207,6 +211,7 @@ _SAID: dict[Any, str] = {
     _whole: "a whole number of 1 or more",
     _whole_or_0: "a whole number of 0 or more",
     _positive: "a number above 0",
+    _positive_or_0: "a number of 0 or more",
     _gpus: "different GPUs such as [0, 2]",
     _keys: "a list of keys such as [seed]",
 }
@@ -227,7 +232,7 @@ _MACHINE: dict[str, tuple[Any, ...]] = {
     "compile": (bool, "auto"),
     "checkpoint_every_seconds": (_positive, None),
     "checkpoint_every_steps": (_whole, None),
-    "progress_every_seconds": (_positive, _whole_or_0),
+    "progress_every_seconds": (_positive_or_0,),
     "logger": (CSV, TENSORBOARD, WANDB, None),
     "log_every_steps": (_whole,),
     "stack": (Mapping, None),

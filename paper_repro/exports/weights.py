@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from paper_repro.base import configs, identity
 from paper_repro.base.configs import CONF, apply, parse, require
-from paper_repro.base.errors import RESULTS, UsageError, first_line, nearest, runs_folder
+from paper_repro.base.errors import RESULTS, UsageError, default_runs, first_line, nearest
 from paper_repro.base.files import sha256_of_bytes, write_atomically
 from paper_repro.cells import records
 from paper_repro.cells.records import Record, check_has_weights
@@ -180,7 +180,7 @@ def make(name: str, to: Path | None = None, runs: str | Path | None = None) -> l
 
     if name not in (known := card.listed()["models"]):
         raise UsageError(f"--make {name}: no model of that name{nearest(name, known)}")
-    own, root = known[name], runs_folder() if runs is None else Path(runs).expanduser()
+    own, root = known[name], default_runs() if runs is None else Path(runs).expanduser()
     record = records.read(records.record_path(RESULTS, own["cell"]))
     machine = configs.read(CONF / "machine" / "cpu.yaml").plain()
     config = {**identity.today(record.config), "probes": {}, identity.MACHINE: machine}
@@ -263,7 +263,7 @@ def _exported(source: str | Path) -> Path | None:
 
 def _find(source: str | Path, runs: str | Path | None) -> tuple[Path, Record]:
     """Return the folder and the record of a finished cell that has trained a model and kept its weights."""
-    word, roots = Path(source).expanduser(), [runs_folder() if runs is None else Path(runs).expanduser()]
+    word, roots = Path(source).expanduser(), [default_runs() if runs is None else Path(runs).expanduser()]
     if re.fullmatch(r"[A-Za-z]\w*", str(word)) and not re.fullmatch("[0-9a-f]{4,}", str(word)) and not word.exists():
         near = nearest(str(word), names())
         raise UsageError(f"{word}: no model of that name{near}; give a name, {HUB}owner/name, or a cell's folder or id")
@@ -364,4 +364,4 @@ def _read(folder: Path, device: str) -> Opened:
     checkpoints.fill(module.model, tensors, weights)
     vocabulary = _tokenizer(folder / VOCABULARY, config["data_sha256"].get("tokenizer"))
     module.to(machine.device).eval()
-    return Opened(runs_folder() / folder.name, cell, dict(config), module, vocabulary=vocabulary)
+    return Opened(default_runs() / folder.name, cell, dict(config), module, vocabulary=vocabulary)
