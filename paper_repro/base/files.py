@@ -119,7 +119,9 @@ def stream_with_digest(path: Path, write: Callable[[IO[bytes]], object]) -> None
             write(stream)
         except RuntimeError as error:  # torch.save's, about positions, where the disk is full
             stream.flush()
-            raise error.__context__ if isinstance(error.__context__, OSError) else error
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from error
+            raise
         stream.flush()
         os.fsync(stream.fileno())
         write_atomically(digest_path(path), sha256_of_file(Path(stream.name)).encode() + b"\n")

@@ -195,7 +195,12 @@ def test_an_exported_ngpt_needs_none_of_our_packages(tmp_path: Path) -> None:
     assert text == model.tokenizer.decode(own[0].tolist()) + "\n"
 
 
-TEXTS = ["  Two  blanks,\ttab\r\n\n\uff21\u00c9e\u0301 \u65e5\u672c \U0001f642\x00\x7f ", "The function returns\n\n  a value.", "Does <|endoftext|> end it?", ""]
+TEXTS = [
+    "  Two  blanks,\ttab\r\n\n\uff21\u00c9e\u0301 \u65e5\u672c \U0001f642\x00\x7f ",
+    "The function returns\n\n  a value.",
+    "Does <|endoftext|> end it?",
+    "",
+]
 
 
 def tokenizer_in(folder: Path) -> Any:

@@ -214,7 +214,9 @@ def test_an_ablation_is_a_base_a_title_and_one_override(tmp_path: Path) -> None:
         assert cells["changed"].config["optimizer"]["weight_decay"] == 0.1
         assert cells["default"].id in {cell.id for cell in plans.make(spec.load("ngpt/table6"), scale, [0]).cells}
     wrong = synthetic.write_artifact(tmp_path, text.replace("weight_decay", "wieght_decay"))
-    assert message_of(lambda: plans.make(spec.load_file(wrong), "cpu")).startswith(f"{wrong}:3 (axis setting=changed at scale cpu): override ")
+    assert message_of(lambda: plans.make(spec.load_file(wrong), "cpu")).startswith(
+        f"{wrong}:3 (axis setting=changed at scale cpu): override "
+    )
 
 
 def test_tolerances_are_shared_by_name_and_by_default(tmp_path: Path) -> None:
