@@ -61,5 +61,5 @@ def test_a_gpu_that_is_not_there_is_named():
 
 
 def test_shared_out_parameters_are_refused_in_favour_of_ddp():
-    with pytest.raises(UsageError, match=r"machine\.strategy='fsdp': : expected auto or ddp or ddp_find"):
+    with pytest.raises(UsageError, match=r"machine\.strategy='fsdp': expected auto or ddp or ddp_find"):
         Machine(strategy="fsdp")
