@@ -35,7 +35,7 @@ class WindowData(CounterBasedDataModule):
     """Random windows of a stream of tokens for each split: a batch is (ids (B, T), next ids (B, T)), int64."""
 
     stream_name: ClassVar[str]
-    """Of the random numbers that place the windows."""
+    """The name of the stream of random numbers that place the windows."""
     batch_size: int
     window: int
     num_evaluation_batches: int | None

@@ -25,7 +25,7 @@ from paper_repro.training.module import PaperModule
 
 ATTACHMENT = "texts.json"
 MOST_CHARACTERS = 60_000
-"""Of all texts in the attachment, each of which has an equal share."""
+"""The most characters of all texts in the attachment together; each text has an equal share of them."""
 BEST, MEAN = "best_perplexity", "mean"
 SEEDS = (5, 17, 42, 99)  # the authors', one for each of four prompts
 CORPUS = "text"  # the role of a corpus among ``data.files``
