@@ -5,12 +5,12 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -23,6 +23,7 @@ from paper_repro.tests.support import slurm_cluster, sweeps
 from paper_repro.tests.support.slow_task import LOG_VARIABLE
 
 TABLES = ("table.md", "table.csv", "table.tex", "table.json")
+T = TypeVar("T")
 SEEDS = ",".join(map(str, range(40)))
 """By three sizes: 120 cells."""
 
@@ -46,7 +47,7 @@ class Command:
     def start(self, *words: str, runs: Path | None = None) -> subprocess.Popen[str]:
         own = ["test/sweep", "scale=smoke", f"seeds={SEEDS}", f"runs={runs or self.runs}", "machine.stack=null"]
         return subprocess.Popen(
-            [sys.executable, str(ROOT / "scripts" / "reproduce.py"), *own, *words],
+            [*sweeps.PYTHON, str(ROOT / "scripts" / "reproduce.py"), *own, *words],
             env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -72,12 +73,13 @@ class Command:
         return [row.split()[0] for row in rows if row.endswith("RUNNING")]
 
 
-def wait(there: Callable[[], object], process: subprocess.Popen[str], seconds: float = 200.0) -> None:
+def wait(there: Callable[[], T], process: subprocess.Popen[str], seconds: float = 200.0) -> T:
     until = time.monotonic() + seconds
-    while not there():
+    while not (found := there()):
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < until
         time.sleep(0.1)
+    return found
 
 
 @pytest.mark.slow
@@ -92,14 +94,13 @@ def test_a_sweep_whose_jobs_are_killed_and_requeued_gives_the_local_table(
     process = command.start("launcher=slurm", "launcher.partition=all", "launcher.jobs=3", "launcher.cpus=1")
     killed: list[str] = []
     for number in range(6):
-        wait(lambda least=8 * (number + 1): command.done() >= least and command.running(), process)
-        task = command.running()[number % len(command.running())]
-        if number % 2:  # as a preemption, which sends SIGTERM first
-            assert command.slurm("scontrol", "requeue", task) == ""
-        else:
+        wait(lambda least=8 * (number + 1): command.done() >= least, process)
+        running = wait(command.running, process)
+        task = running[number % len(running)]
+        if number % 2 == 0:  # an odd one is preempted: the requeue sends SIGTERM
             command.slurm("scancel", "--signal=KILL", task)
             wait(lambda task=task: task not in command.running(), process)
-            assert command.slurm("scontrol", "requeue", task) == ""
+        wait(lambda task=task: command.slurm("scontrol", "requeue", task) == "", process, 60)
         killed.append(task)
     said, _ = process.communicate(timeout=500)
     assert process.returncode == 0, said
@@ -154,7 +155,7 @@ def test_a_job_at_its_time_limit_saves_and_goes_on(cluster: dict[str, str], tmp_
     command.run("launcher=slurm", "--cancel")
     process.communicate(timeout=100)
     logs = "".join(path.read_text() for path in command.runs.glob("slurm/*/*_log.*"))
-    assert "stopping: saving what is running" in logs and "Requeued job" in logs
+    assert "stopping: saving what is running" in logs and "Caught signal SIGUSR2" in logs
     steps = sweeps.steps_by_cell(command.log)
     finished = {path.parent.name for path in command.runs.glob("cells/*/record.json")}
     assert all(steps[cell] == 12 for cell in finished), "a step was taken twice"

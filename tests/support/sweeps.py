@@ -12,7 +12,7 @@ from paper_repro.base.errors import ROOT
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.tests.support.slow_task import LOG_VARIABLE
 
-PYTHON = ("env", "--default-signal", sys.executable)
+PYTHON = ("/usr/bin/env", "--default-signal", sys.executable)
 """A shell starts what runs in its background with SIGINT ignored, nohup with SIGHUP; children inherit that."""
 TARGET = "paper_repro.tests.support.slow_task.SlowTask"
 HANGING = "paper_repro.tests.support.slow_task.Hanging"
