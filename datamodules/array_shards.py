@@ -37,7 +37,6 @@ MOST_NAMED = 5
 NUMBERS = "biuf"
 """NumPy's letters for booleans, whole numbers and floats."""
 
-T = TypeVar("T")
 Values = npt.NDArray[Any]
 Array = np.dtype[Any]
 """Type and shape of one item of an array."""
@@ -151,19 +150,21 @@ class Manifest:
             self.items(shard)
 
     def check(self, folder: Path, shard: Shard, stamps: Path | None = None) -> None:
-        """Compare a file with what the manifest says: its size always, its content once (see ``found_once``).
+        """Compare a file with what the manifest says: its size always, its content once (see ``hash_once``).
 
         Raises:
             UsageError: the file is missing, truncated or altered.
         """
         path, items = folder / shard.file, self.items(shard)
-        size, expected = size_of(path), items * sum(array.itemsize for array in self.arrays.values())
+        if not path.is_file():
+            raise UsageError(f"{path}: this shard is missing")
+        size, expected = path.stat().st_size, items * sum(array.itemsize for array in self.arrays.values())
         if size != expected:
             raise UsageError(
                 f"{path}: this shard has {size:,} bytes, expected {expected:,} for {items:,} items: it is truncated or "
                 "altered"
             )
-        if (found := found_once(sha256_of_file, path, stamps)) != shard.sha256:
+        if (found := hash_once(path, stamp_of(path), stamps)) != shard.sha256:
             raise UsageError(
                 f"{path}: this shard is altered: its SHA-256 is {found[:12]}..., "
                 f"the manifest says {shard.sha256[:12]}..."
@@ -181,29 +182,18 @@ def named(unfit: Mapping[str, str]) -> str:
     return "; ".join(shown) + (f"; and {len(unfit) - MOST_NAMED:,} more" if len(unfit) > MOST_NAMED else "")
 
 
-def size_of(path: Path) -> int:
-    if not path.is_file():
-        raise UsageError(f"{path}: this shard is missing")
-    return path.stat().st_size
-
-
 def stamp_of(path: Path) -> str:
     """Return the SHA-256 of a file's path, size and time of change, under which results about it are kept."""
     status = path.stat()
     return hashlib.sha256(f"{path.resolve()}/{status.st_size}/{status.st_mtime_ns}".encode()).hexdigest()
 
 
-def found_once(find: Callable[[Path], T], path: Path, stamps: Path | None) -> T:
-    """Return ``find(path)``, kept in this process, and for a day in the folder ``stamps``, until the file changes."""
-    return _found_once(find, path, stamp_of(path), stamps)  # type: ignore[return-value]
-
-
 @lru_cache(maxsize=4096)
-def _found_once(find: Callable[[Path], object], path: Path, stamped: str, stamps: Path | None) -> object:
+def hash_once(path: Path, stamped: str, stamps: Path | None) -> str:
+    """Return a file's SHA-256, kept under its stamp in this process, and for a day in the folder ``stamps``."""
     if stamps is None:
-        return find(path)
-    name = stamps / f"{find.__name__}-{stamped[:20]}.json"
-    return json.loads(cached(name, lambda: json.dumps(find(path)).encode(), TRUSTED_SECONDS))
+        return sha256_of_file(path)
+    return cached(stamps / stamped[:20], lambda: sha256_of_file(path).encode(), TRUSTED_SECONDS).decode()
 
 
 # Reading.
@@ -222,7 +212,7 @@ class StoredArrays:
 
     @classmethod
     def opened(cls, manifest: Manifest, path: Path, split: str, stamps: Path | None = None) -> Self:
-        """Return a split of the manifest in the file ``path``, checked (``stamps``: see ``found_once``); UsageError: a
+        """Return a split of the manifest in the file ``path``, checked (``stamps``: see ``hash_once``); UsageError: a
         file is missing or altered, or the split has no items.
         """
         shards = [shard for shard in manifest.of(split) if manifest.items(shard)]
@@ -274,14 +264,13 @@ class DataFiles:
     Args:
         files: role to path, relative to a folder of data, $PAPER_REPRO_DATA or the repository's data/.
         prepare: the command that makes them, named where one is absent or wrong.
-        roles: the sets of roles that ``files`` may have; ValueError for any other.
+        roles: the roles that ``files`` must have; ValueError for any other.
     """
 
-    def __init__(self, files: Mapping[str, str], prepare: str, *roles: Sequence[str]) -> None:
+    def __init__(self, files: Mapping[str, str], prepare: str, *roles: str) -> None:
         self.names, self.prepare = dict(files), prepare
-        if not any(self.names.keys() == set(some) for some in roles):
-            valid = " or ".join(", ".join(some) for some in roles)
-            raise ValueError(f"files must name {valid}, got {', '.join(files) or 'none'}")
+        if self.names.keys() != set(roles):
+            raise ValueError(f"files must name {', '.join(roles)}, got {', '.join(files) or 'none'}")
 
     def path(self, role: str, data_root: str | Path | None) -> Path:
         found = find_data(self.names[role], data_root)
@@ -366,18 +355,9 @@ M = TypeVar("M", bound=Manifest)
 
 @contextlib.contextmanager
 def held(folder: Path, lock: str = LOCK) -> Iterator[None]:
-    """Make a folder and hold one of its locks; UsageError: it holds somebody else's shards, or a file cannot be
-    written, now or while the lock is held.
-    """
+    """Make a folder and hold one of its locks; UsageError: a file cannot be written, now or while the lock is held."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        names = sorted(path.name for path in folder.iterdir())
-        shards = [name for name in names if name.endswith(".bin")]
-        if shards and not any(name.startswith((LOCK, MANIFEST, "progress")) for name in names):
-            raise UsageError(
-                f"{folder}: holds {shards[0]} and neither {MANIFEST} nor {PROGRESS}, so no preparation wrote it and it "
-                "is left alone; prepare into another folder with --folder"
-            )
         with locked(folder / lock):
             yield
     except OSError as error:
@@ -462,13 +442,8 @@ class ShardFolder(Generic[M]):
         return shards
 
     def finish(self, shards: Iterable[Shard]) -> M:
-        """Write the manifest, unless one that says the same is there, perhaps as older code spelled it."""
-        manifest = self.kind(self.settings, tuple(shards))
-        earlier = None
-        with contextlib.suppress(FileNotFoundError, UsageError):
-            earlier = self.kind.read(self.folder / MANIFEST)
-        if earlier != manifest:
-            self.note(MANIFEST, manifest.shards)
+        """Write the manifest in place of the notes on progress."""
+        manifest = self.note(MANIFEST, shards)
         (self.folder / PROGRESS).unlink(missing_ok=True)
         return manifest
 

@@ -71,7 +71,7 @@ class PreparedClips(VideoSource):
     state_size: int = 3136
 
     def __post_init__(self) -> None:
-        self.found = DataFiles(self.files, self.prepare, ["manifest"])
+        self.found = DataFiles(self.files, self.prepare, "manifest")
         at_least("state_size", self.state_size)
 
     @cached_property

@@ -44,7 +44,7 @@ class PreparedFiles(ImageSource):
 
     def __post_init__(self) -> None:
         at_least("size", self.size)
-        self.found = DataFiles(self.files, self.prepare, ["manifest"])
+        self.found = DataFiles(self.files, self.prepare, "manifest")
 
     @cached_property
     def manifest(self) -> ImageManifest:

@@ -1,8 +1,7 @@
 """Token ids in shards of uint16, with a tokenizer beside them: read, checked, written.
 
 The shards of a split, put end to end, are one stream, in which every document is followed by the end of text.  Where
-one shard ends and the next begins changes no window.  nanoGPT's ``train.bin`` and ``val.bin`` are such streams without
-a manifest.
+one shard ends and the next begins changes no window.
 
 ``write_shards`` writes documents that have a length.  ``write_streams`` writes streams, by one process or several, in
 the same bytes whatever their number: blocks of equally many documents, one shard each; block b belongs to rank b mod n.
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,10 +29,8 @@ from paper_repro.datamodules.array_shards import (
     Shard,
     ShardFolder,
     StoredArrays,
-    found_once,
     held,
     shard_name,
-    size_of,
 )
 from paper_repro.datamodules.tokenizers import BytePairTokenizer, end_of_text
 
@@ -94,24 +91,8 @@ class TokenManifest(Manifest):
         return [*lines, f"{self.vocabulary_size} token ids"]
 
 
-def largest_id(path: Path) -> int:
-    return int(np.memmap(path, DTYPE, "r").max())
-
-
 class TokenStream(StoredArrays):
     """The shards of one split, end to end."""
-
-    @classmethod
-    def of_file(cls, path: Path, vocabulary_size: int, stamps: Path | None = None) -> Self:
-        """Return the ids of a file without a manifest; UsageError: it is missing, truncated, or has too large an id."""
-        size = size_of(path)
-        if not size or size % DTYPE.itemsize:
-            raise UsageError(
-                f"{path}: this shard has {size:,} bytes, expected an even number above 0: it is truncated or altered"
-            )
-        if (largest := found_once(largest_id, path, stamps)) >= vocabulary_size:
-            raise UsageError(f"{path}: holds token id {largest}, expected ids below {vocabulary_size}, the vocabulary")
-        return cls([path], [size // DTYPE.itemsize], ARRAYS)
 
     def __getitem__(self, part: slice) -> npt.NDArray[np.uint16]:
         """Return the ids of a part, across the ends of shards."""

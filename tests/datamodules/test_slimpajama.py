@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules import text_sources
+from paper_repro.datamodules import preparations, text_sources
 from paper_repro.datamodules.text import SlimPajamaData
 from paper_repro.datamodules.token_shards import Part, Rank, TokenManifest, write_streams
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
@@ -30,8 +30,9 @@ BLOCK, KEPT = 10, 8
 
 
 @pytest.fixture(autouse=True)
-def few_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_held_out_in_small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_sources, "HELD_OUT_DOCUMENTS", KEPT)
+    monkeypatch.setattr(preparations, "SHARD_DOCUMENTS", BLOCK)
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def corpus(tmp_path: Path) -> Path:
 
 def prepare(folder: Path, to: str, *words: str, source: str = "corpus") -> Path:
     given = ["--from", str(folder / source), "--tokenizer", str(folder / "tokenizer.json"), "--to", str(folder / to)]
-    assert prepare_data.main(["slimpajama", *given, "--shard-documents", str(BLOCK), *words]) == 0
+    assert prepare_data.main(["slimpajama", *given, *words]) == 0
     return folder / to / "slimpajama"
 
 

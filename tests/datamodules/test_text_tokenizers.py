@@ -8,6 +8,7 @@ import pytest
 
 from paper_repro.base import files
 from paper_repro.base.errors import UsageError
+from paper_repro.datamodules import preparations
 from paper_repro.datamodules.text import TokenData
 from paper_repro.datamodules.tokenizers import (
     END_OF_TEXT,
@@ -152,14 +153,17 @@ def test_a_character_without_an_id_becomes_its_bytes(tokenizer: BytePairTokenize
 
 def prepare(folder: Path) -> Path:
     lines = [json.dumps({"text": text}) for text in DOCUMENTS]
-    (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n")
-    given = ["--from", str(folder / "corpus.jsonl"), "--tokenizer", str(folder / "tokenizer.json"), "--to", str(folder)]
-    more = ["--folder", "openwebtext-llama2", "--shard-tokens", "900"]
-    assert prepare_data.main(["openwebtext", *given, *more]) == 0
+    (folder / "corpus").mkdir()
+    (folder / "corpus" / "part.jsonl").write_text("\n".join(lines) + "\n")
+    given = ["--from", str(folder / "corpus"), "--tokenizer", str(folder / "tokenizer.json"), "--to", str(folder)]
+    assert prepare_data.main(["openwebtext", *given, "--folder", "openwebtext-llama2"]) == 0
     return folder / "openwebtext-llama2"
 
 
-def test_a_prepared_corpus_is_read_in_its_ids(tmp_path: Path, tokenizer: BytePairTokenizer) -> None:
+def test_a_prepared_corpus_is_read_in_its_ids(
+    tmp_path: Path, tokenizer: BytePairTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparations, "SHARD_TOKENS", 900)
     (tmp_path / "tokenizer.json").write_bytes(tokenizer.to_bytes())
     folder = prepare(tmp_path)
     assert prepare_data.main(["openwebtext", "--verify", "--folder", folder.name, "--to", str(tmp_path)]) == 0
@@ -177,7 +181,7 @@ def test_a_tokenizer_that_cannot_end_a_text_is_refused_before_the_corpus_is_read
     words = ["openwebtext", "--from", str(tmp_path / "absent.jsonl"), "--tokenizer", str(tmp_path / "tokenizer.json")]
     with pytest.raises(UsageError, match="no token that ends a document") as caught:
         prepare_data.main([*words, "--to", str(tmp_path)])
-    assert all(token in str(caught.value) for token in (*END_TOKENS, "tokenizer.json"))
+    assert all(token in str(caught.value) for token in END_TOKENS)
 
 
 def test_a_tokenizer_that_loses_text_is_refused(tmp_path: Path) -> None:
