@@ -354,11 +354,11 @@ M = TypeVar("M", bound=Manifest)
 
 
 @contextlib.contextmanager
-def held(folder: Path, lock: str = LOCK) -> Iterator[None]:
-    """Make a folder and hold one of its locks; UsageError: a file cannot be written, now or while the lock is held."""
+def held(folder: Path) -> Iterator[None]:
+    """Make a folder and hold its lock; UsageError: a file cannot be written, now or while the lock is held."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder / lock):
+        with locked(folder / LOCK):
             yield
     except OSError as error:
         raise UsageError(
@@ -391,48 +391,52 @@ class ShardFolder(Generic[M]):
                     "remove the folder, or prepare into another with --folder"
                 )
 
-    def is_whole(self, shard: Shard, tell: bool = True) -> bool:
-        """Return whether the file is what was noted; with ``tell``, say where it is not."""
+    def is_whole(self, shard: Shard) -> bool:
+        """Return whether the file is what was noted, and say where it is not."""
         try:
             self.kind(self.settings, ()).check(self.folder, shard)
         except UsageError as error:
-            if tell:
-                print(f"{error}; it is made again")
+            print(f"{error}; it is made again")
             return False
         return True
 
+    def earlier(self) -> M | None:
+        """Return what an earlier call noted or finished."""
+        path = next((path for name in (PROGRESS, MANIFEST) if (path := self.folder / name).is_file()), None)
+        return None if path is None else self.kind.read(path)
+
     def known(self) -> dict[str, Shard]:
         """Return the shards that an earlier call finished, by file; UsageError if it had other settings."""
-        path = next((path for name in (PROGRESS, MANIFEST) if (path := self.folder / name).is_file()), None)
-        if path is None:
+        earlier = self.earlier()
+        if earlier is None:
             return {}
-        earlier = self.kind.read(path)
         self.compare(earlier.settings)
         return {shard.file: shard for shard in earlier.shards}
 
     def in_order(
         self,
-        counts: Mapping[str, int],
+        counts: Mapping[str, float],
         make: Callable[[str, str, int], Shard | None],
-        used: Callable[[Shard | None], int],
+        used: Callable[[Shard | None], float],
     ) -> list[Shard]:
         """Make each split's shards in order; keep finished ones that are whole and from which nothing was left out.
 
         Args:
-            counts: how many items of the source each split has.
+            counts: how many items of the source each split has; infinite: ``used`` says where it ends.
             make: from a file's name, its split and its first item in the source to the shard that was written; None
-                where it was refused.
-            used: how many items of the source a shard takes.
+                where it was refused, or nothing is left.
+            used: how many items of the source a shard takes; infinite: it is the last of its split.
         """
         known = self.known()
         shards = []
         for split, count in counts.items():
-            first = index = 0
+            first: float = 0
+            index = 0
             while first < count:
                 name = shard_name(split, index)
                 shard = known.get(name)
                 if shard is None or shard.skipped or not self.is_whole(shard):
-                    shard = make(name, split, first)
+                    shard = make(name, split, int(first))
                     if shard is not None:
                         known[name] = shard
                         self.note(PROGRESS, known.values())

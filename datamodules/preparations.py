@@ -35,7 +35,6 @@ from paper_repro.datamodules.prepared_images import ImageManifest
 from paper_repro.datamodules.token_shards import (
     SHARD_DOCUMENTS,
     SHARD_TOKENS,
-    Rank,
     TokenManifest,
     write_shards,
     write_streams,
@@ -207,14 +206,14 @@ def pg19(request: Request, *, tokenizer: str = "gpt2") -> None:
 
 
 def slimpajama(request: Request, *, max_tokens: int | None = None, tokenizer: str = "llama") -> None:
-    """Write as much of SlimPajama as is asked for; several processes may share the work."""
+    """Write as much of SlimPajama as is asked for."""
     from paper_repro.datamodules.text_sources import slimpajama
 
     _stream(request, partial(slimpajama, request.source), tokenizer, max_tokens)
 
 
 def web_documents(request: Request, *, max_tokens: int | None = None, tokenizer: str = "gpt-neox") -> None:
-    """Write as much of RedPajama or FineWeb as is asked for; several processes may share the work."""
+    """Write as much of RedPajama or FineWeb as is asked for."""
     from paper_repro.datamodules.text_sources import web_documents
 
     _stream(request, partial(web_documents, request.name, request.source), tokenizer, max_tokens)
@@ -222,20 +221,9 @@ def web_documents(request: Request, *, max_tokens: int | None = None, tokenizer:
 
 def _stream(request: Request, read: Callable[[], Any], tokenizer: str, most: int | None) -> None:
     request.check_source("give --from DIR, or --download to stream it (--max-tokens says how far)")
-    rank, encoder = _rank(), _tokenizer(request, tokenizer)
+    encoder = _tokenizer(request, tokenizer)
     parts, source = read()
-    manifest = write_streams(request.folder, parts, source, encoder, most, SHARD_DOCUMENTS, rank)
-    if manifest is None:
-        print(f"rank {rank.index} of {rank.count} is done; the last to end writes {request.folder / MANIFEST}")
-    else:
-        summary(request.folder, manifest)
-
-
-def _rank() -> Rank:
-    rank, size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
-    if not rank.isdecimal() or not size.isdecimal() or int(rank) >= int(size):
-        raise UsageError(f"$RANK {rank} and $WORLD_SIZE {size}: give whole numbers, the rank from 0 below the size")
-    return Rank(int(rank), int(size))
+    summary(request.folder, write_streams(request.folder, parts, source, encoder, most, SHARD_DOCUMENTS))
 
 
 def _tokenizer(request: Request, name: str) -> "BytePairTokenizer":

@@ -2,9 +2,6 @@
 
 {usage}
 
-Streams (slimpajama, redpajama, fineweb) may be prepared by several processes that see one folder: torchrun
---nproc-per-node 4 scripts/prepare_data.py slimpajama ...; each encodes its share of the blocks ($RANK of $WORLD_SIZE),
-and the files do not depend on how many.
 An interrupted preparation goes on with the same command, and a missing or damaged file is made again by it.
 Exit codes: 0 done, 2 wrong usage or data, 130 interrupted.
 """
