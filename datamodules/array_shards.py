@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -72,9 +72,6 @@ class Shard:
 @dataclass(frozen=True)
 class Manifest:
     """Content of a folder of shards."""
-
-    kind: ClassVar[str] = "shards"
-    """What messages call the shards."""
 
     settings: Mapping[str, Any]
     """All that the content depends on: source, sizes, and ``arrays``, the type and shape of each array."""
@@ -136,7 +133,7 @@ class Manifest:
                 raise ValueError(f"its totals are {totals}, those of its shards {manifest.totals()}")
             manifest.check_settings()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UsageError(f"{path}: not a manifest of {cls.kind} ({error!r}): prepare the data again") from error
+            raise UsageError(f"{path}: not a manifest of shards ({error!r}): prepare the data again") from error
         return manifest
 
     def check_settings(self) -> None:
@@ -217,7 +214,7 @@ class StoredArrays:
         """
         shards = [shard for shard in manifest.of(split) if manifest.items(shard)]
         if not shards:
-            raise UsageError(f"{path}: split {split!r} has no {manifest.kind}")
+            raise UsageError(f"{path}: split {split!r} has no items")
         for shard in shards:
             manifest.check(path.parent, shard, stamps)
         paths = [path.parent / shard.file for shard in shards]
@@ -350,9 +347,6 @@ def described(arrays: Mapping[str, Array]) -> dict[str, Any]:
     return {name: {"dtype": array.base.str, "shape": list(array.shape)} for name, array in arrays.items()}
 
 
-M = TypeVar("M", bound=Manifest)
-
-
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Make a folder and hold its lock; UsageError: a file cannot be written, now or while the lock is held."""
@@ -371,14 +365,16 @@ def shard_name(split: str, index: int) -> str:
     return f"{split}-{index:05d}.bin"
 
 
-class ShardFolder(Generic[M]):
+class ShardFolder:
     """A folder that is being written: settings compared, shards checked and noted in ``progress.json``.
 
-    ``settings`` are all that the content depends on, ``kind`` is the class of the manifest.
+    ``settings`` are all that the content depends on.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any], kind: type[M]) -> None:
-        self.folder, self.settings, self.kind = folder, settings, kind
+    kind: type[Manifest] = Manifest
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        self.folder, self.settings = folder, settings
 
     def compare(self, earlier: Mapping[str, Any]) -> None:
         """Raise UsageError if the settings of an earlier call are others."""
@@ -400,7 +396,7 @@ class ShardFolder(Generic[M]):
             return False
         return True
 
-    def earlier(self) -> M | None:
+    def earlier(self) -> Manifest | None:
         """Return what an earlier call noted or finished."""
         path = next((path for name in (PROGRESS, MANIFEST) if (path := self.folder / name).is_file()), None)
         return None if path is None else self.kind.read(path)
@@ -445,13 +441,13 @@ class ShardFolder(Generic[M]):
                 first, index = first + used(shard), index + 1
         return shards
 
-    def finish(self, shards: Iterable[Shard]) -> M:
+    def finish(self, shards: Iterable[Shard]) -> Manifest:
         """Write the manifest in place of the notes on progress."""
         manifest = self.note(MANIFEST, shards)
         (self.folder / PROGRESS).unlink(missing_ok=True)
         return manifest
 
-    def note(self, name: str, shards: Iterable[Shard]) -> M:
+    def note(self, name: str, shards: Iterable[Shard]) -> Manifest:
         """Write the settings and what is finished into the file ``name``."""
         manifest = self.kind(self.settings, tuple(shards))
         self.put(name, manifest.to_bytes())

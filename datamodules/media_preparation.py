@@ -23,13 +23,13 @@ from torch.utils.data import DataLoader, Dataset
 
 from paper_repro.base.errors import UsageError, at_least
 from paper_repro.base.files import sha256_of_bytes, sha256_of_file
-from paper_repro.datamodules.array_shards import M, Shard, ShardFolder, described, held, named
+from paper_repro.datamodules.array_shards import Manifest, Shard, ShardFolder, described, held, named
 from paper_repro.datamodules.counter_based import leave_signals_to_the_parent
 from paper_repro.datamodules.downloads import given
 from paper_repro.datamodules.image_sources import TEST, TRAIN, VAL
 from paper_repro.datamodules.pixels import AlignedSquare, CentralSquare, Pixels, UnfitError, encoded
-from paper_repro.datamodules.prepared_clips import CLIPS, LATENT, LATENTS, NUMBER, SECONDS, LatentManifest, arrays_of
-from paper_repro.datamodules.prepared_images import CLASSES, GREY, IMAGES, LABEL, LABELS, ImageManifest, pixels_of
+from paper_repro.datamodules.prepared_clips import CLIPS, LATENT, LATENTS, NUMBER, SECONDS, arrays_of
+from paper_repro.datamodules.prepared_images import CLASSES, GREY, IMAGES, LABEL, LABELS, pixels_of
 from paper_repro.datamodules.video_sources import Clip, decode_clip, import_av
 
 T = TypeVar("T")
@@ -105,7 +105,7 @@ class _Decoded(Dataset[tuple[str, int | None, Any]]):
 
 
 def write_decoded(
-    folder: ShardFolder[M],
+    folder: ShardFolder,
     source: Source,
     size: int,
     decode: Callable[[bytes], T],
@@ -113,7 +113,7 @@ def write_decoded(
     counted: Sequence[str],
     skip: bool = False,
     workers: int = 1,
-) -> M:
+) -> Manifest:
     """Decode every file of a source and write shards of ``size`` files, then the manifest.
 
     The same call goes on after a kill, makes again shards that are missing, damaged or had files left out, and ends in
@@ -124,7 +124,8 @@ def write_decoded(
         decode: from the bytes of a file to its content; called by the workers.
         store: from a file's place in its split, its label and its content to what a shard keeps of it; like ``decode``
             it may raise UnfitError.
-        counted: the names of the counts that every shard has; others are left out where they are 0.
+        counted: the names of the counts that every shard has, the last one of files; others are left out where they
+            are 0.
         skip: leave out unfit files and note them in the manifest; otherwise refuse them all at the end.
         workers: processes that decode.
 
@@ -133,7 +134,7 @@ def write_decoded(
     """
     at_least("workers", workers)
     refused: dict[str, str] = {}
-    kind, counts = folder.kind.kind, source.counts
+    counts = source.counts
 
     def make(name: str, split: str, first: int) -> Shard | None:
         places = range(first, min(first + size, counts[split]))
@@ -151,7 +152,7 @@ def write_decoded(
             return None
         whole = b"".join(part for array in zip(*(parts for parts, _ in stored), strict=True) for part in array)
         folder.put(name, whole)
-        print(f"{name}: {kind} {places.stop:,} of {counts[split]:,}, {len(unfit)} left out")
+        print(f"{name}: {counted[-1]} {places.stop:,} of {counts[split]:,}, {len(unfit)} left out")
         total = sum((Counter(own) for _, own in stored), Counter[str]())  # without those that are 0
         return Shard(name, split, {**dict.fromkeys(counted, 0), **total}, sha256_of_bytes(whole), unfit)
 
@@ -159,8 +160,8 @@ def write_decoded(
         shards = folder.in_order(counts, make, lambda _: size)
         if refused:
             raise UsageError(
-                f"{len(refused):,} of {sum(counts.values()):,} {kind} are unfit: {named(refused)}; mend them and give "
-                "the same command again, or leave them out with --on-corrupt skip"
+                f"{len(refused):,} of {sum(counts.values()):,} {counted[-1]} are unfit: {named(refused)}; mend them "
+                "and give the same command again, or leave them out with --on-corrupt skip"
             )
         return folder.finish(shards)
 
@@ -205,7 +206,7 @@ def write_images(
     skip: bool = False,
     shard_images: int | None = None,
     workers: int = 1,
-) -> ImageManifest:
+) -> Manifest:
     """Write the crop of every image into shards of ``shard_images`` images, or 128 MiB, labels behind them.
 
     ``write_decoded`` explains the other arguments and the errors.
@@ -224,7 +225,7 @@ def write_images(
             parts.append(np.array(label, LABEL).tobytes())
         return parts, counts
 
-    shards = ShardFolder(folder, settings, ImageManifest)
+    shards = ShardFolder(folder, settings)
     return write_decoded(shards, source, size, crop, store, [IMAGES], skip, workers)
 
 
@@ -412,7 +413,7 @@ def load_clips(folder: Path) -> Source:
     return Source.of_files(settings, dict.fromkeys(names, folder / CLIPS_FOLDER), names)
 
 
-def write_clips(folder: Path, source: Source, vae: FrozenVAE, skip: bool = False, workers: int = 1) -> LatentManifest:
+def write_clips(folder: Path, source: Source, vae: FrozenVAE, skip: bool = False, workers: int = 1) -> Manifest:
     """Write the latent of every frame of every clip, half precision, into shards of 256 clips.
 
     ``write_decoded`` explains the other arguments and the errors.
@@ -430,6 +431,6 @@ def write_clips(folder: Path, source: Source, vae: FrozenVAE, skip: bool = False
         arrays = vae.encode(clip.frames), np.full(len(clip.times), place, NUMBER), clip.times.astype(SECONDS)
         return [array.tobytes() for array in arrays], {LATENTS: len(clip.times), CLIPS: 1}
 
-    shards = ShardFolder(folder, settings, LatentManifest)
+    shards = ShardFolder(folder, settings)
     decode = partial(decode_clip, size=vae.size)
     return write_decoded(shards, source, SHARD_CLIPS, decode, store, [LATENTS, CLIPS], skip, workers)

@@ -5,8 +5,8 @@ coco --download            COCO 2014; --from DIR: train2014/ and val2014/ with i
 imagenet --download        ImageNet-1k with labels; --from DIR: train/ and val/ with a folder of images for each class
 continuations              questions made from documentation-512 (--vocabulary 257: from that)
 documentation --download   the documentation of 145 Python projects, 42 MB of English prose; --from DIR: a folder of
-                           their source distributions
-openwebtext --download     OpenWebText, in GPT-2's token ids; --from DIR: parquet or jsonl files
+                           their source distributions (650 MB)
+openwebtext --download     OpenWebText (24 GB), in GPT-2's token ids; --from DIR: parquet or jsonl files
 pg19 --download            PG19's 100 test books, in the ids of --tokenizer, that of the training data; --from DIR: a
                            folder of .txt files, one for each book
 slimpajama --download      SlimPajama, in LLaMA's token ids; --from DIR: parquet or jsonl files
@@ -21,7 +21,6 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
@@ -30,8 +29,6 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.files import DATA, DATA_VARIABLE, absent, find_data, sha256_of_bytes
 from paper_repro.datamodules.array_shards import MANIFEST, Manifest
 from paper_repro.datamodules.downloads import fetch, put
-from paper_repro.datamodules.prepared_clips import LatentManifest
-from paper_repro.datamodules.prepared_images import ImageManifest
 from paper_repro.datamodules.token_shards import (
     SHARD_DOCUMENTS,
     SHARD_TOKENS,
@@ -62,11 +59,6 @@ class Request:
     source: Path | None
     download: bool
     verify: bool
-
-    def check_source(self, where: str) -> None:
-        """Raise UsageError if neither ``--from`` nor ``--download`` was given."""
-        if self.source is None and not self.download:
-            raise UsageError(f"{self.name}: {where}")
 
 
 @dataclass(frozen=True)
@@ -102,6 +94,8 @@ class Preparation:
         asked = Request(name, root, place, source and source.expanduser(), download, verify)
         if verify and self.kind is not None:
             check(place, self.kind)
+        elif self.kind and source is None and not download:
+            raise UsageError(f"{name}: give --from PATH, or --download where its line in --help has it")
         else:
             self.make(asked, **options)
 
@@ -160,7 +154,6 @@ def shakespeare(request: Request) -> None:
 
 def openwebtext(request: Request, *, tokenizer: str = "gpt2") -> None:
     """Write OpenWebText in GPT-2's token ids."""
-    request.check_source("give --from DIR, or --download to get it from the hub (about 24 GB)")
     from paper_repro.datamodules import text_sources
 
     encoder = _tokenizer(request, tokenizer)
@@ -171,7 +164,6 @@ def openwebtext(request: Request, *, tokenizer: str = "gpt2") -> None:
 
 def documentation(request: Request, *, vocabulary: int = DEFAULT_VOCABULARY) -> None:
     """Write the documentation of pinned projects, in the ids of a tokenizer that is trained on its training split."""
-    request.check_source("give --download to get the source distributions (650 MB), or --from DIR with them")
     from paper_repro.datamodules import documentation
     from paper_repro.datamodules.tokenizers import BytePairTokenizer
 
@@ -194,7 +186,6 @@ def documentation(request: Request, *, vocabulary: int = DEFAULT_VOCABULARY) -> 
 
 def pg19(request: Request, *, tokenizer: str = "gpt2") -> None:
     """Write PG19's test books."""
-    request.check_source("give --from DIR, or --download to get the 100 test books (about 40 MB)")
     from paper_repro.datamodules import text_sources
 
     encoder = _tokenizer(request, tokenizer)
@@ -205,25 +196,17 @@ def pg19(request: Request, *, tokenizer: str = "gpt2") -> None:
     summary(request.folder, write_shards(request.folder, *text_sources.books(texts), encoder, SHARD_TOKENS))
 
 
-def slimpajama(request: Request, *, max_tokens: int | None = None, tokenizer: str = "llama") -> None:
-    """Write as much of SlimPajama as is asked for."""
-    from paper_repro.datamodules.text_sources import slimpajama
+def streams(request: Request, *, max_tokens: int | None = None, tokenizer: str | None = None) -> None:
+    """Write as much of SlimPajama, RedPajama or FineWeb as is asked for."""
+    from paper_repro.datamodules import text_sources
 
-    _stream(request, partial(slimpajama, request.source), tokenizer, max_tokens)
-
-
-def web_documents(request: Request, *, max_tokens: int | None = None, tokenizer: str = "gpt-neox") -> None:
-    """Write as much of RedPajama or FineWeb as is asked for."""
-    from paper_repro.datamodules.text_sources import web_documents
-
-    _stream(request, partial(web_documents, request.name, request.source), tokenizer, max_tokens)
-
-
-def _stream(request: Request, read: Callable[[], Any], tokenizer: str, most: int | None) -> None:
-    request.check_source("give --from DIR, or --download to stream it (--max-tokens says how far)")
-    encoder = _tokenizer(request, tokenizer)
-    parts, source = read()
-    summary(request.folder, write_streams(request.folder, parts, source, encoder, most, SHARD_DOCUMENTS))
+    slimpajama = request.name == "slimpajama"
+    encoder = _tokenizer(request, tokenizer or ("llama" if slimpajama else "gpt-neox"))
+    if slimpajama:
+        parts, source = text_sources.slimpajama(request.source)
+    else:
+        parts, source = text_sources.web_documents(request.name, request.source)
+    summary(request.folder, write_streams(request.folder, parts, source, encoder, max_tokens, SHARD_DOCUMENTS))
 
 
 def _tokenizer(request: Request, name: str) -> "BytePairTokenizer":
@@ -256,7 +239,6 @@ def squares(request: Request, *, on_corrupt: str = "refuse", size: int = 128, wo
 
 
 def _images(request: Request, on_corrupt: str, crop: Any, workers: int, shard_images: int | None = None) -> None:
-    request.check_source("give --from DIR, or --download to get it from the hub")
     from paper_repro.datamodules.media_preparation import load_images, write_images
 
     source = load_images(request.name, request.source)
@@ -322,15 +304,15 @@ def continuations(request: Request, *, vocabulary: int = QUESTIONS_VOCABULARY) -
 PREPARATIONS = {
     "sudoku": Preparation(sudoku),
     "continuations": Preparation(continuations),
-    "celeba": Preparation(celeba, ImageManifest),
-    "coco": Preparation(squares, ImageManifest, sized="size"),
-    "imagenet": Preparation(squares, ImageManifest, sized="size"),
+    "celeba": Preparation(celeba, Manifest),
+    "coco": Preparation(squares, Manifest, sized="size"),
+    "imagenet": Preparation(squares, Manifest, sized="size"),
     "documentation": Preparation(documentation, TokenManifest, sized="vocabulary"),
     "shakespeare": Preparation(shakespeare),
     "openwebtext": Preparation(openwebtext, TokenManifest),
-    "slimpajama": Preparation(slimpajama, TokenManifest),
-    "redpajama": Preparation(web_documents, TokenManifest),
-    "fineweb": Preparation(web_documents, TokenManifest),
+    "slimpajama": Preparation(streams, TokenManifest),
+    "redpajama": Preparation(streams, TokenManifest),
+    "fineweb": Preparation(streams, TokenManifest),
     "pg19": Preparation(pg19, TokenManifest),
-    "something-something": Preparation(something_something, LatentManifest, sized="size"),
+    "something-something": Preparation(something_something, Manifest, sized="size"),
 }

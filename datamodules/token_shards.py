@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +41,6 @@ MAX_TOKENS = "max_tokens"
 class TokenManifest(Manifest):
     """Content of a folder of token shards; its settings name no ``arrays``, because there is only one."""
 
-    kind: ClassVar[str] = "token shards"
     arrays = ARRAYS
 
     @property
@@ -102,8 +101,10 @@ class TokenStream(StoredArrays):
 # Writing.
 
 
-class TokenFolder(ShardFolder[TokenManifest]):
+class TokenFolder(ShardFolder):
     """A folder in which documents are encoded; ``size`` are the settings that say what a shard holds."""
+
+    kind = TokenManifest
 
     def __init__(
         self, folder: Path, source: Mapping[str, Any], tokenizer: BytePairTokenizer, **size: int | None
@@ -116,7 +117,7 @@ class TokenFolder(ShardFolder[TokenManifest]):
             "end_of_text": self.end,
         }
         settings = {"source": dict(source), "tokenizer": described, "dtype": DTYPE.str, **size}
-        super().__init__(folder, settings, TokenManifest)
+        super().__init__(folder, settings)
 
     def begin(self) -> None:
         """Compare the settings and write the tokenizer."""
@@ -148,7 +149,7 @@ def write_shards(
     source: Mapping[str, Any],
     tokenizer: BytePairTokenizer,
     shard_tokens: int = SHARD_TOKENS,
-) -> TokenManifest:
+) -> Manifest:
     """Encode every document, the end of text after each, into shards of whole documents.
 
     A shard is closed by the document that brings it to ``shard_tokens``.  The same call goes on after a kill, and ends
@@ -191,7 +192,7 @@ def write_streams(
     tokenizer: BytePairTokenizer,
     max_tokens: int | None = None,
     shard_documents: int = SHARD_DOCUMENTS,
-) -> TokenManifest:
+) -> Manifest:
     """Encode streams, the end of text after each document, into shards of ``shard_documents`` documents.
 
     A part without a number of documents ends with the document that brings its tokens, ends of text among them, to

@@ -203,7 +203,7 @@ def test_a_preparation_that_was_killed_ends_in_the_same_bytes_and_leaves_no_work
 
 
 def test_wrong_folders_are_answered(coco: Path, imagenet: Path) -> None:
-    assert "give --from DIR, or --download" in refusal("coco")
+    assert "coco: give --from PATH, or --download" in refusal("coco")
     assert "train2014 is not there: --from takes a folder with train2014 and val2014" in refusal(
         "coco", "--from", str(coco.parent)
     )

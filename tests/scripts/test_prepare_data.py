@@ -215,7 +215,7 @@ def test_shakespeare_is_checked_copied_and_refused_when_it_is_another_text(
         (["openwebtext", "--download", "--tokenizer", "/absent"], "expected tokenizer.json"),
         (["documentation", "--vocabulary", "many"], "--vocabulary: invalid int value: 'many'"),
         (["documentation", "--verify", "--to", "/nonexistent"], "give the command without --verify"),
-        (["openwebtext"], "give --from DIR, or --download"),
+        (["openwebtext"], "openwebtext: give --from PATH, or --download"),
     ],
 )
 def test_wrong_words_are_answered_with_the_right_ones(words: list[str], part: str) -> None:
