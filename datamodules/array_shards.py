@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,6 @@ MOST_NAMED = 5
 NUMBERS = "biuf"
 """NumPy's letters for booleans, whole numbers and floats."""
 
-T = TypeVar("T")
 Values = npt.NDArray[Any]
 Array = np.dtype[Any]
 """Type and shape of one item of an array."""
@@ -73,9 +72,6 @@ class Shard:
 @dataclass(frozen=True)
 class Manifest:
     """Content of a folder of shards."""
-
-    kind: ClassVar[str] = "shards"
-    """What messages call the shards."""
 
     settings: Mapping[str, Any]
     """All that the content depends on: source, sizes, and ``arrays``, the type and shape of each array."""
@@ -137,7 +133,7 @@ class Manifest:
                 raise ValueError(f"its totals are {totals}, those of its shards {manifest.totals()}")
             manifest.check_settings()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UsageError(f"{path}: not a manifest of {cls.kind} ({error!r}): prepare the data again") from error
+            raise UsageError(f"{path}: not a manifest of shards ({error!r}): prepare the data again") from error
         return manifest
 
     def check_settings(self) -> None:
@@ -151,19 +147,21 @@ class Manifest:
             self.items(shard)
 
     def check(self, folder: Path, shard: Shard, stamps: Path | None = None) -> None:
-        """Compare a file with what the manifest says: its size always, its content once (see ``found_once``).
+        """Compare a file with what the manifest says: its size always, its content once (see ``hash_once``).
 
         Raises:
             UsageError: the file is missing, truncated or altered.
         """
         path, items = folder / shard.file, self.items(shard)
-        size, expected = size_of(path), items * sum(array.itemsize for array in self.arrays.values())
+        if not path.is_file():
+            raise UsageError(f"{path}: this shard is missing")
+        size, expected = path.stat().st_size, items * sum(array.itemsize for array in self.arrays.values())
         if size != expected:
             raise UsageError(
                 f"{path}: this shard has {size:,} bytes, expected {expected:,} for {items:,} items: it is truncated or "
                 "altered"
             )
-        if (found := found_once(sha256_of_file, path, stamps)) != shard.sha256:
+        if (found := hash_once(path, stamp_of(path), stamps)) != shard.sha256:
             raise UsageError(
                 f"{path}: this shard is altered: its SHA-256 is {found[:12]}..., "
                 f"the manifest says {shard.sha256[:12]}..."
@@ -181,29 +179,18 @@ def named(unfit: Mapping[str, str]) -> str:
     return "; ".join(shown) + (f"; and {len(unfit) - MOST_NAMED:,} more" if len(unfit) > MOST_NAMED else "")
 
 
-def size_of(path: Path) -> int:
-    if not path.is_file():
-        raise UsageError(f"{path}: this shard is missing")
-    return path.stat().st_size
-
-
 def stamp_of(path: Path) -> str:
     """Return the SHA-256 of a file's path, size and time of change, under which results about it are kept."""
     status = path.stat()
     return hashlib.sha256(f"{path.resolve()}/{status.st_size}/{status.st_mtime_ns}".encode()).hexdigest()
 
 
-def found_once(find: Callable[[Path], T], path: Path, stamps: Path | None) -> T:
-    """Return ``find(path)``, kept in this process, and for a day in the folder ``stamps``, until the file changes."""
-    return _found_once(find, path, stamp_of(path), stamps)  # type: ignore[return-value]
-
-
 @lru_cache(maxsize=4096)
-def _found_once(find: Callable[[Path], object], path: Path, stamped: str, stamps: Path | None) -> object:
+def hash_once(path: Path, stamped: str, stamps: Path | None) -> str:
+    """Return a file's SHA-256, kept under its stamp in this process, and for a day in the folder ``stamps``."""
     if stamps is None:
-        return find(path)
-    name = stamps / f"{find.__name__}-{stamped[:20]}.json"
-    return json.loads(cached(name, lambda: json.dumps(find(path)).encode(), TRUSTED_SECONDS))
+        return sha256_of_file(path)
+    return cached(stamps / stamped[:20], lambda: sha256_of_file(path).encode(), TRUSTED_SECONDS).decode()
 
 
 # Reading.
@@ -222,12 +209,12 @@ class StoredArrays:
 
     @classmethod
     def opened(cls, manifest: Manifest, path: Path, split: str, stamps: Path | None = None) -> Self:
-        """Return a split of the manifest in the file ``path``, checked (``stamps``: see ``found_once``); UsageError: a
+        """Return a split of the manifest in the file ``path``, checked (``stamps``: see ``hash_once``); UsageError: a
         file is missing or altered, or the split has no items.
         """
         shards = [shard for shard in manifest.of(split) if manifest.items(shard)]
         if not shards:
-            raise UsageError(f"{path}: split {split!r} has no {manifest.kind}")
+            raise UsageError(f"{path}: split {split!r} has no items")
         for shard in shards:
             manifest.check(path.parent, shard, stamps)
         paths = [path.parent / shard.file for shard in shards]
@@ -274,14 +261,13 @@ class DataFiles:
     Args:
         files: role to path, relative to a folder of data, $PAPER_REPRO_DATA or the repository's data/.
         prepare: the command that makes them, named where one is absent or wrong.
-        roles: the sets of roles that ``files`` may have; ValueError for any other.
+        roles: the roles that ``files`` must have; ValueError for any other.
     """
 
-    def __init__(self, files: Mapping[str, str], prepare: str, *roles: Sequence[str]) -> None:
+    def __init__(self, files: Mapping[str, str], prepare: str, *roles: str) -> None:
         self.names, self.prepare = dict(files), prepare
-        if not any(self.names.keys() == set(some) for some in roles):
-            valid = " or ".join(", ".join(some) for some in roles)
-            raise ValueError(f"files must name {valid}, got {', '.join(files) or 'none'}")
+        if self.names.keys() != set(roles):
+            raise ValueError(f"files must name {', '.join(roles)}, got {', '.join(files) or 'none'}")
 
     def path(self, role: str, data_root: str | Path | None) -> Path:
         found = find_data(self.names[role], data_root)
@@ -361,24 +347,12 @@ def described(arrays: Mapping[str, Array]) -> dict[str, Any]:
     return {name: {"dtype": array.base.str, "shape": list(array.shape)} for name, array in arrays.items()}
 
 
-M = TypeVar("M", bound=Manifest)
-
-
 @contextlib.contextmanager
-def held(folder: Path, lock: str = LOCK) -> Iterator[None]:
-    """Make a folder and hold one of its locks; UsageError: it holds somebody else's shards, or a file cannot be
-    written, now or while the lock is held.
-    """
+def held(folder: Path) -> Iterator[None]:
+    """Make a folder and hold its lock; UsageError: a file cannot be written, now or while the lock is held."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        names = sorted(path.name for path in folder.iterdir())
-        shards = [name for name in names if name.endswith(".bin")]
-        if shards and not any(name.startswith((LOCK, MANIFEST, "progress")) for name in names):
-            raise UsageError(
-                f"{folder}: holds {shards[0]} and neither {MANIFEST} nor {PROGRESS}, so no preparation wrote it and it "
-                "is left alone; prepare into another folder with --folder"
-            )
-        with locked(folder / lock):
+        with locked(folder / LOCK):
             yield
     except OSError as error:
         raise UsageError(
@@ -391,14 +365,16 @@ def shard_name(split: str, index: int) -> str:
     return f"{split}-{index:05d}.bin"
 
 
-class ShardFolder(Generic[M]):
+class ShardFolder:
     """A folder that is being written: settings compared, shards checked and noted in ``progress.json``.
 
-    ``settings`` are all that the content depends on, ``kind`` is the class of the manifest.
+    ``settings`` are all that the content depends on.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any], kind: type[M]) -> None:
-        self.folder, self.settings, self.kind = folder, settings, kind
+    kind: type[Manifest] = Manifest
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        self.folder, self.settings = folder, settings
 
     def compare(self, earlier: Mapping[str, Any]) -> None:
         """Raise UsageError if the settings of an earlier call are others."""
@@ -411,48 +387,52 @@ class ShardFolder(Generic[M]):
                     "remove the folder, or prepare into another with --folder"
                 )
 
-    def is_whole(self, shard: Shard, tell: bool = True) -> bool:
-        """Return whether the file is what was noted; with ``tell``, say where it is not."""
+    def is_whole(self, shard: Shard) -> bool:
+        """Return whether the file is what was noted, and say where it is not."""
         try:
             self.kind(self.settings, ()).check(self.folder, shard)
         except UsageError as error:
-            if tell:
-                print(f"{error}; it is made again")
+            print(f"{error}; it is made again")
             return False
         return True
 
+    def earlier(self) -> Manifest | None:
+        """Return what an earlier call noted or finished."""
+        path = next((path for name in (PROGRESS, MANIFEST) if (path := self.folder / name).is_file()), None)
+        return None if path is None else self.kind.read(path)
+
     def known(self) -> dict[str, Shard]:
         """Return the shards that an earlier call finished, by file; UsageError if it had other settings."""
-        path = next((path for name in (PROGRESS, MANIFEST) if (path := self.folder / name).is_file()), None)
-        if path is None:
+        earlier = self.earlier()
+        if earlier is None:
             return {}
-        earlier = self.kind.read(path)
         self.compare(earlier.settings)
         return {shard.file: shard for shard in earlier.shards}
 
     def in_order(
         self,
-        counts: Mapping[str, int],
+        counts: Mapping[str, float],
         make: Callable[[str, str, int], Shard | None],
-        used: Callable[[Shard | None], int],
+        used: Callable[[Shard | None], float],
     ) -> list[Shard]:
         """Make each split's shards in order; keep finished ones that are whole and from which nothing was left out.
 
         Args:
-            counts: how many items of the source each split has.
+            counts: how many items of the source each split has; infinite: ``used`` says where it ends.
             make: from a file's name, its split and its first item in the source to the shard that was written; None
-                where it was refused.
-            used: how many items of the source a shard takes.
+                where it was refused, or nothing is left.
+            used: how many items of the source a shard takes; infinite: it is the last of its split.
         """
         known = self.known()
         shards = []
         for split, count in counts.items():
-            first = index = 0
+            first: float = 0
+            index = 0
             while first < count:
                 name = shard_name(split, index)
                 shard = known.get(name)
                 if shard is None or shard.skipped or not self.is_whole(shard):
-                    shard = make(name, split, first)
+                    shard = make(name, split, int(first))
                     if shard is not None:
                         known[name] = shard
                         self.note(PROGRESS, known.values())
@@ -461,18 +441,13 @@ class ShardFolder(Generic[M]):
                 first, index = first + used(shard), index + 1
         return shards
 
-    def finish(self, shards: Iterable[Shard]) -> M:
-        """Write the manifest, unless one that says the same is there, perhaps as older code spelled it."""
-        manifest = self.kind(self.settings, tuple(shards))
-        earlier = None
-        with contextlib.suppress(FileNotFoundError, UsageError):
-            earlier = self.kind.read(self.folder / MANIFEST)
-        if earlier != manifest:
-            self.note(MANIFEST, manifest.shards)
+    def finish(self, shards: Iterable[Shard]) -> Manifest:
+        """Write the manifest in place of the notes on progress."""
+        manifest = self.note(MANIFEST, shards)
         (self.folder / PROGRESS).unlink(missing_ok=True)
         return manifest
 
-    def note(self, name: str, shards: Iterable[Shard]) -> M:
+    def note(self, name: str, shards: Iterable[Shard]) -> Manifest:
         """Write the settings and what is finished into the file ``name``."""
         manifest = self.kind(self.settings, tuple(shards))
         self.put(name, manifest.to_bytes())

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +24,6 @@ LATENT, NUMBER, SECONDS = np.dtype("<f2"), np.dtype("<i4"), np.dtype("<f4")
 
 def arrays_of(shape: tuple[int, ...]) -> dict[str, Array]:
     return {LATENTS: np.dtype((LATENT, shape)), CLIP: NUMBER, TIMES: SECONDS}
-
-
-class LatentManifest(Manifest):
-    """Content of a folder of latents."""
-
-    kind: ClassVar[str] = "clips"
 
 
 class StoredClips(StoredArrays):
@@ -71,7 +64,7 @@ class PreparedClips(VideoSource):
     state_size: int = 3136
 
     def __post_init__(self) -> None:
-        self.found = DataFiles(self.files, self.prepare, ["manifest"])
+        self.found = DataFiles(self.files, self.prepare, "manifest")
         at_least("state_size", self.state_size)
 
     @cached_property
@@ -79,7 +72,7 @@ class PreparedClips(VideoSource):
         """The clips of each split, checked; UsageError: absent or altered shards, or latents of another size."""
         path: Path = self.found.path("manifest", self.data_root)
         with self.found.mended():
-            manifest = LatentManifest.read(path)
+            manifest = Manifest.read(path)
             stamps = self.cache and self.cache / "clips"
             found = {split: StoredClips.opened(manifest, path, split, stamps) for split in self.splits}
         shape = manifest.arrays.get(LATENTS, LATENT).shape

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 
@@ -25,12 +24,6 @@ def pixels_of(side: int) -> Array:
     return np.dtype(("|u1", (side, side, 3)))
 
 
-class ImageManifest(Manifest):
-    """Content of a folder of prepared images."""
-
-    kind: ClassVar[str] = "images"
-
-
 class PreparedFiles(ImageSource):
     """The base of sources of prepared images, which are dataclasses.
 
@@ -44,14 +37,14 @@ class PreparedFiles(ImageSource):
 
     def __post_init__(self) -> None:
         at_least("size", self.size)
-        self.found = DataFiles(self.files, self.prepare, ["manifest"])
+        self.found = DataFiles(self.files, self.prepare, "manifest")
 
     @cached_property
-    def manifest(self) -> ImageManifest:
+    def manifest(self) -> Manifest:
         """What was prepared; UsageError if it is absent, or images of another size."""
         path = self.found.path("manifest", self.data_root)
         with self.found.mended():
-            manifest = ImageManifest.read(path)
+            manifest = Manifest.read(path)
             images = {IMAGES: pixels_of(self.side)}
             if manifest.arrays not in (images, {**images, LABELS: LABEL}):
                 found = ", ".join(f"{name} {array}" for name, array in manifest.arrays.items())
@@ -102,7 +95,7 @@ class PreparedImages(PreparedFiles):
         at_least("num_classes", self.num_classes, 0)
 
     @cached_property
-    def manifest(self) -> ImageManifest:
+    def manifest(self) -> Manifest:
         """What was prepared; UsageError if it is absent, or images of another size or number of classes."""
         manifest = super().manifest
         classes = manifest.settings.get(CLASSES, 0)

@@ -4,7 +4,6 @@ A batch is (givens, solutions), both (B, 81), int64: row by row, digits 1 to 9, 
 Letters: B boards, N boards of a split.  Stored boards are (N, 2, 81), uint8: givens and solutions.
 """
 
-import csv
 import random
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -157,7 +156,7 @@ class SATNetAndRRN(SudokuData):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.found = DataFiles(self.files, self.prepare, ["features", "labels", "test"])
+        self.found = DataFiles(self.files, self.prepare, "features", "labels", "test")
 
     def read(self, split: str) -> Boards:
         if split == TEST:
@@ -198,19 +197,17 @@ def read_rrn(path: Path) -> Boards:
     """Read RRN's boards, (N, 2, 81): lines "givens,solution" of 81 digits each, 0 for a blank; a first line
     "quizzes,solutions" is skipped.
     """
-    try:
-        with path.open(newline="", encoding="ascii") as stream:
-            lines = [line for line in csv.reader(stream) if line]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path}: not a table of boards ({error}): give RRN's test.csv") from error
-    first = 1 if lines and lines[0][0].isalpha() else 0
-    if len(lines) == first:
-        raise UsageError(f"{path}: no boards, expected lines of givens and solution: give RRN's test.csv")
+    lines = path.read_text(encoding="utf-8", errors="replace").split()
     found = []
-    for number, line in enumerate(lines[first:], first + 1):
-        if len(line) != 2:
-            raise UsageError(f"{path}: line {number} has {len(line)} fields, expected givens and solution")
-        found.append([parse_board(text, f"{path}, line {number}") for text in line])
+    for number, line in enumerate(lines, 1):
+        fields = line.split(",")
+        if number == 1 and fields[0].isalpha():
+            continue
+        if len(fields) != 2:
+            raise UsageError(f"{path}: line {number} has {len(fields)} fields, expected givens and solution")
+        found.append([parse_board(text, f"{path}, line {number}") for text in fields])
+    if not found:
+        raise UsageError(f"{path}: no boards, expected lines of givens and solution: give RRN's test.csv")
     return _checked(np.array(found, np.uint8), str(path))
 
 
@@ -220,12 +217,9 @@ def install(source: Path, folder: Path) -> Mapping[str, Boards]:
     """
     found = {}
     for name in (FEATURES, LABELS, TEST_BOARDS):
-        paths = sorted(path for path in source.rglob(name) if path.is_file())
-        if len(paths) != 1:
-            listed = f"{len(paths)} times ({', '.join(map(str, paths))})" if paths else "nowhere"
-            raise UsageError(
-                f"{source}: {name} is there {listed}, expected once: unpack SATNet's and RRN's files there"
-            )
+        paths = sorted(source.rglob(name))
+        if not paths:
+            raise UsageError(f"{source}: {name} is nowhere in it: unpack SATNet's and RRN's files there")
         found[name] = paths[0]
     boards = {"SATNet": read_satnet(found[FEATURES], found[LABELS]), "RRN": read_rrn(found[TEST_BOARDS])}
     for name, path in found.items():

@@ -21,11 +21,10 @@ from paper_repro.base.identity import mix
 from paper_repro.datamodules.array_shards import DataFiles
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, in_epochs, window_starts
 from paper_repro.datamodules.token_shards import TokenManifest, TokenStream
-from paper_repro.datamodules.tokenizers import GPT2, BytePairTokenizer, CharacterTokenizer, Tokenizer, known
+from paper_repro.datamodules.tokenizers import BytePairTokenizer, CharacterTokenizer, Tokenizer
 
 TRAIN, VAL, TEST = "train", "val", "test"
 TRAIN_SHARE = 0.9
-GPT2_IDS = 50_257
 Pair = tuple[Tensor, Tensor]
 Stream = TokenStream | npt.NDArray[Any]
 """Token ids of one split, end to end."""
@@ -108,8 +107,8 @@ class TextData(WindowData):
     """
 
     stream_name = "text"
-    roles: ClassVar[tuple[tuple[str, ...], ...]]
-    """The sets of roles that ``files`` may have."""
+    role: ClassVar[str]
+    """The role of the one file in ``files``."""
 
     files: Mapping[str, str]
     batch_size: int = 64
@@ -126,7 +125,7 @@ class TextData(WindowData):
     def __post_init__(self) -> None:
         limits = ("num_evaluation_batches", "vocabulary_size", "tokens")
         self.check_numbers("batch_size", "window", "seed", "evaluation_seed", *limits)
-        self.found = DataFiles(self.files, self.prepare, *self.roles)
+        self.found = DataFiles(self.files, self.prepare, self.role)
 
     @property
     @abstractmethod
@@ -145,8 +144,8 @@ class TextData(WindowData):
         count = (len(self.streams[split]) - 1) // self.window
         return min(count, max(1, self._whole_windows(VAL) // 10)) if split == TRAIN else count
 
-    def _find(self, role: str) -> Path:
-        return self.found.path(role, self.data_root)
+    def _find(self) -> Path:
+        return self.found.path(self.role, self.data_root)
 
     def _check_vocabulary(self, found: int) -> None:
         if self.vocabulary_size is not None and found > self.vocabulary_size:
@@ -178,13 +177,13 @@ class CharacterData(TextData):
     ``files`` is ``{text: PATH}``; the other arguments are those of ``TextData``.
     """
 
-    roles = (("text",),)
+    role = "text"
     splits = (TRAIN, VAL)
 
     @cached_property
     def text(self) -> str:
         """The whole text."""
-        path = self._find("text")
+        path = self._find()
         with self.found.mended():
             return read_text(path, self.tokens)
 
@@ -205,14 +204,13 @@ class CharacterData(TextData):
 
 @dataclass(eq=False, repr=False)
 class ShardData(TextData):
-    """Token shards that ``scripts/prepare_data.py`` wrote, or nanoGPT's two files.
+    """Token shards that ``scripts/prepare_data.py`` wrote.
 
-    ``files`` is ``{manifest: PATH}``, or ``{train: PATH, val: PATH}`` for uint16 files without a manifest, which are
-    taken to be GPT-2's ids.  The other arguments are those of ``TextData``.  What a batch holds may span two shards, so
-    neither their size nor their number changes it.
+    ``files`` is ``{manifest: PATH}``; the other arguments are those of ``TextData``.  What a batch holds may span two
+    shards, so neither their size nor their number changes it.
     """
 
-    roles = (("manifest",), (VAL, TRAIN))
+    role = "manifest"
 
     test: bool = False
     """Whether the shards have a third split, ``test``, that is evaluated, too."""
@@ -224,27 +222,26 @@ class ShardData(TextData):
         return (TRAIN, VAL, TEST) if self.test else (TRAIN, VAL)
 
     @cached_property
-    def manifest(self) -> TokenManifest | None:
-        """What was prepared; None for nanoGPT's files."""
-        return TokenManifest.read(self._find("manifest")) if "manifest" in self.files else None
+    def manifest(self) -> TokenManifest:
+        """What was prepared."""
+        return TokenManifest.read(self._find())
 
     @cached_property
     def tokenizer(self) -> BytePairTokenizer:
-        """The one the shards were made with, which lies beside them; GPT-2's for nanoGPT's files."""
-        if self.manifest is None:
-            return known(GPT2, self.data_root)
+        """The one the shards were made with, which lies beside them."""
         with self.found.mended():
-            return self.manifest.tokenizer(self._find("manifest").parent)
+            return self.manifest.tokenizer(self._find().parent)
 
     @property
     def end_of_text(self) -> int:
         """The id that follows each document."""
-        return self.manifest.end_of_text if self.manifest else GPT2_IDS - 1
+        return self.manifest.end_of_text
 
     def open(self) -> Mapping[str, TokenStream]:
-        self._check_vocabulary(self.manifest.vocabulary_size if self.manifest else GPT2_IDS)
+        self._check_vocabulary(self.manifest.vocabulary_size)
+        stamps = None if self.cache is None else Path(self.cache, "shards")
         with self.found.mended():
-            streams = {split: self._stream(split) for split in self.splits}
+            streams = {split: TokenStream.opened(self.manifest, self._find(), split, stamps) for split in self.splits}
             found = sum(map(len, streams.values()))
             if found < self.least_tokens:
                 raise UsageError(
@@ -253,17 +250,10 @@ class ShardData(TextData):
                 )
         return streams
 
-    def _stream(self, split: str) -> TokenStream:
-        stamps = None if self.cache is None else Path(self.cache, "shards")
-        if self.manifest is None:
-            return TokenStream.of_file(self._find(split), GPT2_IDS, stamps)
-        return TokenStream.opened(self.manifest, self._find("manifest"), split, stamps)
-
     def data_hashes(self) -> dict[str, str]:
-        """Return SHA-256 of the manifest, which holds those of the shards, and of its tokenizer; or of two files."""
+        """Return SHA-256 of the manifest, which holds those of the shards, and of its tokenizer."""
         self.prepare_data()
-        hashes = self.found.hashes(self.data_root)
-        return hashes if self.manifest is None else {**hashes, "tokenizer": self.manifest.fingerprint}
+        return {**self.found.hashes(self.data_root), "tokenizer": self.manifest.fingerprint}
 
 
 @dataclass(eq=False, repr=False)

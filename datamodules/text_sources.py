@@ -35,29 +35,25 @@ STAND_IN = "python scripts/prepare_data.py documentation --download"
 
 OPENWEBTEXT = "Skylion007/openwebtext"
 OPENWEBTEXT_DOCUMENTS = 8_013_769
-REVISIONS = ("main", "refs/convert/parquet")
-"""The second is the hub's own conversion, which may hold a part only: the documents are counted."""
+"""As many there are; the hub's own conversion to parquet holds a part only."""
 OPENWEBTEXT_SEED = 2357
-BUILDERS = {".parquet": "parquet", ".jsonl": "json", ".json": "json", ".txt": "text"}
 
 
-def openwebtext(path: Path | None = None, most: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the first ``most`` documents of a file, a folder or the hub's OpenWebText by split, 0.05 % of them
+def openwebtext(path: Path | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the documents of a folder of parquet or jsonl files, or of the hub's OpenWebText, by split, 0.05 % of them
     validation; and what they are.
-
-    ``path`` is a parquet, jsonl or txt file (a txt file is one document), a folder of files of one such kind, or a
-    folder that ``datasets`` saved; None: the hub.
 
     Raises:
         UsageError: nothing of this kind, no column ``text``, fewer than two documents, or the hub does not answer.
     """
-    rows = _of_hub() if path is None else _of_files(path)
+    where = OPENWEBTEXT if path is None else str(path)
+    rows = _training_split(_load(OPENWEBTEXT, path), where)
+    if path is None and len(rows) != OPENWEBTEXT_DOCUMENTS:
+        raise UsageError(f"{where}: {len(rows):,} documents, expected {OPENWEBTEXT_DOCUMENTS:,}: say --from DIR")
     if COLUMN not in rows.column_names:
-        raise UsageError(f"{path}: columns {', '.join(rows.column_names)}, expected one called {COLUMN!r}: rename it")
-    if most is not None:
-        rows = rows.select(range(min(most, len(rows))))
+        raise UsageError(f"{where}: columns {', '.join(rows.column_names)}, expected one called {COLUMN!r}: rename it")
     if len(rows) < 2:
-        raise UsageError(f"{path or OPENWEBTEXT}: {len(rows)} documents, expected at least 2, one for each split")
+        raise UsageError(f"{where}: {len(rows)} documents, expected at least 2, one for each split")
     probes = [rows[place][COLUMN] for place in (0, len(rows) // 2, len(rows) - 1)]
     source = {
         "name": "openwebtext",
@@ -70,44 +66,23 @@ def openwebtext(path: Path | None = None, most: int | None = None) -> tuple[dict
     return {TRAIN: parts["train"][COLUMN], VAL: parts["test"][COLUMN]}, source
 
 
-def _of_hub() -> Any:
-    """Return all of OpenWebText from the repository's own files, or else from the hub's conversion."""
+def _load(hub: str, path: Path | None, **options: Any) -> Any:
+    """Return the rows of each split of a folder of parquet or jsonl files; without one of a data set of the hub."""
     from datasets import load_dataset
 
-    reasons = []
-    for revision in REVISIONS:
-        try:
-            rows = load_dataset(OPENWEBTEXT, revision=revision, split="train")
-        except Exception as error:  # whatever the network, the hub's client or a retired format raises
-            reasons.append(f"{revision}: {error}")
-            continue
-        if len(rows) == OPENWEBTEXT_DOCUMENTS:
-            return rows
-        reasons.append(f"{revision}: {len(rows):,} documents, expected {OPENWEBTEXT_DOCUMENTS:,}")
-    raise UsageError(
-        f"{OPENWEBTEXT}: the hub did not give it ({'; '.join(reasons)}): get its files otherwise and say --from PATH"
-    )
+    if path is None:
+        with given(hub, f"get some of its files otherwise and say --from DIR; a stand-in: {STAND_IN}"):
+            return load_dataset(hub, **options)
+    if not path.is_dir():
+        raise UsageError(f"{path}: there is no such folder; --from takes one of parquet or jsonl files")
+    with given(path, "--from takes a folder of parquet or jsonl files"):
+        return load_dataset(str(path), streaming=options.get("streaming", False))
 
 
-def _of_files(path: Path) -> Any:
-    from datasets import Dataset, DatasetDict, load_dataset, load_from_disk
-
-    if not path.exists():
-        raise UsageError(
-            f"{path}: there is no such file or folder; --from takes {', '.join(BUILDERS)} files or a folder"
-        )
-    if path.is_dir() and any((path / name).is_file() for name in ("dataset_info.json", "dataset_dict.json")):
-        saved = load_from_disk(str(path))
-        return _training_split(saved, path) if isinstance(saved, DatasetDict) else saved
-    files = sorted(file for file in path.rglob("*") if file.suffix in BUILDERS) if path.is_dir() else [path]
-    kinds = {BUILDERS.get(file.suffix, file.suffix) for file in files}
-    if len(kinds) != 1 or not kinds <= set(BUILDERS.values()):
-        found = ", ".join(sorted(kinds)) or "no files"
-        raise UsageError(f"{path}: found {found}; expected files of one kind of {', '.join(BUILDERS)}")
-    if kinds == {"text"}:
-        return Dataset.from_dict({COLUMN: [read_text(file) for file in files]})
-    with given(path, "get the file again"):
-        return load_dataset(kinds.pop(), data_files=[str(file) for file in files], split="train")
+def _training_split(rows: Any, where: object) -> Any:
+    if TRAIN not in rows:
+        raise UsageError(f"{where}: splits {', '.join(rows)}, expected one called 'train': rename its files")
+    return rows[TRAIN]
 
 
 # PG19's test books.
@@ -119,14 +94,13 @@ BOOK_LISTING = (
 BOOK_FILES = "https://storage.googleapis.com/deepmind-gutenberg/"
 
 
-def books(path: Path, most: int | None = None) -> tuple[dict[str, list[str]], dict[str, Any]]:
-    """Return the first ``most`` books (None: all) of a folder of .txt files, in the order of their names, as the split
-    test; and what they are.
+def books(path: Path) -> tuple[dict[str, list[str]], dict[str, Any]]:
+    """Return the books of a folder of .txt files, in the order of their names, as the split test; and what they are.
 
     Raises:
         UsageError: the folder holds none, or one is empty or not UTF-8.
     """
-    files = sorted(path.glob("*.txt"))[:most]
+    files = sorted(path.glob("*.txt"))
     if not files:
         raise UsageError(f"{path}: expected PG19's books, a folder of .txt files, one for each book; found none")
     texts = [read_text(file) for file in files]
@@ -186,26 +160,6 @@ SNAPSHOTS: Mapping[int, str] = {
 }
 
 
-def _stream(hub: str, path: Path | None, **options: str) -> Any:
-    """Return the rows of each split of a folder of parquet or jsonl files; without one of a data set of the hub."""
-    from datasets import load_dataset
-
-    if path is None:
-        other = f"get some of its files otherwise and say --from FOLDER; a stand-in: {STAND_IN}"
-        with given(hub, other):
-            return load_dataset(hub, streaming=True, **options)
-    if not path.is_dir():
-        raise UsageError(f"{path}: there is no such folder; --from takes one of parquet or jsonl files")
-    with given(path, "--from takes a folder of parquet or jsonl files"):
-        return load_dataset(str(path), streaming=True)
-
-
-def _training_split(rows: Any, where: object) -> Any:
-    if TRAIN not in rows:
-        raise UsageError(f"{where}: splits {', '.join(rows)}, expected one called 'train': rename its files")
-    return rows[TRAIN]
-
-
 def names_and_sizes(path: Path) -> str:
     """Return SHA-256 of the names and sizes of a folder's files, in place of a revision; hidden files do not count."""
     files = sorted(file for file in path.rglob("*") if file.is_file())
@@ -260,7 +214,7 @@ def slimpajama(path: Path | None = None) -> Streams:
     Raises:
         UsageError: the hub does not answer, the folder holds no data, or there is no split train.
     """
-    rows = _stream(SLIMPAJAMA, path, revision=SLIMPAJAMA_REVISION)
+    rows = _load(SLIMPAJAMA, path, revision=SLIMPAJAMA_REVISION, streaming=True)
     where = SLIMPAJAMA if path is None else str(path)
     _training_split(rows, where)
     size = HELD_OUT_DOCUMENTS
@@ -328,17 +282,16 @@ def sample_names() -> list[str]:
     return [names[place] for place in order.tolist()]
 
 
-def web_documents(name: str, path: Path | None = None, val_documents: int = VAL_DOCUMENTS) -> Streams:
+def web_documents(name: str, path: Path | None = None) -> Streams:
     """Return the streams of the splits train and val of RedPajama or FineWeb.
 
     The authors split a whole download at random.  Here a document's place in the stream decides, so that the split does
     not depend on how much is read: it belongs to val if ``mix(33, "val", its place)`` lies in the lowest 0.05 %; the
-    first ``val_documents`` of these are written.  Documents without a text are left out.
+    first 2,048 of these are written, for which 4.1 million are read.  Documents without a text are left out.
 
     Args:
         name: redpajama or fineweb.
         path: a folder of parquet, jsonl or json.gz files with the corpus' column; None: the network.
-        val_documents: documents of val.  To find n of them, 2,000 n documents are read.
 
     Raises:
         UsageError: the hub does not answer, the folder holds no data, or no split train.
@@ -348,7 +301,7 @@ def web_documents(name: str, path: Path | None = None, val_documents: int = VAL_
     if path is None and name == REDPAJAMA:
         rows: Any = RedPajamaFiles([REDPAJAMA_URL.format(file) for file in sample_names()])
     else:
-        rows = _training_split(_stream(hub, path, name=sample), where)
+        rows = _training_split(_load(hub, path, name=sample, streaming=True), where)
 
     train = reader(rows, where, column, chosen=lambda place, text: bool(text) and not is_val(place))
     val = reader(rows, where, column, chosen=lambda place, text: bool(text) and is_val(place))
@@ -358,9 +311,9 @@ def web_documents(name: str, path: Path | None = None, val_documents: int = VAL_
         "revision": "main" if path is None else names_and_sizes(path),
         "column": column,
         "split": f"val: mix({SPLIT_SEED}, 'val', place) in the lowest {VAL_SHARE:.2%}",
-        "val_documents": val_documents,
+        "val_documents": VAL_DOCUMENTS,
     }
-    return [Part(TRAIN, train), Part(VAL, val, val_documents)], source
+    return [Part(TRAIN, train), Part(VAL, val, VAL_DOCUMENTS)], source
 
 
 def is_val(place: int) -> bool:

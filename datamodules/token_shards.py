@@ -1,13 +1,9 @@
 """Token ids in shards of uint16, with a tokenizer beside them: read, checked, written.
 
 The shards of a split, put end to end, are one stream, in which every document is followed by the end of text.  Where
-one shard ends and the next begins changes no window.  nanoGPT's ``train.bin`` and ``val.bin`` are such streams without
-a manifest.
+one shard ends and the next begins changes no window.
 
-``write_shards`` writes documents that have a length.  ``write_streams`` writes streams, by one process or several, in
-the same bytes whatever their number: blocks of equally many documents, one shard each; block b belongs to rank b mod n.
-Every rank reads the whole stream, encodes its own blocks and notes them; none waits for another.  The rank that finds
-all blocks there writes the manifest, and removes blocks beyond the tokens asked for.
+``write_shards`` writes documents that have a length; ``write_streams`` writes streams, equally many documents a shard.
 """
 
 import itertools
@@ -15,25 +11,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from paper_repro.base.errors import UsageError, at_least
-from paper_repro.base.files import locked, sha256_of_bytes
+from paper_repro.base.files import sha256_of_bytes
 from paper_repro.datamodules.array_shards import (
-    LOCK,
-    MANIFEST,
     PROGRESS,
     Manifest,
     Shard,
     ShardFolder,
     StoredArrays,
-    found_once,
     held,
-    shard_name,
-    size_of,
 )
 from paper_repro.datamodules.tokenizers import BytePairTokenizer, end_of_text
 
@@ -50,7 +41,6 @@ MAX_TOKENS = "max_tokens"
 class TokenManifest(Manifest):
     """Content of a folder of token shards; its settings name no ``arrays``, because there is only one."""
 
-    kind: ClassVar[str] = "token shards"
     arrays = ARRAYS
 
     @property
@@ -94,24 +84,8 @@ class TokenManifest(Manifest):
         return [*lines, f"{self.vocabulary_size} token ids"]
 
 
-def largest_id(path: Path) -> int:
-    return int(np.memmap(path, DTYPE, "r").max())
-
-
 class TokenStream(StoredArrays):
     """The shards of one split, end to end."""
-
-    @classmethod
-    def of_file(cls, path: Path, vocabulary_size: int, stamps: Path | None = None) -> Self:
-        """Return the ids of a file without a manifest; UsageError: it is missing, truncated, or has too large an id."""
-        size = size_of(path)
-        if not size or size % DTYPE.itemsize:
-            raise UsageError(
-                f"{path}: this shard has {size:,} bytes, expected an even number above 0: it is truncated or altered"
-            )
-        if (largest := found_once(largest_id, path, stamps)) >= vocabulary_size:
-            raise UsageError(f"{path}: holds token id {largest}, expected ids below {vocabulary_size}, the vocabulary")
-        return cls([path], [size // DTYPE.itemsize], ARRAYS)
 
     def __getitem__(self, part: slice) -> npt.NDArray[np.uint16]:
         """Return the ids of a part, across the ends of shards."""
@@ -127,8 +101,10 @@ class TokenStream(StoredArrays):
 # Writing.
 
 
-class TokenFolder(ShardFolder[TokenManifest]):
+class TokenFolder(ShardFolder):
     """A folder in which documents are encoded; ``size`` are the settings that say what a shard holds."""
+
+    kind = TokenManifest
 
     def __init__(
         self, folder: Path, source: Mapping[str, Any], tokenizer: BytePairTokenizer, **size: int | None
@@ -141,7 +117,7 @@ class TokenFolder(ShardFolder[TokenManifest]):
             "end_of_text": self.end,
         }
         settings = {"source": dict(source), "tokenizer": described, "dtype": DTYPE.str, **size}
-        super().__init__(folder, settings, TokenManifest)
+        super().__init__(folder, settings)
 
     def begin(self) -> None:
         """Compare the settings and write the tokenizer."""
@@ -173,7 +149,7 @@ def write_shards(
     source: Mapping[str, Any],
     tokenizer: BytePairTokenizer,
     shard_tokens: int = SHARD_TOKENS,
-) -> TokenManifest:
+) -> Manifest:
     """Encode every document, the end of text after each, into shards of whole documents.
 
     A shard is closed by the document that brings it to ``shard_tokens``.  The same call goes on after a kill, and ends
@@ -204,14 +180,9 @@ class Part:
 
     split: str
     read: Callable[[int], Iterator[str]]
+    """From the number of a document to the texts from that one on."""
     documents: float = inf
     """How many are taken; infinite: as many as ``max_tokens`` asks for."""
-
-
-@dataclass(frozen=True)
-class Rank:
-    index: int = 0
-    count: int = 1
 
 
 def write_streams(
@@ -221,16 +192,12 @@ def write_streams(
     tokenizer: BytePairTokenizer,
     max_tokens: int | None = None,
     shard_documents: int = SHARD_DOCUMENTS,
-    rank: Rank = Rank(),
-) -> TokenManifest | None:
+) -> Manifest:
     """Encode streams, the end of text after each document, into shards of ``shard_documents`` documents.
 
     A part without a number of documents ends with the document that brings its tokens, ends of text among them, to
     ``max_tokens``.  The same call goes on after a kill or a stream that broke off, one with more tokens goes on where
     fewer ended, and both end in the bytes of one undisturbed call.
-
-    Returns:
-        The manifest; None where other ranks have blocks to finish.
 
     Raises:
         UsageError: the folder holds more tokens or data of other settings, the tokenizer has no end of text or too many
@@ -238,34 +205,56 @@ def write_streams(
     """
     size = {"shard_documents": at_least("shard_documents", shard_documents), MAX_TOKENS: max_tokens}
     writing = _StreamFolder(folder, source, tokenizer, **size)
-    with held(folder, f"{LOCK}-{rank.index}"):
-        with locked(folder / LOCK):
-            writing.limited = {part.split for part in parts if part.documents == inf}
-            writing.begin()
-        for part in parts:
-            writing.share(part, rank)
-        with locked(folder / LOCK):
-            return writing.assembled(parts)
+    writing.limited = {part.split for part in parts if part.documents == inf}
+    left = {part.split: max_tokens or inf if part.split in writing.limited else inf for part in parts}
+    streams = {part.split: _Stream(part) for part in parts}
+
+    def make(name: str, split: str, first: int) -> Shard | None:
+        shard = writing.encode(name, split, streams[split].texts(first, shard_documents), left[split])
+        if not shard.counts[DOCUMENTS]:
+            return None
+        print(f"{name}: documents {first:,} to {first + shard.counts[DOCUMENTS]:,}, {shard.counts[TOKENS]:,} tokens")
+        return shard
+
+    def used(shard: Shard | None) -> float:
+        if shard is None or shard.counts[DOCUMENTS] < shard_documents:  # the stream has ended
+            return inf
+        left[shard.split] -= shard.counts[TOKENS]
+        return shard_documents if left[shard.split] > 0 else inf
+
+    with held(folder):
+        writing.begin()
+        finished = writing.finished()
+        shards = writing.in_order({part.split: finished.get(part.split, part.documents) for part in parts}, make, used)
+        if empty := left.keys() - {shard.split for shard in shards}:
+            raise UsageError(f"split {min(empty)!r} has no documents: give a larger corpus")
+        return writing.finish(shards)
+
+
+class _Stream:
+    """Reads a part on from where its last block ended."""
+
+    def __init__(self, part: Part) -> None:
+        self.part, self.stream, self.place = part, part.read(0), 0
+
+    def texts(self, first: int, count: int) -> Iterator[Sequence[str]]:
+        """Yield so many texts from number ``first`` on, or as many as there are, some at a time."""
+        if first != self.place:
+            self.stream, self.place = self.part.read(first), first
+        last = min(first + count, self.part.documents)
+        while texts := list(itertools.islice(self.stream, int(min(DOCUMENTS_AT_ONCE, last - self.place)))):
+            self.place += len(texts)
+            yield texts
 
 
 class _StreamFolder(TokenFolder):
     limited: set[str]
     """The splits that end with ``max_tokens``."""
-    reading: tuple[Part, Iterator[str]] | None = None
-    place = 0
-
-    @property
-    def block(self) -> int:
-        return int(self.settings["shard_documents"])
 
     def known(self) -> dict[str, Shard]:
-        """Return the shards that any rank, now or earlier, has noted and that this call would write."""
-        return self._noted(MANIFEST) | self._noted(PROGRESS)
-
-    def _noted(self, name: str) -> dict[str, Shard]:
-        try:
-            earlier = TokenManifest.read(self.folder / name)
-        except FileNotFoundError:  # never written, or just removed by the rank that wrote the manifest
+        """Return the shards that an earlier call, perhaps for fewer tokens, finished and that this one would write."""
+        earlier = self.earlier()
+        if earlier is None:
             return {}
         wanted, found = self.settings[MAX_TOKENS], earlier.settings.get(MAX_TOKENS)
         self.compare({**earlier.settings, MAX_TOKENS: wanted})
@@ -274,94 +263,15 @@ class _StreamFolder(TokenFolder):
                 f"{self.folder} was prepared with max_tokens {found or 'unlimited'}, asked for are only {wanted}: what "
                 "is there is read as it is; for fewer, prepare into another with --folder"
             )
+        block = self.settings["shard_documents"]
         return {
             shard.file: shard
             for shard in earlier.shards
-            if wanted == found or shard.split not in self.limited or shard.counts[DOCUMENTS] == self.block
+            if wanted == found or shard.split not in self.limited or shard.counts[DOCUMENTS] == block
         }
 
-    def _blocks(self, split: str) -> float:
-        """Return the number of blocks of a split in a manifest of as many tokens; infinite without one."""
-        try:
-            manifest = TokenManifest.read(self.folder / MANIFEST)
-        except FileNotFoundError:
-            return inf
-        same = manifest.settings.get(MAX_TOKENS) == self.settings[MAX_TOKENS]
-        return sum(shard.split == split for shard in manifest.shards) if same else inf
-
-    def is_whole(self, shard: Shard, tell: bool = True) -> bool:
-        return not shard.counts[DOCUMENTS] or super().is_whole(shard, tell)
-
-    def needed(self, part: Part, rank: Rank) -> Iterator[tuple[int, Shard | None, float]]:
-        """Yield the number of each block that a rank has of a part, its shard if it is known, and the tokens that are
-        wanted of it; until those before are known to be enough.
-        """
-        for index in itertools.count(rank.index, rank.count):
-            known = self.known()
-            before = (known.get(shard_name(part.split, earlier)) for earlier in range(index))
-            most = (self.settings[MAX_TOKENS] or inf) if part.split in self.limited else inf
-            left = most - sum(shard.counts[TOKENS] for shard in before if shard)
-            if left <= 0 or index >= self._blocks(part.split) or index * self.block >= part.documents:
-                return
-            yield index, known.get(shard_name(part.split, index)), left
-            done = self.known().get(shard_name(part.split, index))
-            if done is not None and done.counts[DOCUMENTS] < self.block:  # the stream has ended
-                return
-
-    def share(self, part: Part, rank: Rank) -> None:
-        """Write the blocks of a part that belong to this rank."""
-        for index, known, left in self.needed(part, rank):
-            whole = known is not None and self.is_whole(known)
-            shard = known if known and whole else self._write_block(part, index, left)
-            if not index and not shard.counts[DOCUMENTS]:
-                raise UsageError(f"split {part.split!r} has no documents: give a larger corpus")
-            with locked(self.folder / LOCK):
-                self.note(PROGRESS, {**self.known(), shard.file: shard}.values())
-
-    def _write_block(self, part: Part, index: int, most_tokens: float) -> Shard:
-        first = index * self.block
-        shard = self.encode(shard_name(part.split, index), part.split, self._texts(part, first), most_tokens)
-        documents, tokens = shard.counts[DOCUMENTS], shard.counts[TOKENS]
-        if documents:
-            print(f"{shard.file}: documents {first:,} to {first + documents:,}, {tokens:,} tokens")
-        return shard
-
-    def _texts(self, part: Part, first: int) -> Iterator[Sequence[str]]:
-        """Yield a block's texts, some at a time, read on from where the last block ended."""
-        if self.reading is None or self.reading[0] is not part or self.place > first:
-            self.reading, self.place = (part, part.read(first)), first
-        stream = self.reading[1]
-        for _ in itertools.islice(stream, first - self.place):
-            pass
-        self.place, last = first, min(first + self.block, part.documents)
-        while texts := list(itertools.islice(stream, int(min(DOCUMENTS_AT_ONCE, last - self.place)))):
-            self.place += len(texts)
-            yield texts
-
-    def assembled(self, parts: Sequence[Part]) -> TokenManifest | None:
-        """Write the manifest of all ranks' shards, cut at the tokens asked for; None as long as one is missing."""
-        found: list[tuple[Part, int, Shard, float]] = []
-        for part in parts:
-            for index, shard, left in self.needed(part, Rank()):
-                if shard is None or not self.is_whole(shard, tell=False):
-                    print(f"{shard_name(part.split, index)} is still to come from another rank")
-                    return None
-                found.append((part, index, shard, left))
-        shards = [  # cut only now: the notes of a shard that is cut no longer hold
-            self._write_block(part, index, left) if self._goes_beyond(shard, left) else shard
-            for part, index, shard, left in found
-            if shard.counts[DOCUMENTS]
-        ]
-        manifest = self.note(MANIFEST, shards)
-        names = {shard.file for shard in shards}
-        beyond = [path for part in parts for path in self.folder.glob(f"{part.split}-*.bin") if path.name not in names]
-        for path in [self.folder / PROGRESS, *beyond]:
-            path.unlink(missing_ok=True)
-        return manifest
-
-    def _goes_beyond(self, shard: Shard, most_tokens: float) -> bool:
-        """Return whether ``most_tokens`` are reached before a shard's last document."""
-        if shard.counts[TOKENS] < most_tokens:
-            return False
-        ends = np.flatnonzero(np.fromfile(self.folder / shard.file, DTYPE) == self.end)
-        return len(ends) > 1 and int(ends[-2]) + 1 >= most_tokens
+    def finished(self) -> dict[str, int]:
+        """Return the number of documents of each split where all that is asked for was written before."""
+        earlier = None if (self.folder / PROGRESS).is_file() else self.earlier()
+        same = earlier is not None and earlier.settings.get(MAX_TOKENS) == self.settings[MAX_TOKENS]
+        return {split: total[DOCUMENTS] for split, total in earlier.totals().items()} if same else {}

@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from paper_repro.base.errors import UsageError, at_least
 from paper_repro.datamodules.array_shards import DataSource, Values, hashes_of, kept
 from paper_repro.datamodules.image_sources import TEST, TRAIN
-from paper_repro.datamodules.pixels import MOST_PIXELS, Pixels, UnfitError, packaged, resized, shrunk
+from paper_repro.datamodules.pixels import Pixels, UnfitError, packaged, resized, shrunk
 
 SAMPLE_CLIPS = {TRAIN: ("bigbuckbunny", "carphone_pristine"), TEST: ("bikes",)}
 SYMMETRIES = 8
 EARLY = 1e-6
 """Seconds by which a frame may be late: times are rounded."""
-MOST_FRAMES = 10_000
 
 
 class Clip(NamedTuple):
@@ -58,7 +57,7 @@ def decode_clip(content: bytes, shrink: int = 1, size: int | None = None) -> Cli
         size: frames are resized to squares of this side, nothing cut off; None: they are not.
 
     Raises:
-        UnfitError: it has no frame, more than 10,000, or frames of a wrong size, or is damaged.
+        UnfitError: it has no frame or frames of several sizes, or is damaged.
         UsageError: PyAV is not installed.
     """
     av = import_av()
@@ -69,11 +68,6 @@ def decode_clip(content: bytes, shrink: int = 1, size: int | None = None) -> Cli
             if not container.streams.video:
                 raise UnfitError("no video stream")
             for frame in container.decode(container.streams.video[0]):
-                if len(frames) == MOST_FRAMES:
-                    raise UnfitError(f"more than {MOST_FRAMES:,} frames")
-                sides = f"frames of {frame.width} x {frame.height}"
-                if frame.height * frame.width > MOST_PIXELS:
-                    raise UnfitError(f"{sides}, expected at most {MOST_PIXELS:,} in all")
                 pixels = shrunk(np.asarray(frame.to_ndarray(format="rgb24"), np.uint8), shrink)
                 frames.append(pixels if size is None else resized(pixels, size))
                 times.append(float(frame.time) if frame.time is not None else float(len(times)))

@@ -99,5 +99,5 @@ def test_what_is_no_celeba_is_refused(celeba: Path) -> None:
         with pytest.raises(UsageError, match=message):
             media_preparation.load_images("celeba", celeba)
     path.unlink()
-    with pytest.raises(UsageError, match="expected a folder with img_align_celeba/ and list"):
+    with pytest.raises(UsageError, match="is not there: --from takes a folder with img_align_celeba and list"):
         media_preparation.load_images("celeba", celeba)

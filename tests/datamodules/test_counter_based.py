@@ -77,7 +77,7 @@ def test_batches_follow_from_seed_and_step_alone(root: Path, name: str) -> None:
     "data",
     [
         CharacterData({"text": "nowhere"}),
-        TokenData({"train": "a", "val": "b"}),
+        TokenData({"manifest": "a"}),
         DocumentData({"manifest": "nowhere"}),
         CelebAData(files={"manifest": "nowhere"}),
         SATNetAndRRN({"features": "a", "labels": "b", "test": "c"}),

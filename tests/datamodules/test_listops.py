@@ -151,11 +151,6 @@ def test_batches_are_windows_of_the_stream_and_its_next_tokens(data):
             assert {tuple(row.tolist()) for row in rows} <= windows[split]
 
 
-def test_window_longer_than_the_stream_is_refused():
-    with pytest.raises(ValueError, match="give a smaller"):
-        ListOpsData(ListOps(modulus=10, num_train=20, num_test=2), window=128).train_batch(0)
-
-
 VOCABULARY = 20
 CORPUS = ListOps(modulus=10, num_train=200, num_test=60).generate()
 

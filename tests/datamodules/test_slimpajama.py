@@ -7,16 +7,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules import text_sources
+from paper_repro.datamodules import preparations, text_sources
 from paper_repro.datamodules.text import SlimPajamaData
-from paper_repro.datamodules.token_shards import Part, Rank, TokenManifest, write_streams
+from paper_repro.datamodules.token_shards import Part, write_streams
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.scripts import prepare_data
 from paper_repro.tests.support.prepared import content, refusal, texts
@@ -30,8 +29,9 @@ BLOCK, KEPT = 10, 8
 
 
 @pytest.fixture(autouse=True)
-def few_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_held_out_in_small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_sources, "HELD_OUT_DOCUMENTS", KEPT)
+    monkeypatch.setattr(preparations, "SHARD_DOCUMENTS", BLOCK)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def corpus(tmp_path: Path) -> Path:
 
 def prepare(folder: Path, to: str, *words: str, source: str = "corpus") -> Path:
     given = ["--from", str(folder / source), "--tokenizer", str(folder / "tokenizer.json"), "--to", str(folder / to)]
-    assert prepare_data.main(["slimpajama", *given, "--shard-documents", str(BLOCK), *words]) == 0
+    assert prepare_data.main(["slimpajama", *given, *words]) == 0
     return folder / to / "slimpajama"
 
 
@@ -135,78 +135,6 @@ def test_a_download_that_broke_off_leaves_no_half_shard_and_is_finished(
     assert all(path.stat().st_mtime_ns == changed for path, changed in times.items()), "a whole shard was written again"
 
 
-def parts(hook: Any = None, at: int = -1) -> list[Part]:
-    """Streams of the lists; the first calls the hook before it gives document ``at``."""
-
-    def read(first: int) -> Iterator[str]:
-        for place in range(first, len(TRAIN)):
-            if place == at:
-                hook()
-            yield TRAIN[place]
-
-    return [Part("train", read), Part("val", lambda first: iter(HELD_OUT["test"][first:]), BLOCK)]
-
-
-def write(folder: Path, rank: Rank, most: int | None, streams: list[Part] | None = None) -> TokenManifest | None:
-    source = {"name": "test"}
-    return write_streams(folder, streams or parts(), source, TOKENIZER, most, BLOCK, rank)
-
-
-def assert_that_of_one(folder: Path, most: int | None) -> None:
-    """Compare the files with those that one rank alone writes."""
-    alone = folder.with_name(f"alone-{most}")
-    write(alone, Rank(), most)
-    assert content(folder) == content(alone)
-
-
-@pytest.mark.parametrize("most", [1, ENDS[9], ENDS[14], ENDS[29] + 1, ENDS[44], None])
-@pytest.mark.parametrize("order", [(0, 1), (1, 0), (2, 0, 1), (1, 2, 0)])
-def test_ranks_in_any_order_make_the_files_of_one(tmp_path: Path, most: int | None, order: tuple[int, ...]) -> None:
-    manifests = [write(tmp_path / "shared", Rank(index, len(order)), most) for index in order]
-    assert manifests[-1] is not None
-    assert_that_of_one(tmp_path / "shared", most)
-
-
-def test_a_rank_that_comes_to_the_end_last_leaves_the_files_of_one(tmp_path: Path) -> None:
-    def read(first: int) -> Iterator[str]:
-        yield from TRAIN[first:]
-        for index in range(3):  # the others end while this one looks for a block beyond the stream
-            write(tmp_path / "shared", Rank(index, 4), None)
-
-    assert len(TRAIN) % (4 * BLOCK) == 0
-    assert write(tmp_path / "shared", Rank(3, 4), None, [Part("train", read), parts()[1]]) is not None
-    assert_that_of_one(tmp_path / "shared", None)
-
-
-def test_ranks_at_the_same_time_make_the_files_of_one(tmp_path: Path) -> None:
-    for most in (ENDS[44], ENDS[90] - 1, None):
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(lambda index: write(tmp_path / "shared", Rank(index, 4), most), range(4)))  # noqa: B023
-        assert_that_of_one(tmp_path / "shared", most)
-
-
-@pytest.mark.parametrize("most", [ENDS[14], ENDS[19], ENDS[24]])
-def test_a_rank_that_ends_after_the_manifest_leaves_the_folder_clean(tmp_path: Path, most: int) -> None:
-    finished: list[TokenManifest | None] = []
-
-    def others() -> None:
-        finished.append(write(tmp_path / "shared", Rank(0, 2), most))
-
-    # Rank 1 has block 1, and is in block 3, which is not needed, when rank 0 finishes.
-    assert write(tmp_path / "shared", Rank(1, 2), most, parts(others, at=35)) is not None
-    assert finished and finished[0] is not None
-    assert_that_of_one(tmp_path / "shared", most)
-
-
-def test_a_rank_that_is_missing_leaves_no_manifest_and_any_number_of_ranks_may_finish(tmp_path: Path) -> None:
-    assert write(tmp_path / "shared", Rank(1, 3), None) is None
-    assert not (tmp_path / "shared" / "manifest.json").exists()
-    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "shared").glob("*.bin")}
-    assert len(kept) == 4 and write(tmp_path / "shared", Rank(), None) is not None
-    assert all(path.stat().st_mtime_ns == changed for path, changed in kept.items())
-    assert_that_of_one(tmp_path / "shared", None)
-
-
 KILLED = """
 import sys, time
 from pathlib import Path
@@ -227,7 +155,7 @@ def test_a_preparation_that_was_killed_ends_in_the_same_bytes(tmp_path: Path) ->
     (tmp_path / "tokenizer.json").write_bytes(TOKENIZER.to_bytes())
     (tmp_path / "texts").write_text("\n".join(TRAIN))
     streams = [Part("train", lambda first: iter(TRAIN[first:]))]
-    write(tmp_path / "whole", Rank(), ENDS[-5], streams)
+    write_streams(tmp_path / "whole", streams, {"name": "test"}, TOKENIZER, ENDS[-5], BLOCK)
     dice, landed = random.Random(7), 0
     command = [sys.executable, "-c", KILLED, str(tmp_path / "killed"), str(tmp_path / "texts"), str(ENDS[-5])]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
@@ -258,15 +186,6 @@ def test_the_hub_that_does_not_answer_and_the_tokenizer_that_is_absent_are_told(
     own = ["--tokenizer", str(corpus / "tokenizer.json")]
     assert "couldn't reach the hub" in refusal("slimpajama", "--download", *own, *to)
     assert "run: hf download hf-internal-testing/llama-tokenizer" in refusal("slimpajama", "--from", "x", *to)
-
-
-def test_the_rank_of_the_environment_writes_its_own_blocks(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "2")
-    assert "$RANK 2 and $WORLD_SIZE 1" in refusal("slimpajama", "--download")
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    folder = prepare(corpus, "out", "--max-tokens", str(ENDS[60]))
-    found = {path.name for path in folder.iterdir() if path.suffix == ".bin"}
-    assert found == {f"train-{index:05d}.bin" for index in range(2, 12, 3)}
 
 
 @pytest.mark.parametrize(

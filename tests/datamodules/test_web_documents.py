@@ -8,7 +8,7 @@ from urllib.error import HTTPError
 
 import pytest
 
-from paper_repro.datamodules import text_sources
+from paper_repro.datamodules import preparations, text_sources
 from paper_repro.datamodules.documents import DocumentData
 from paper_repro.datamodules.text_sources import RedPajamaFiles, is_val, sample_names
 from paper_repro.datamodules.token_shards import TokenManifest
@@ -27,6 +27,7 @@ PARTS = (TEXTS[:50], TEXTS[50:])
 @pytest.fixture(autouse=True)
 def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_sources, "VAL_SHARE", SHARE)
+    monkeypatch.setattr(preparations, "SHARD_DOCUMENTS", BLOCK)
     (tmp_path / "tokenizer.json").write_bytes(TOKENIZER.to_bytes())
 
 
@@ -40,22 +41,9 @@ def put(path: Path, column: str, texts: list[str] = TEXTS) -> None:
 
 
 def prepare(folder: Path, name: str, to: str, *words: str) -> Path:
-    given = ["--tokenizer", str(folder / "tokenizer.json"), "--to", str(folder / to), "--shard-documents", str(BLOCK)]
+    given = ["--tokenizer", str(folder / "tokenizer.json"), "--to", str(folder / to)]
     assert prepare_data.main([name, *given, *words]) == 0
     return folder / to / name
-
-
-def test_shards_of_somebody_else_are_neither_removed_nor_replaced(tmp_path: Path) -> None:
-    name = next(iter(COLUMNS))
-    put(tmp_path / "web" / "part.jsonl", COLUMNS[name])
-    theirs = [tmp_path / "theirs" / file for file in ("train-00000.bin", "train-00099.bin")]
-    theirs[0].parent.mkdir()
-    for path in theirs:
-        path.write_bytes(b"theirs")
-    given = ("--tokenizer", str(tmp_path / "tokenizer.json"), "--from", str(tmp_path / "web"))
-    message = refusal(name, *given, "--folder", str(theirs[0].parent))
-    assert message.startswith(f"{theirs[0].parent}: holds train-00000.bin") and "--folder" in message
-    assert [path.read_bytes() for path in theirs] == [b"theirs"] * 2
 
 
 @pytest.mark.parametrize("name", COLUMNS)
@@ -72,9 +60,12 @@ def test_a_folder_is_split_by_the_places_of_its_documents(tmp_path: Path, name: 
     assert prepare_data.main([name, "--verify", "--to", str(tmp_path / "out")]) == 0
 
 
-def test_what_is_held_out_depends_neither_on_the_tokens_nor_on_an_interruption(tmp_path: Path) -> None:
+def test_what_is_held_out_depends_neither_on_the_tokens_nor_on_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_sources, "VAL_DOCUMENTS", 3)
     put(tmp_path / "web" / "part.jsonl", "text")
-    given = ["--from", str(tmp_path / "web"), "--val-documents", "3"]
+    given = ["--from", str(tmp_path / "web")]
     few = prepare(tmp_path, "fineweb", "few", *given, "--max-tokens", "200")
     train = written(few, "train", TOKENIZER)
     assert written(few, "val", TOKENIZER) == expected("val")[:3]

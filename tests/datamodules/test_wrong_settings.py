@@ -33,7 +33,7 @@ FILES = {"manifest": "celeba/manifest.json"}
         (ListOps, {"functions": ("mx",)}, "did you mean 'max'"),
         (MaskedImageData, {"source": Digits(), "cell": 3}, "cells of 3 do not tile images of 8"),
         (MaskedImageData, {"source": Digits(), "cell": 2, "mask_ratio": 0}, "blanks 0 of 16 cells"),
-        (TokenData, {"files": {"text": "x"}}, "files must name manifest or val, train, got text"),
+        (TokenData, {"files": {"text": "x"}}, "files must name manifest, got text"),
     ],
 )
 def test_wrong_settings_are_refused_by_name(make: Callable[..., Any], given: dict[str, Any], message: str) -> None:

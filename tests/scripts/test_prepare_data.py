@@ -24,22 +24,23 @@ DOCUMENTS = [f"Document {index} of the corpus {'says more ' * (index % 5)}and en
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
     """A folder with the documents as jsonl and a tokenizer."""
-    lines = [json.dumps({"text": text}) for text in DOCUMENTS]
-    (tmp_path / "corpus.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "part.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in DOCUMENTS))
     (tmp_path / "tokenizer.json").write_bytes(BytePairTokenizer.train(DOCUMENTS, 300).to_bytes())
     return tmp_path
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_places_and_small_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr(files, "DATA", tmp_path / "unused")
     monkeypatch.delenv(files.DATA_VARIABLE, raising=False)
+    monkeypatch.setattr(preparations, "SHARD_TOKENS", 500)
 
 
-def openwebtext(folder: Path, to: Path, *words: str, source: str = "corpus.jsonl") -> int:
+def openwebtext(folder: Path, to: Path, *words: str, source: str = "corpus") -> int:
     given = ["--from", str(folder / source), "--tokenizer", str(folder / "tokenizer.json"), "--to", str(to)]
     return prepare_data.main(["openwebtext", *given, *words])
 
@@ -47,7 +48,7 @@ def openwebtext(folder: Path, to: Path, *words: str, source: str = "corpus.jsonl
 def test_every_document_is_written_once_with_its_end_and_split_as_nanogpt_does(corpus: Path) -> None:
     from datasets import Dataset
 
-    assert openwebtext(corpus, corpus / "out", "--shard-tokens", "500") == 0
+    assert openwebtext(corpus, corpus / "out") == 0
     folder = corpus / "out" / "openwebtext"
     manifest = json.loads((folder / "manifest.json").read_bytes())
     parts = Dataset.from_dict({"text": DOCUMENTS}).train_test_split(test_size=0.0005, seed=2357, shuffle=True)
@@ -61,30 +62,20 @@ def test_every_document_is_written_once_with_its_end_and_split_as_nanogpt_does(c
     assert prepare_data.main(["openwebtext", "--verify", "--to", str(corpus / "out")]) == 0
 
 
-def test_every_form_of_the_same_documents_gives_the_same_shards(corpus: Path) -> None:
+def test_parquet_and_jsonl_give_the_same_shards_in_the_folder_that_is_named(corpus: Path) -> None:
     from datasets import Dataset
 
-    rows = Dataset.from_dict({"text": DOCUMENTS})
-    rows.to_parquet(str(corpus / "corpus.parquet"))
-    rows.save_to_disk(str(corpus / "saved"))
-    (corpus / "texts").mkdir()
-    for index, text in enumerate(DOCUMENTS):
-        (corpus / "texts" / f"{index:03d}.txt").write_text(text)
-    found = []
-    for source in ("corpus.jsonl", "corpus.parquet", "saved", "texts"):
-        assert openwebtext(corpus, corpus / f"out-{source}", source=source) == 0
-        found.append(content(corpus / f"out-{source}" / "openwebtext"))
-    assert found[0] == found[1] == found[2] == found[3]
-    assert openwebtext(corpus, corpus / "few", "--max-documents", "10") == 0
-    assert openwebtext(corpus, corpus, "--folder", "other") == 0
-    assert content(corpus / "other") == found[0]
-    few = json.loads((corpus / "few" / "openwebtext" / "manifest.json").read_text())["totals"]
-    assert (few["train"]["documents"], few["val"]["documents"]) == (9, 1)
+    Dataset.from_dict({"text": DOCUMENTS}).to_parquet(str(corpus / "parquet" / "corpus.parquet"))
+    assert openwebtext(corpus, corpus / "out") == 0
+    assert openwebtext(corpus, corpus, "--folder", "other", source="parquet") == 0
+    assert content(corpus / "other") == content(corpus / "out" / "openwebtext")
 
 
-def test_the_same_command_mends_and_another_is_refused(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_command_mends_and_other_settings_are_refused(
+    corpus: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     to = corpus / "out"
-    openwebtext(corpus, to, "--shard-tokens", "500")
+    openwebtext(corpus, to)
     folder = to / "openwebtext"
     before = content(folder)
     kept = (folder / "train-00003.bin").stat().st_mtime_ns
@@ -93,11 +84,12 @@ def test_the_same_command_mends_and_another_is_refused(corpus: Path, capsys: pyt
     (folder / "train-00002.bin").write_bytes(before["train-00002.bin"][::-1])
     message = refusal("openwebtext", "--verify", "--to", str(to))
     assert "train-00000.bin: this shard is missing; give the command without --verify" in message
-    openwebtext(corpus, to, "--shard-tokens", "500")
+    openwebtext(corpus, to)
     assert content(folder) == before and (folder / "train-00003.bin").stat().st_mtime_ns == kept
     assert "train-00002.bin: this shard is altered" in capsys.readouterr().out
+    monkeypatch.setattr(preparations, "SHARD_TOKENS", 600)
     with pytest.raises(prepare_data.UsageError, match="was prepared with shard_tokens 500, asked for is 600"):
-        openwebtext(corpus, to, "--shard-tokens", "600")
+        openwebtext(corpus, to)
     assert content(folder) == before
 
 
@@ -214,18 +206,16 @@ def test_shakespeare_is_checked_copied_and_refused_when_it_is_another_text(
     ("words", "part"),
     [
         (["shakespear"], "unknown data 'shakespear' (did you mean 'shakespeare'?)"),
-        (["documentation", "openwebtext"], "got documentation openwebtext"),
-        (["documentation", "--tokeniser", "x"], "unknown option --tokeniser (did you mean '--tokenizer'?)"),
-        (["continuations", "--from", "x"], "continuations takes no --from (valid: --to,"),
-        (["documentation", "--to"], "--to needs a value"),
-        (["documentation", "--download", "--tokenizer", "/absent"], "expected tokenizer.json"),
-        (
-            ["documentation", "--download", "--tokenizer", "/absent", "--vocabulary", "300"],
-            "--tokenizer names a trained one: give one",
-        ),
-        (["documentation", "--vocabulary", "many"], "--vocabulary many: give a whole number above 0"),
+        (["documentation", "openwebtext"], "unknown option openwebtext"),
+        (["openwebtext", "--tokeniser", "x"], "unknown option --tokeniser (did you mean '--tokenizer'?)"),
+        (["documentation", "--tokenizer", "x"], "documentation takes no --tokenizer (valid: --vocabulary)"),
+        (["shakespeare", "--folder", "x"], "shakespeare takes no --folder (valid: no options of its own)"),
+        (["continuations", "--from", "x"], "continuations takes no --from"),
+        (["documentation", "--to"], "--to: expected one argument"),
+        (["openwebtext", "--download", "--tokenizer", "/absent"], "expected tokenizer.json"),
+        (["documentation", "--vocabulary", "many"], "--vocabulary: invalid int value: 'many'"),
         (["documentation", "--verify", "--to", "/nonexistent"], "give the command without --verify"),
-        (["openwebtext"], "give --from PATH, or --download"),
+        (["openwebtext"], "openwebtext: give --from PATH, or --download"),
     ],
 )
 def test_wrong_words_are_answered_with_the_right_ones(words: list[str], part: str) -> None:
@@ -238,36 +228,28 @@ def test_wrong_words_are_answered_with_the_right_ones(words: list[str], part: st
         ("empty.jsonl", b"", "cannot be read"),
         ("one.jsonl", b'{"text": "alone"}\n', "1 documents, expected at least 2"),
         ("cut.parquet", b"PAR1 and no more", "cannot be read"),
-        ("corpus.csv", b"text\na\n", "expected files of one kind of"),
+        ("other.jsonl", b'{"body": "a"}\n' * 3, "columns body, expected one called 'text'"),
     ],
 )
 def test_a_wrong_corpus_is_refused(corpus: Path, name: str, content: bytes, part: str) -> None:
-    (corpus / name).write_bytes(content)
+    (corpus / "wrong").mkdir()
+    (corpus / "wrong" / name).write_bytes(content)
     with pytest.raises(prepare_data.UsageError) as caught:
-        openwebtext(corpus, corpus / "out", source=name)
-    assert part in str(caught.value) and name in str(caught.value)
+        openwebtext(corpus, corpus / "out", source="wrong")
+    assert part in str(caught.value) and "wrong" in str(caught.value)
     assert not (corpus / "out").exists()
 
 
-def test_the_hub_is_asked_twice_and_a_part_of_the_corpus_is_refused(
-    corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_of_the_hubs_corpus_is_refused(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
     from paper_repro.datamodules import text_sources as source
 
-    def hub(name: str, revision: str, split: str) -> datasets.Dataset:
-        assert (name, split) == (source.OPENWEBTEXT, "train")
-        if revision == "main":
-            raise RuntimeError("scripts are no longer supported")
-        return datasets.Dataset.from_dict({"text": DOCUMENTS})
-
     openwebtext(corpus, corpus / "local")
-    monkeypatch.setattr(datasets, "load_dataset", hub)
+    rows = datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": DOCUMENTS})})
+    monkeypatch.setattr(datasets, "load_dataset", lambda name: {source.OPENWEBTEXT: rows}[name])
     words = ["openwebtext", "--download", "--tokenizer", str(corpus / "tokenizer.json"), "--to", str(corpus / "hub")]
-    message = refusal(*words)
-    assert "main: scripts are no longer supported" in message and "say --from PATH" in message
-    assert f"300 documents, expected {source.OPENWEBTEXT_DOCUMENTS:,}" in message
+    assert f"300 documents, expected {source.OPENWEBTEXT_DOCUMENTS:,}" in refusal(*words)
     monkeypatch.setattr(source, "OPENWEBTEXT_DOCUMENTS", 300)
     assert prepare_data.main(words) == 0
     shards = [content(corpus / place / "openwebtext")["train-00000.bin"] for place in ("hub", "local")]
