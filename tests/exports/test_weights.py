@@ -84,18 +84,13 @@ def test_an_exported_model_and_its_cell_are_the_trained_model(
     assert config["training"]["optimizer"]["lr"] == 0.01 and config["seed"] == 3
 
 
-def test_the_commands_write_both_formats(finished: Callable[..., Any], tmp_path: Path, capsys: Any) -> None:
+def test_the_command_writes_its_files_and_names_them(
+    finished: Callable[..., Any], tmp_path: Path, capsys: Any
+) -> None:
     finished("gpt")
     assert run_main(main, [CELL, "--to", str(tmp_path / "own"), "--runs", str(tmp_path)]) == 0
-    words = [str(tmp_path / "cells" / CELL), "--to", str(tmp_path / "theirs"), "--format", "huggingface"]
-    assert run_main(main, words) == 0
-    assert capsys.readouterr().out.split() == [
-        *(str(tmp_path / "own" / file) for file in ("README.md", "config.json", "model.safetensors")),
-        *(str(tmp_path / "theirs" / file) for file in ("config.json", "model.safetensors")),
-    ]
-    assert json.loads((tmp_path / "theirs" / "config.json").read_text())["model_type"] == "gpt2"
-    with pytest.raises(UsageError, match="open it with transformers"):
-        paper_repro.load(tmp_path / "theirs")
+    names = ("README.md", "config.json", "model.safetensors")
+    assert capsys.readouterr().out.split() == [str(tmp_path / "own" / name) for name in names]
 
 
 def refused(words: list[str], capsys: Any) -> str:
@@ -110,7 +105,6 @@ def test_wrong_input_is_one_line_and_nothing_is_written(
     finished("cem")
     words = [CELL, "--to", str(tmp_path / "out"), "--runs", str(tmp_path)]
     assert f"did you mean '{CELL}'" in refused(["0123456789abcdee", *words[1:]], capsys)
-    assert "exported are Llama" in refused([*words, "--format", "huggingface"], capsys)
     assert not (tmp_path / "out").exists()
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").touch()
