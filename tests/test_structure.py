@@ -179,9 +179,7 @@ for name in {names!r}:
 
 
 def test_every_module_can_be_imported_while_a_plan_counts_on_the_meta_device() -> None:
-    paths = [
-        path for path in files("paper_repro", *SIBLINGS) if path.stem not in ("triton", "__main__")
-    ]
+    paths = [path for path in files("paper_repro", *SIBLINGS) if path.stem not in ("triton", "__main__")]
     names = [*map(module, paths)]
     code = f"import importlib, torch\nwith torch.device('meta'):\n    print(*map(importlib.import_module, {names!r}))"
     assert run(code).count("<module") == len(names) > 100

@@ -233,12 +233,12 @@ def test_golden_ebt_training_step(path: Path, streams: str) -> None:
     settings = golden_ebt.settings(record, listing="listing" in path.stem)
     alpha = record.get("alpha_used", model.step_size)
     embedding = model.prediction_embedding.weight
-    step = PredictionStep(
-        model.energies(record["input_ids"].long()), embedding, alpha, settings.num_steps, model.num_landscapes, settings
-    )
     noise = record["langevin_noise"] / settings.noise if settings.noise else None
+    sizes = settings.num_steps, model.num_landscapes, settings
+    energies, drawn = model.energies(record["input_ids"].long()), None if noise is None else noise.__getitem__
+    step = PredictionStep(energies, embedding, alpha, *sizes, noise=drawn)
     start = record["init_logits"]
-    found = list(thoughts(step, start, noise))
+    found = list(thoughts(step, start))
     befores = [start, *(thought.prediction for thought in found[:-1])]
     for index, (before, thought) in enumerate(zip(befores, found, strict=True)):
         noised = before if noise is None else before + record["langevin_noise"][index]
