@@ -132,22 +132,18 @@ class CEMPart(nn.Module):
         """Return the map from one state to the next, (..., D) -> (..., D), at the context h, (..., D)."""
         return lambda x: x + self.step_size * self.update(x, context)
 
-    def all_steps(self, x: Tensor, context: Tensor, num_steps: int) -> Tensor | None:
-        """Take all steps in one op: the last state, (..., D), from x_0 and h; None where there is no such op."""
-        return None
+    def all_steps(self, x: Tensor, context: Tensor, num_steps: int) -> Tensor:
+        """Return the last state, (..., D), from x_0 and h."""
+        step = self.stepper(context)
+        for _ in range(num_steps):
+            x = step(x)  # (..., D)
+        return x
 
     def final(self, stream: Tensor, num_steps: int | None = None) -> Tensor:
         """Return the last state, (..., D), of a descent from ``stream``, (..., D), by S steps."""
         count = self.num_steps if num_steps is None else at_least("num_steps", num_steps)
         context = self.context(stream)  # (..., D)
-        x = self.first(stream, context)  # (..., D)
-        last = self.all_steps(x, context, count)
-        if last is not None:
-            return last
-        step = self.stepper(context)
-        for _ in range(count):
-            x = step(x)  # (..., D)
-        return x
+        return self.all_steps(self.first(stream, context), context, count)
 
     def final_energy(self, stream: Tensor, last: Tensor) -> Tensor:
         """Return the energy, (...,), of the state that ``final`` found, at u, where the gradient is taken."""
@@ -300,9 +296,9 @@ class CEMAttention(CEMPart):
             x = x + self.step_size * self._update(x, context, keys)  # (B, T, D)
         return x
 
-    def all_steps(self, x: Tensor, context: Tensor, num_steps: int) -> Tensor | None:
+    def all_steps(self, x: Tensor, context: Tensor, num_steps: int) -> Tensor:
         if self.diagonal_kind == "per_head" or self.value_diagonal:
-            return None
+            return super().all_steps(x, context, num_steps)
         return descend_attention(
             x,
             self._heads(context, self.key_weight).transpose(1, 2),  # (B, J, K, Y)
