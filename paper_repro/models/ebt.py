@@ -714,14 +714,9 @@ class Considered:
         """The energies of the predictions, (N, B, T); without gradients."""
         return self.compute()
 
-    def choose(self, num_samples: int | None = None) -> tuple[Tensor, Tensor]:
-        """Return for each token the prediction of lowest energy among the first ``num_samples``, or among all: its
-        logits (B, T, V), and which sample it is, (B, T).
-        """
-        energies = self.energies[:num_samples]
-        if num_samples is not None and not 1 <= num_samples <= len(self.energies):
-            raise ValueError(f"num_samples must lie in 1 ... {len(self.energies)}, got {num_samples}")
-        best = energies.argmin(0)  # (B, T)
+    def choose(self) -> tuple[Tensor, Tensor]:
+        """Return each token's prediction of lowest energy, logits (B, T, V), and which sample it is, (B, T)."""
+        best = self.energies.argmin(0)  # (B, T)
         places = best[None, ..., None].expand(1, *best.shape, self.predictions.shape[-1])  # (1, B, T, V)
         return self.predictions.gather(0, places)[0], best
 
