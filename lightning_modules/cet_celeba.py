@@ -1,6 +1,5 @@
 """CET, section 4: completing masked faces by relaxation, learned by Equilibrium Propagation or backpropagation."""
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,6 @@ from paper_repro.metrics.pooled import Largest, Mean, MeanSquaredError
 from paper_repro.models.cet import (
     CET,
     CETClamped,
-    CETNudge,
     CETState,
     Learned,
     Phases,
@@ -25,8 +23,6 @@ from paper_repro.models.cet import (
 from paper_repro.models.descent import Trajectory
 from paper_repro.training.module import PaperModule
 from paper_repro.training.schedules import Schedule
-
-_log = logging.getLogger(__name__)
 
 Images = tuple[Tensor, Tensor]
 EXACT = ("32-true", "64-true")
@@ -101,7 +97,6 @@ class CETCelebA(PaperModule):
         loss = learned.cost.mean() / batch[1][0].numel()
         sums = [parameter.grad.sum() for parameter in self.model.parameters() if parameter.grad is not None]
         if not bool(torch.isfinite(torch.stack([loss, *sums])).all()):
-            _log.warning("optimiser step %d: %s", self.global_step + 1, self._failure(batch, learned))
             loss = torch.full_like(loss, torch.nan)
         self._average_over_devices()
         optimizer.step()
@@ -132,23 +127,6 @@ class CETCelebA(PaperModule):
         metrics["residual"].update(_residual(free))
         if self.compare_batches and metrics["cosine"].update_count < self.compare_batches:
             metrics["cosine"].update(self._cosine(batch))
-
-    def _failure(self, batch: Images, learned: Learned) -> str:
-        """Return which phase of a training step ceased to be finite, where and in what."""
-        masked, images = batch
-        phases, clamped = self.phases, self.model.clamp(masked)
-        steps = phases.free_steps + (phases.nudged_steps if self.method == "tbpte" else 0)
-        found = self.model.divergence(self.model.first(clamped), clamped, steps, phases.step_size)
-        if found is not None:
-            return f"the free phase {found}"
-        for sign in (1, -1) if self.method == "ep" else ():
-            beta = learned.cost.new_full(learned.cost.shape, sign * phases.beta)
-            nudge = CETNudge(self.model.patches.blocks(images), beta)
-            start = learned.free.state
-            found = self.model.divergence(start, clamped, phases.nudged_steps, phases.step_size, nudge)
-            if found is not None:
-                return f"the phase with beta = {sign * phases.beta:g} {found}"
-        return "a gradient by the weights was not finite, though every state was"
 
     def _cosine(self, batch: Images) -> Tensor:
         found = []

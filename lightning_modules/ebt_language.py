@@ -8,8 +8,7 @@ from torchmetrics import Metric
 from paper_repro.lightning_modules.next_token import NextTokenModule
 from paper_repro.lightning_modules.prediction_descent import Pair, PredictionDescent
 from paper_repro.metrics.likelihood import CrossEntropy, summed_negative_log_likelihood
-from paper_repro.models.descent import normal_draws
-from paper_repro.models.ebt import EBT, think
+from paper_repro.models.ebt import EBT, normal_draws, think
 
 
 class TransformerLanguage(NextTokenModule):

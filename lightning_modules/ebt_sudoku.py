@@ -3,15 +3,13 @@
 A batch is (givens, solutions), (B, 81) each, int64; 0 is a blank.  Losses are over the blank cells.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 from torchmetrics import Metric
 
-from paper_repro.base.errors import UsageError, at_least, one_of
+from paper_repro.base.errors import UsageError, at_least
 from paper_repro.base.identity import IGNORED
 from paper_repro.lightning_modules.prediction_descent import Pair, PredictionDescent
 from paper_repro.metrics.likelihood import (
@@ -21,10 +19,9 @@ from paper_repro.metrics.likelihood import (
     summed_negative_log_likelihood,
 )
 from paper_repro.metrics.sudoku import RightBlanks, SolvedBoards, filled
-from paper_repro.models.ebt import LOSSES, think
+from paper_repro.models.ebt import think
 from paper_repro.models.ebt_sudoku import SudokuEBT, SudokuFeedForward
 from paper_repro.training.module import Draws, PaperModule, Tree
-from paper_repro.training.schedules import Schedule
 
 
 def targets_of(givens: Tensor, solutions: Tensor) -> Tensor:
@@ -52,30 +49,15 @@ class Boards(PaperModule):
 
 
 class SudokuClassifier(Boards):
-    """The baselines: cross-entropy of the blanks after each iteration; the feed-forward Transformer has one.
-
-    Args:
-        supervise: whether the losses of all iterations are averaged ("mean"), or the "last" one counts.
-    """
+    """The baselines: mean cross-entropy of the blanks after each iteration; the feed-forward Transformer has one."""
 
     model: SudokuFeedForward
-
-    def __init__(
-        self,
-        model: SudokuFeedForward,
-        optimizer: Callable[..., Optimizer],
-        schedule: Schedule,
-        supervise: str = "mean",
-    ) -> None:
-        super().__init__(model, optimizer, schedule)
-        self.supervise = one_of("supervise", supervise, LOSSES)
 
     def loss(self, batch: Pair) -> Tensor:
         givens, solutions = batch
         targets = targets_of(givens, solutions)  # (B, C)
-        answers = list(self.model.answers(givens, self.model.num_iterations))
-        counted = answers[-1:] if self.supervise == "last" else answers
-        return torch.stack([mean_cross_entropy(logits, targets) for logits in counted]).mean()
+        answers = self.model.answers(givens, self.model.num_iterations)
+        return torch.stack([mean_cross_entropy(logits, targets) for logits in answers]).mean()
 
     def num_targets(self, batch: Pair, draws: Draws | None = None, carry: Tree = None) -> Tensor:
         return num_counted(targets_of(*batch))

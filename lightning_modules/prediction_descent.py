@@ -15,8 +15,15 @@ from paper_repro.base.configs import TARGET, instantiate
 from paper_repro.base.errors import UsageError, at_least, positive
 from paper_repro.base.identity import IGNORED
 from paper_repro.metrics.likelihood import mean_cross_entropy, num_counted, or_zero
-from paper_repro.models.descent import normal_draws
-from paper_repro.models.ebt import EnergyModel, PredictionStep, ThinkingSettings, Thought, check_rule, thoughts
+from paper_repro.models.ebt import (
+    EnergyModel,
+    PredictionStep,
+    ThinkingSettings,
+    Thought,
+    check_rule,
+    normal_draws,
+    thoughts,
+)
 from paper_repro.training.module import Draws, PaperModule, Tree
 from paper_repro.training.schedules import Schedule, Times
 from paper_repro.training.steps import rows_of, shares
@@ -250,8 +257,9 @@ class PredictionDescent(PaperModule):
             step.settings,
             weights,
             step.targets if weights and type(self).error is PredictionDescent.error else None,
+            normal_draws(step.start) if step.settings.noise else None,
         )
-        return thoughts(rule, step.start, normal_draws(step.start) if step.settings.noise else None)
+        return thoughts(rule, step.start)
 
     def _failure(self, batch: Batch, draws: dict[str, Tensor], carry: Any) -> str:
         """Return at which inner step energies or predictions ceased to be finite."""

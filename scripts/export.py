@@ -1,11 +1,10 @@
 """Write a trained model's weights for use elsewhere, or upload them to the Hugging Face hub.
 
-    export.py 95071d22e59ea75a --to DIR                        weights, config, vocabulary and card, for load
-    export.py runs/cells/<cell> --to DIR --format huggingface  weights, config and vocabulary for transformers
-    export.py ngpt --to hf://owner/name                        a model that comes with the package, to the hub
-    export.py --make ngpt                                      trains that one again, if runs/ has no result of it
+    export.py 95071d22e59ea75a --to DIR    weights, config, vocabulary and card
+    export.py ngpt --to hf://owner/name    a model that comes with the package, to the hub
+    export.py --make ngpt                  trains that one again, if runs/ has no result of it
 
-In Python, load opens what the first and third line wrote, and a finished cell as well:
+In Python, load opens what the first two lines wrote, and a finished cell as well:
 
     from paper_repro import load
     model = load("DIR")
@@ -23,7 +22,7 @@ import sys
 from collections.abc import Sequence
 
 from paper_repro.base.errors import Options, UsageError, run_main
-from paper_repro.exports.weights import DTYPES, FORMAT, HUB, export, make, push
+from paper_repro.exports.weights import HUB, export, make, push
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -32,8 +31,6 @@ def main(arguments: Sequence[str]) -> int:
     add = parser.add_argument
     add("model", nargs="?", help="a cell's id, the beginning of one, its folder, a name as ngpt, or hf://owner/name")
     add("--to", help="where to write: a new folder, an empty one, or hf://owner/name")
-    add("--format", default=FORMAT, help="paper-repro, or huggingface: Llama, GPT and nGPT for transformers")
-    add("--dtype", default=DTYPES[0], help=f"of the stored weights: {', '.join(DTYPES)}")
     add("--private", action="store_true", help="a repository of the hub that is new is private")
     add("--make", nargs="+", metavar="NAME", help="train models that come with the package, and write them anew")
     add("--runs", type=Path, help="folder of runs for ids (default: $PAPER_REPRO_RUNS, else runs/); runs=DIR, too")
@@ -47,10 +44,10 @@ def main(arguments: Sequence[str]) -> int:
     elif words.model is None or words.to is None:
         raise UsageError("which model, and where to? give MODEL --to DIR, or --make NAME")
     elif words.to.startswith(HUB):
-        print(push(words.model, words.to, words.format, words.runs, words.dtype, words.private))
+        print(push(words.model, words.to, words.runs, words.private))
         return 0
     else:
-        written = export(words.model, Path(words.to), words.format, words.runs, words.dtype)
+        written = export(words.model, Path(words.to), words.runs)
     print(*written, sep="\n")
     return 0
 

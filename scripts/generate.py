@@ -27,7 +27,6 @@ from paper_repro.exports.weights import Opened, opened
 if TYPE_CHECKING:
     from paper_repro.datamodules.tokenizers import Tokenizer
     from paper_repro.models.common import CausalLanguageModel
-    from paper_repro.models.generation import Settle
 
 PROBE = "paper_repro.probes.text_quality.TextQuality"
 
@@ -46,17 +45,17 @@ def main(arguments: Sequence[str]) -> int:
     add("--seed", type=number(int, 0, LARGEST), help="of every prompt given (default 0)")
     add("--crop", action="store_true", help="let the model see the last tokens of a prompt longer than its context")
     add("--inner-steps", type=int, help="NRGPT, CEM: number of inner steps (default: as in training)")
-    add("--settle", type=float, help="NRGPT: stop a token's inner steps once its energy changes by at most this share")
     add("--data-root", help="folder of the data of the vocabulary, beside $PAPER_REPRO_DATA")
     add("--device", choices=("cpu", "gpu"), default="cpu")
     words = parser.read(arguments)
     model, tokenizer, found = _load(words)
     from paper_repro.models.generation import generate
 
-    settle = _set_inner_steps(words, model)
+    _set_inner_steps(words, model)
     if words.stop and tokenizer.end_of_text is None:
         raise UsageError("--stop: the vocabulary of this model has no token that ends a text; leave it out")
     stop = tokenizer.end_of_text if words.stop else None
+    allowed = min(tokenizer.vocabulary_size, model.vocabulary_size)
     options = {"top_k": words.top_k, "top_p": words.top_p, "use_cache": words.cache, "stop": stop}
     for prompt, seed in _prompts(words, found.config, tokenizer):
         ids = tokenizer.encode(prompt)
@@ -65,17 +64,12 @@ def main(arguments: Sequence[str]) -> int:
                 f"the prompt {prompt[:40]!r} has {len(ids)} tokens, the model's context holds {model.block_length}: "
                 f"shorten it, or give --crop to let the model see its last {model.block_length}"
             )
-        allowed = min(tokenizer.vocabulary_size, model.vocabulary_size)
         try:
-            generation = generate(model, ids, words.tokens, words.temperature, seed, settle, allowed, **options)
+            written = generate(model, ids, words.tokens, words.temperature, seed, num_allowed=allowed, **options)
         except ValueError as error:
             raise UsageError(str(error)) from error
         print(f"--- prompt {prompt!r}, seed {seed}", file=sys.stderr)
-        print(tokenizer.decode(generation.ids))
-        if generation.steps:
-            counts = ", ".join(f"{steps}: {tokens}" for steps, tokens in generation.histogram.items())
-            mean = f"{generation.mean_steps:.2f}"
-            print(f"inner steps per token: mean {mean}; tokens by number: {counts}", file=sys.stderr)
+        print(tokenizer.decode(written))
     return 0
 
 
@@ -95,27 +89,19 @@ def _load(words: argparse.Namespace) -> tuple[CausalLanguageModel, Tokenizer, Op
     return model, found.tokenizer(), found
 
 
-def _set_inner_steps(words: argparse.Namespace, model: CausalLanguageModel) -> Settle | None:
-    """Set them in a CEM; for NRGPT, which chooses them token by token, give when to stop."""
-    from paper_repro.models.generation import Settle
+def _set_inner_steps(words: argparse.Namespace, model: CausalLanguageModel) -> None:
+    """Set the number of inner steps, if one was given."""
     from paper_repro.models.llama import Llama
     from paper_repro.models.nrgpt import NRGPT
 
-    name = type(model).__name__
-    if words.settle is not None and not isinstance(model, NRGPT):
-        raise UsageError(f"--settle is for NRGPT, {name} has no energies of a token: leave it out")
-    if words.inner_steps is not None and not isinstance(model, NRGPT | Llama):
-        raise UsageError(f"--inner-steps is for NRGPT and CEM, {name} makes none: leave it out")
+    if words.inner_steps is None:
+        return
+    if not isinstance(model, NRGPT | Llama):
+        raise UsageError(f"--inner-steps is for NRGPT and CEM, {type(model).__name__} makes none: leave it out")
     try:
-        if isinstance(model, Llama) and words.inner_steps is not None:
-            model.set_inner_steps(words.inner_steps)
-        if not isinstance(model, NRGPT) or (words.settle, words.inner_steps) == (None, None):
-            return None
-        return Settle(words.settle or 0.0, num_steps=words.inner_steps)
+        model.set_inner_steps(words.inner_steps)
     except ValueError as error:
-        given = {"--inner-steps": words.inner_steps, "--settle": words.settle}
-        said = " ".join(f"{option} {value}" for option, value in given.items() if value is not None)
-        raise UsageError(f"{said}: {error}") from error
+        raise UsageError(f"--inner-steps {words.inner_steps}: {error}") from error
 
 
 def _prompts(words: argparse.Namespace, config: Mapping[str, Any], tokenizer: Tokenizer) -> list[tuple[str, int]]:

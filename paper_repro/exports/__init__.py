@@ -1,1 +1,1 @@
-"""Trained models for use elsewhere: weights with a config beside them, and Hugging Face's format."""
+"""Trained models for use elsewhere: weights with a config beside them."""

@@ -29,12 +29,11 @@ if TYPE_CHECKING:
     from paper_repro.datamodules.tokenizers import Tokenizer
     from paper_repro.training.module import PaperModule
 
-FORMAT, HUGGING_FACE = "paper-repro", "huggingface"
+FORMAT = "paper-repro"
 WEIGHTS, CONFIG, VOCABULARY, CARD = "model.safetensors", "config.json", "tokenizer.json", "README.md"
 VERSION = 2
 HUB = "hf://"
 SHIPPED = card.LIST.parent  # a folder for each model that comes with the package
-DTYPES = ("float32", "float16", "bfloat16")
 _log = logging.getLogger(__name__)
 
 
@@ -109,55 +108,39 @@ def opened(
     return Opened(folder, record.config, _described(record), parts.module, parts.data)
 
 
-def export(
-    source: str | Path, to: Path, form: str = FORMAT, runs: str | Path | None = None, dtype: str = "float32"
-) -> list[Path]:
+def export(source: str | Path, to: Path, runs: str | Path | None = None) -> list[Path]:
     """Write a model as ``model.safetensors`` and ``config.json``, with its vocabulary and card; return the files.
 
     Args:
         source, runs: see ``load``.
         to: a new folder, or an empty one.
-        form: "paper-repro", which ``load`` reads, or "huggingface", which transformers reads.
-        dtype: of the stored weights; ``load`` computes in float32.
 
     Raises:
-        UsageError: a folder that is not empty, no such model, or one that Hugging Face's classes cannot represent.
+        UsageError: a folder that is not empty, or no such model.
     """
-    for option, value, valid in (("format", form, (FORMAT, HUGGING_FACE)), ("dtype", dtype, DTYPES)):
-        if value not in valid:
-            raise UsageError(f"--{option} {value}: expected {' or '.join(valid)}")
     if to.is_dir() and (found := sorted(path.name for path in to.iterdir())):
         raise UsageError(f"--to {to}: not empty ({found[0]} lies there); give a new folder")
     if not to.is_dir() and (to.exists() or to.is_symlink()):
         raise UsageError(f"--to {to}: found something else there, expected a new folder")
-    return _write(opened(source, runs), to, form, dtype)
+    return _write(opened(source, runs), to, "float32")
 
 
-def _write(model: Opened, to: Path, form: str, dtype: str) -> list[Path]:
+def _write(model: Opened, to: Path, dtype: str) -> list[Path]:
+    """Write the files of a model, its weights stored as ``dtype``; ``load`` computes in float32."""
     import safetensors.torch
     import torch
 
-    from paper_repro.exports import huggingface
     from paper_repro.training import checkpoints
 
-    if form == HUGGING_FACE:
-        tensors, config, files = huggingface.converted(model.module.model, model.described["model"])
-        metadata = {"format": "pt"}  # transformers asks for it
-        if (tokenizer := _tokenizer_of(model)) is not None:
-            files |= huggingface.vocabulary(tokenizer, model.module.model.block_length)
-            config["eos_token_id"] = tokenizer.end_of_text
-    else:
-        tensors, metadata = checkpoints.distinct(model.module.model), {"cell": model.cell}
-        config, files = {**model.described, "dtype": dtype}, {}
-        if (tokenizer := _tokenizer_of(model)) is not None:
-            files[VOCABULARY] = _vocabulary(tokenizer)
+    tensors = checkpoints.distinct(model.module.model)
     kinds = {name: getattr(torch, dtype) if one.is_floating_point() else one.dtype for name, one in tensors.items()}
     stored = {name: one.detach().cpu().to(kinds[name]).contiguous() for name, one in tensors.items()}
-    files[WEIGHTS] = safetensors.torch.save(stored, metadata)
-    if form == FORMAT:
-        config["weights_sha256"] = sha256_of_bytes(files[WEIGHTS])
-        files[CARD] = card.written(to.name, config, len(files[WEIGHTS])).encode()
-    files[CONFIG] = huggingface.as_json(config)
+    weights = safetensors.torch.save(stored, {"cell": model.cell})
+    config = {**model.described, "dtype": dtype, "weights_sha256": sha256_of_bytes(weights)}
+    files = {WEIGHTS: weights, CARD: card.written(to.name, config, len(weights)).encode()}
+    if (tokenizer := _tokenizer_of(model)) is not None:
+        files[VOCABULARY] = _vocabulary(tokenizer)
+    files[CONFIG] = json.dumps(config, indent=2, ensure_ascii=False).encode() + b"\n"
     try:
         for name, content in files.items():
             write_atomically(to / name, content)
@@ -193,21 +176,14 @@ def make(name: str, to: Path | None = None, runs: str | Path | None = None) -> l
         raise UsageError(f"--make {name}: cell {cell.id} did not finish; the same command goes on from where it was")
     model = opened(cell.id, root)
     model.described["name"] = name
-    return _write(model, to or SHIPPED / name, FORMAT, "float16")
+    return _write(model, to or SHIPPED / name, "float16")
 
 
-def push(
-    source: str | Path,
-    to: str,
-    form: str = FORMAT,
-    runs: str | Path | None = None,
-    dtype: str = "float32",
-    private: bool = False,
-) -> str:
+def push(source: str | Path, to: str, runs: str | Path | None = None, private: bool = False) -> str:
     """Upload a model to the Hugging Face hub, where ``load`` finds it; return the address of its page.
 
     Args:
-        source, form, runs, dtype: see ``export``.
+        source, runs: see ``load``.
         to: "hf://owner/name"; it is made where it does not exist.
 
     Raises:
@@ -218,7 +194,7 @@ def push(
 
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder, name.partition("/")[2])
-        export(source, made, form, runs, dtype)
+        export(source, made, runs)
         try:
             api = HfApi()
             api.create_repo(name, private=private, exist_ok=True)
@@ -342,8 +318,7 @@ def _read(folder: Path, device: str) -> Opened:
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: cannot be read ({error}); export the cell again") from error
     if not isinstance(config, Mapping) or config.get("format") != FORMAT or "model" not in config:
-        shape = " (it is of Hugging Face's format: open it with transformers)" if "architectures" in config else ""
-        raise UsageError(f"{path}: not a config that export.py wrote for load{shape}; export the cell again")
+        raise UsageError(f"{path}: not a config that export.py wrote; export the cell again")
     if config.get("version") != VERSION:
         raise UsageError(f"{path}: version {config.get('version')!r}, this code reads {VERSION}; export the cell again")
     cell = identity.today({**config["training"], **{key: config[key] for key in ("model", "module", "seed")}})

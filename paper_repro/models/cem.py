@@ -5,7 +5,7 @@ steps, r rank of the preconditioners; ``...`` for the tokens, such as (B, J).
 """
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -29,15 +29,14 @@ STARTS = ("raw", "normed")
 class Preconditioner(nn.Module):
     """The preconditioner of a step is P = diag(softplus(sqrt(D) p)) + U V^T + V U^T (CEM, equation 13, appendix D.4).
 
-    ``diagonal`` is p, (D,); ``left`` is U and ``right`` is V, (D, r), at first N(0, init_std) and zero.  The paper's
-    P > 0 holds only while U V^T + V U^T is small against the diagonal: nothing enforces it.
+    ``diagonal`` is p, (D,); ``left`` is U and ``right`` is V, (D, r), at first N(0, 0.02) and zero.  The paper's P > 0
+    holds only while U V^T + V U^T is small against the diagonal: nothing enforces it.
 
     Args:
         width, rank: D, and r; ``default_rank`` if None.
         stack: leading dimensions of p, U and V, for one P each, such as (K,) for K heads.
         diagonal_init: of d = sqrt(D) p.  At the paper's 1 (p = 1/sqrt(D)), the default, P starts at softplus(1) =
             1.313; at log(e - 1) = 0.5413 it starts at the identity.
-        init_std: of U; the paper's 0.02 if None.
     """
 
     def __init__(
@@ -48,7 +47,6 @@ class Preconditioner(nn.Module):
         default_rank: int,
         stack: tuple[int, ...],
         diagonal_init: float | None,
-        init_std: float | None,
     ) -> None:
         super().__init__()
         self.kind, self.width, self.rank = one_of("preconditioner", kind, PRECONDITIONERS), width, 0
@@ -56,7 +54,6 @@ class Preconditioner(nn.Module):
         for name, value, read in (
             ("rank", rank, low_rank),
             ("preconditioner_diagonal", diagonal_init, kind != "none"),
-            ("preconditioner_std", init_std, low_rank),
         ):
             if value is not None and not read:
                 raise ValueError(f"{name}={value} has no effect with preconditioner={kind!r}: leave it out")
@@ -67,8 +64,7 @@ class Preconditioner(nn.Module):
             self.rank = at_least("rank", default_rank if rank is None else rank)
             if self.rank > width:
                 raise ValueError(f"rank must lie between 0 (diagonal only) and the width {width}, got {self.rank}")
-            std = 0.02 if init_std is None else positive("preconditioner_std", init_std)
-            self.left = nn.Parameter(torch.randn(*stack, width, self.rank) * std)
+            self.left = nn.Parameter(torch.randn(*stack, width, self.rank) * 0.02)
             self.right = nn.Parameter(torch.zeros(*stack, width, self.rank))
 
     def fold(self, matrix: Tensor) -> Tensor:
@@ -110,7 +106,7 @@ class CEMPart(nn.Module):
         if start == "normed" and not norm_context:
             raise ValueError("start='normed' has no effect without norm_context=True: set that, or start='raw'")
         self.norm_weight = nn.Parameter(torch.ones(width)) if norm_context or norm_inside else None
-        self.step_size: float | nn.Parameter = positive("step_size", step_size)
+        self.step_size = positive("step_size", step_size)
 
     def energy(self, u: Tensor, context: Tensor) -> Tensor:
         """Compute the energy of every token, (...,), for u and h (..., D)."""
@@ -136,44 +132,35 @@ class CEMPart(nn.Module):
         """Return the map from one state to the next, (..., D) -> (..., D), at the context h, (..., D)."""
         return lambda x: x + self.step_size * self.update(x, context)
 
-    def all_steps(self, x: Tensor, context: Tensor, num_steps: int) -> Tensor | None:
-        """Take all steps in one op: the last state, (..., D), from x_0 and h; None where there is no such op."""
-        return None
+    def all_steps(self, x: Tensor, context: Tensor, num_steps: int) -> Tensor:
+        """Return the last state, (..., D), from x_0 and h."""
+        step = self.stepper(context)
+        for _ in range(num_steps):
+            x = step(x)  # (..., D)
+        return x
 
-    def descend(
-        self,
-        stream: Tensor,
-        num_steps: int | None = None,
-        *,
-        energies_at: Collection[int] = (),
-        states_at: Collection[int] = (),
-    ) -> Trajectory[Tensor]:
-        """Descend from ``stream``, (..., D), by S steps; what only asks for the last step goes through ``all_steps``.
-
-        Energies, (R, ...), at u, where the gradient is taken, and states, (R, ..., D), are recorded at given steps.
-        """
+    def final(self, stream: Tensor, num_steps: int | None = None) -> Tensor:
+        """Return the last state, (..., D), of a descent from ``stream``, (..., D), by S steps."""
         count = self.num_steps if num_steps is None else at_least("num_steps", num_steps)
         context = self.context(stream)  # (..., D)
-        start = self.first(stream, context)  # (..., D)
-        if not states_at and all(number == count for number in energies_at):
-            last = self.all_steps(start, context, count)
-            if last is not None:
-                energies = self.energy(self.point(last), context).unsqueeze(0) if energies_at else None  # (1, ...)
-                return Trajectory(last, count, energies=energies)
-        step = self.stepper(context)
-        return descend(
-            lambda x, index, draws: step(x),
-            start,
-            count,
-            energy=lambda x: self.energy(self.point(x), context),
-            energies_at=energies_at,
-            states_at=states_at,
-        )
+        return self.all_steps(self.first(stream, context), context, count)
+
+    def final_energy(self, stream: Tensor, last: Tensor) -> Tensor:
+        """Return the energy, (...,), of the state that ``final`` found, at u, where the gradient is taken."""
+        return self.energy(self.point(last), self.context(stream))
 
     def trace(self, stream: Tensor) -> Trajectory[Tensor]:
-        """Descend with the states, (S + 1, ..., D), and the energies, (S + 1, ...), of all steps."""
-        every = range(self.num_steps + 1)
-        return self.descend(stream, energies_at=every, states_at=every)
+        """Descend with the states, (S + 1, ..., D), and the energies at u, (S + 1, ...), of all steps."""
+        context, every = self.context(stream), range(self.num_steps + 1)
+        step = self.stepper(context)
+        return descend(
+            lambda x, index: step(x),
+            self.first(stream, context),
+            self.num_steps,
+            energy=lambda x: self.energy(self.point(x), context),
+            energies_at=every,
+            states_at=every,
+        )
 
     def _rms_norm(self, x: Tensor) -> Tensor:
         return functional.rms_norm(x, (self.width,), self.norm_weight, self.norm_eps)
@@ -218,12 +205,12 @@ class CEMAttention(CEMPart):
 
     Args:
         width, num_heads, num_steps: D, K, S.
-        diagonal: "none", "shared" by the heads, (D,), or "per_head", (K, D); it starts at ``diagonal_init``.
+        diagonal: "none", "shared" by the heads, (D,), or "per_head", (K, D); it starts at 0.
         temperature: tau = sqrt(Y) ("head", which makes standard attention the special case that the text claims) or
             sqrt(D) ("model", the paper's letter).
         slopes: ALiBi's m_k: "press", "powers" (2^-k: appendix B read literally) or "none", with which b_self and
             b_cross, learned from 0, are absent too.
-        preconditioner, rank (4 if None), preconditioner_diagonal, preconditioner_std: of P_k, see ``Preconditioner``.
+        preconditioner, rank (4 if None), preconditioner_diagonal: of P_k, see ``Preconditioner``.
         norm_context, norm_inside, start, step_size: see ``CEMPart``.
         init_std: both matrices start N(0, init_std).
 
@@ -239,14 +226,12 @@ class CEMAttention(CEMPart):
         num_heads: int,
         num_steps: int = 1,
         diagonal: str = "shared",
-        diagonal_init: float = 0.0,
         value_diagonal: bool = False,
         temperature: str = "head",
         slopes: str = "press",
         preconditioner: str = "none",
         rank: int | None = None,
         preconditioner_diagonal: float | None = None,
-        preconditioner_std: float | None = None,
         norm_context: bool = True,
         norm_inside: bool = True,
         start: str = "raw",
@@ -267,9 +252,7 @@ class CEMAttention(CEMPart):
             nn.init.normal_(weight, std=positive("init_std", init_std))
         if diagonal != "none":
             shape = (width,) if diagonal == "shared" else (num_heads, width)
-            self.diagonal = nn.Parameter(torch.full(shape, float(diagonal_init)))
-        elif diagonal_init:
-            raise ValueError("diagonal_init has no effect with diagonal='none': leave it out")
+            self.diagonal = nn.Parameter(torch.zeros(shape))
         one_of("slopes", slopes, SLOPES)
         self.bias_self = self.bias_cross = None
         if slopes != "none":
@@ -278,7 +261,7 @@ class CEMAttention(CEMPart):
         values = {"press": torch.tensor(press_slopes(num_heads)), "powers": torch.tensor(powers), "none": None}
         self.register_buffer("slopes", values[slopes], persistent=False)
         self.preconditioner = Preconditioner(
-            preconditioner, width, rank, DEFAULT_RANK, (num_heads,), preconditioner_diagonal, preconditioner_std
+            preconditioner, width, rank, DEFAULT_RANK, (num_heads,), preconditioner_diagonal
         )
 
     def energy(self, u: Tensor, context: Tensor) -> Tensor:
@@ -303,20 +286,19 @@ class CEMAttention(CEMPart):
 
     def forward(self, stream: Tensor, tables: object = None, cache: KeyValueCache | None = None) -> Tensor:
         if cache is None:
-            return self.descend(stream).state
+            return self.final(stream)
         own = self.context(stream)  # (B, T, D)
         context, keys = cache.extend(own, self._heads(own, self.key_weight))  # (B, J, D), (B, K, J, Y)
         if context.shape[1] == stream.shape[1]:
-            return self.descend(stream).state
-        return descend(
-            lambda x, index, draws: x + self.step_size * self._update(x, context, keys),  # (B, T, D)
-            self.first(stream, own),
-            self.num_steps,
-        ).state
+            return self.final(stream)
+        x = self.first(stream, own)
+        for _ in range(self.num_steps):
+            x = x + self.step_size * self._update(x, context, keys)  # (B, T, D)
+        return x
 
-    def all_steps(self, x: Tensor, context: Tensor, num_steps: int) -> Tensor | None:
+    def all_steps(self, x: Tensor, context: Tensor, num_steps: int) -> Tensor:
         if self.diagonal_kind == "per_head" or self.value_diagonal:
-            return None
+            return super().all_steps(x, context, num_steps)
         return descend_attention(
             x,
             self._heads(context, self.key_weight).transpose(1, 2),  # (B, J, K, Y)
@@ -325,7 +307,7 @@ class CEMAttention(CEMPart):
             context * self.diagonal if self.diagonal_kind == "shared" else None,
             self.norm_weight if self.norm_inside else None,
             num_steps=num_steps,
-            step_size=float(self.step_size),
+            step_size=self.step_size,
             tau=self.tau,
             norm_eps=self.norm_eps,
             slopes=self.slopes,
@@ -422,10 +404,9 @@ class CEMMLP(CEMPart):
         width, hidden, num_steps: D, m, S.
         norm_context, norm_inside, start: see ``CEMPart``.
         activation: "silu" (Algorithm 1) or "gelu" (exact).
-        preconditioner, rank (16 if None), preconditioner_diagonal, preconditioner_std: of P, see ``Preconditioner``.
-        step_size: eta, the value at the start if ``learn_step_size``.
-        context_init_scale, reading_init_scale: W and V start uniform in +-scale / sqrt(D).
-        init_std: both start N(0, init_std) instead.
+        preconditioner, rank (16 if None), preconditioner_diagonal: of P, see ``Preconditioner``.
+        step_size: eta.
+        init_std: W and V start N(0, init_std); None: uniform in +-1 / sqrt(D).
 
     Shape: (..., D) -> (..., D).
     """
@@ -442,28 +423,19 @@ class CEMMLP(CEMPart):
         preconditioner: str = "none",
         rank: int | None = None,
         preconditioner_diagonal: float | None = None,
-        preconditioner_std: float | None = None,
         step_size: float = 1.0,
-        learn_step_size: bool = False,
-        context_init_scale: float = 1.0,
-        reading_init_scale: float = 1.0,
         init_std: float | None = None,
     ) -> None:
         super().__init__(width, num_steps, norm_context, norm_inside, start, step_size)
         self.hidden = at_least("hidden", hidden)
         self.activation = one_of("activation", activation, ACTIVATIONS)
-        self.context_weight = _uniform(hidden, width, positive("context_init_scale", context_init_scale))
-        self.reading_weight = _uniform(hidden, width, positive("reading_init_scale", reading_init_scale))
+        bound = 1 / math.sqrt(width)
+        self.context_weight = nn.Parameter(torch.empty(hidden, width).uniform_(-bound, bound))
+        self.reading_weight = nn.Parameter(torch.empty(hidden, width).uniform_(-bound, bound))
         if init_std is not None:
-            if (context_init_scale, reading_init_scale) != (1.0, 1.0):
-                raise ValueError("init_std replaces context_init_scale and reading_init_scale: leave them out")
             for weight in (self.context_weight, self.reading_weight):
                 nn.init.normal_(weight, std=positive("init_std", init_std))
-        self.preconditioner = Preconditioner(
-            preconditioner, width, rank, DEFAULT_MLP_RANK, (), preconditioner_diagonal, preconditioner_std
-        )
-        if learn_step_size:
-            self.step_size = nn.Parameter(torch.tensor(float(step_size)))
+        self.preconditioner = Preconditioner(preconditioner, width, rank, DEFAULT_MLP_RANK, (), preconditioner_diagonal)
 
     def energy(self, u: Tensor, context: Tensor) -> Tensor:
         """Compute xi(u | h) = -gamma . phi(V u), (...,), for u and h (..., D) (CEM, equation 7)."""
@@ -476,7 +448,7 @@ class CEMMLP(CEMPart):
         return self._update(x, functional.linear(context, self.context_weight), self._writing_weight())
 
     def forward(self, stream: Tensor) -> Tensor:
-        return self.descend(stream).state
+        return self.final(stream)
 
     def stepper(self, context: Tensor) -> Callable[[Tensor], Tensor]:
         gamma, writing = functional.linear(context, self.context_weight), self._writing_weight()  # (..., m), (m, D)
@@ -491,11 +463,6 @@ class CEMMLP(CEMPart):
 
     def extra_repr(self) -> str:
         return f"hidden={self.hidden}, activation={self.activation}, {super().extra_repr()}"
-
-
-def _uniform(rows: int, columns: int, scale: float) -> nn.Parameter:
-    bound = scale / math.sqrt(columns)
-    return nn.Parameter(torch.empty(rows, columns).uniform_(-bound, bound))
 
 
 # The regressors of one block that Table 3 compares (appendix E).

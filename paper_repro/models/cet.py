@@ -19,7 +19,7 @@ from torch._C._functorch import peek_interpreter_stack
 
 from paper_repro.base.errors import at_least, one_of, positive
 from paper_repro.models.common import capture, fold, from_blocks, project, to_blocks
-from paper_repro.models.descent import Change, Energy, StepRule, Trajectory, descend, walk
+from paper_repro.models.descent import Change, Energy, StepRule, Trajectory, descend
 
 try:
     from paper_repro.kernels.energy_attention import energy_attention
@@ -284,19 +284,12 @@ _TERMS = {
 }
 
 
-class RelaxationSettings(NamedTuple):
-    """The settings of a relaxation: all but where it starts and for how long."""
-
-    step_size: float
-    nudge: CETNudge | None
-
-
 class PreparedSteps:
     """The step rule of ``CET.step`` without gradients reads copies of the weights and writes into the same buffers.
 
     A state that it returns is valid until the next call; one that is not its own is copied in.  On a CPU the images go
     through a step some at a time, so that H does not grow with the batch.  With bfloat16 products the factors are
-    rounded to it; sums, drive and state stay float32.  ``measured`` are the steps, from 1 on, whose residual will be
+    rounded to it; sums, drive and state stay float32.  ``measured`` is the step, from 1 on, whose residual will be
     asked for; None: any.
     """
 
@@ -305,11 +298,12 @@ class PreparedSteps:
         model: "CET",
         state: CETState,
         clamped: CETClamped,
-        settings: RelaxationSettings,
-        measured: Collection[int] | None = None,
+        step_size: float,
+        nudge: CETNudge | None = None,
+        measured: int | None = None,
     ) -> None:
         attention, decoder = model.attention, model.decoder
-        self.model, self.settings = model, settings
+        self.model, self.step_size = model, step_size
         self.wide = state.z.dtype
         parts = (attention.query, attention.key, math.sqrt(2) * model.memory.weight, decoder.weight.mT)
         # The factors are rounded here, since not every processor does.
@@ -318,7 +312,7 @@ class PreparedSteps:
         self.summed = self.weights if state.z.is_cuda else self.weights.to(self.wide)  # for ``wide_product``, once
         self.biases = decoder.biases()
         self.tokens, self.image, self.last = map(_copy, (state.z, state.y, state.y))
-        self.drive, self.nudge, self.measured = clamped.drive, settings.nudge, measured
+        self.drive, self.nudge, self.measured = clamped.drive, nudge, measured
         images, count, _ = state.z.shape
         together = at_once(state.z)
         self.hidden = self.weights.new_empty(together, count, len(self.weights))  # H of some images, then G
@@ -331,12 +325,12 @@ class PreparedSteps:
     def state(self) -> CETState:
         return CETState(self.tokens, self.image)
 
-    def __call__(self, state: CETState, index: int, draws: None) -> CETState:
+    def __call__(self, state: CETState, index: int) -> CETState:
         if state.z is not self.tokens or state.y is not self.image:
             self.tokens.copy_(state.z)
             self.image.copy_(state.y)
         with products(self.model.precision, self.tokens.device):
-            measure = self.measured is None or index + 1 in self.measured
+            measure = self.measured is None or index + 1 == self.measured
             self.changes = [self._step(piece, measure) for piece in self.pieces]
         self.image, self.last = self.last, self.image
         return self.state
@@ -344,11 +338,11 @@ class PreparedSteps:
     def residual(self, before: CETState, after: CETState) -> Tensor:
         """Return max |state - state before| / eps of the last step, (B,), which was measured while it was taken."""
         both = [torch.cat(parts).flatten(1).amax(1) for parts in zip(*self.changes, strict=True)]  # (B,) each
-        return torch.maximum(*both) / self.settings.step_size
+        return torch.maximum(*both) / self.step_size
 
     def _step(self, piece: slice, measure: bool) -> tuple[Tensor, Tensor]:
         """Take a step of some images; returns their changes of z and y where they are measured."""
-        tokens, image, size = self.tokens[piece], self.image[piece], self.settings.step_size
+        tokens, image, size = self.tokens[piece], self.image[piece], self.step_size
         parts, target = self.parts[len(tokens)], self.target[: len(tokens)]
         seen = self._project(tokens, parts)
         self._attend(parts.query, parts.key)
@@ -415,34 +409,40 @@ class CapturedSteps:
     """
 
     def __init__(
-        self, model: "CET", state: CETState, clamped: CETClamped, settings: RelaxationSettings, num_steps: int
+        self,
+        model: "CET",
+        state: CETState,
+        clamped: CETClamped,
+        step_size: float,
+        nudge: CETNudge | None,
+        num_steps: int,
     ) -> None:
-        self.given = [_copy(part) for part in _given(state, clamped, settings)]
-        start, drive, nudge = CETState(*self.given[:2]), self.given[2], settings.nudge
-        own = RelaxationSettings(settings.step_size, None if nudge is None else CETNudge(*self.given[3:]))
+        self.given = [_copy(part) for part in _given(state, clamped, nudge)]
+        start, drive = CETState(*self.given[:2]), self.given[2]
+        own = None if nudge is None else CETNudge(*self.given[3:])
 
         def work() -> Trajectory[CETState]:
             # The patches are the encoder's alone, whose drive stands: any tensor will do.
-            steps = PreparedSteps(model, start, CETClamped(drive, drive), own, measured={num_steps})
+            steps = PreparedSteps(model, start, CETClamped(drive, drive), step_size, own, num_steps)
             return descend(steps, steps.state, num_steps, change=steps.residual)
 
         self.replay, self.ended = capture(work)
 
-    def __call__(self, state: CETState, clamped: CETClamped, settings: RelaxationSettings) -> Trajectory[CETState]:
-        for own, part in zip(self.given, _given(state, clamped, settings), strict=True):
+    def __call__(self, state: CETState, clamped: CETClamped, nudge: CETNudge | None) -> Trajectory[CETState]:
+        for own, part in zip(self.given, _given(state, clamped, nudge), strict=True):
             own.copy_(part)
         self.replay()
         change = None if self.ended.change is None else self.ended.change.clone()
         end = CETState(*(part.clone() for part in self.ended.state))
-        return Trajectory(end, self.ended.num_steps, change=change)
+        return Trajectory(end, change=change)
 
 
 def _copy(tensor: Tensor) -> Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def _given(state: CETState, clamped: CETClamped, settings: RelaxationSettings) -> list[Tensor]:
-    return [*state, clamped.drive, *(settings.nudge or ())]
+def _given(state: CETState, clamped: CETClamped, nudge: CETNudge | None) -> list[Tensor]:
+    return [*state, clamped.drive, *(nudge or ())]
 
 
 _captured: "weakref.WeakKeyDictionary[CET, OrderedDict[tuple[object, ...], CapturedSteps]]"
@@ -450,7 +450,7 @@ _captured = weakref.WeakKeyDictionary()
 
 
 def captured(
-    model: "CET", state: CETState, clamped: CETClamped, settings: RelaxationSettings, num_steps: int
+    model: "CET", state: CETState, clamped: CETClamped, step_size: float, nudge: CETNudge | None, num_steps: int
 ) -> Trajectory[CETState]:
     """Relax by the graph that was captured for such a relaxation; the first of its kind captures it."""
     if not state.z.is_cuda:
@@ -461,15 +461,15 @@ def captured(
     graphs = _captured.setdefault(model, OrderedDict())
     places = tuple(parameter.data_ptr() for parameter in model.parameters())
     shape, kind = tuple(state.z.shape), (model.precision, torch.get_float32_matmul_precision(), state.z.dtype)
-    key = (shape, kind, num_steps, settings.step_size, settings.nudge is None, places)
+    key = (shape, kind, num_steps, step_size, nudge is None, places)
     if key not in graphs:
         # Buffers made in inference mode could be written nowhere else.
         with torch.cuda.device(state.z.device), torch.inference_mode(False), torch.no_grad():
-            graphs[key] = CapturedSteps(model, state, clamped, settings, num_steps)
+            graphs[key] = CapturedSteps(model, state, clamped, step_size, nudge, num_steps)
     graphs.move_to_end(key)
     while len(graphs) > GRAPHS:
         graphs.popitem(last=False)
-    return graphs[key](state, clamped, settings)
+    return graphs[key](state, clamped, nudge)
 
 
 def wide_product(one: Tensor, two: Tensor, dtype: torch.dtype) -> Tensor:
@@ -498,10 +498,6 @@ def _residual(before: CETState, after: CETState, step_size: float) -> Tensor:
     return torch.maximum(*changes) / step_size
 
 
-def _finite(*tensors: Tensor | None) -> bool:
-    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors if tensor is not None)
-
-
 # The model: an energy of tokens and an output image, and its relaxation.
 
 STARTS = ("drive", "zeros")
@@ -525,7 +521,7 @@ class CET(nn.Module):
         precision: of the factors of a relaxation's products where no gradient is asked for: "float32" (as torch is
             set), "tf32" (a GPU's) or "bfloat16"; sums and state stay float32.
 
-    With ``machine.cuda_graph`` relaxations without gradients, tolerance and records are replayed as one graph each.
+    With ``machine.cuda_graph`` relaxations without gradients and records are replayed as one graph each.
 
     Shape: masked images (B, C, H, H) -> completed images (B, C, H, H).
     """
@@ -604,14 +600,13 @@ class CET(nn.Module):
         step_size: float = 1.0,
         nudge: CETNudge | None = None,
         *,
-        tolerance: float | None = None,
         energy: Energy[CETState] | None = None,
         energies_at: Collection[int] = (),
         states_at: Collection[int] = (),
     ) -> Trajectory[CETState]:
-        """Descend from ``state`` until no image's residual exceeds ``tolerance``; see ``models.descent.descend``.
+        """Descend from ``state``; see ``models.descent.descend``.
 
-        The change of a step is its residual, max |state - state before| / eps, (B,): z and y together.  Without
+        The change is the residual of the last step, max |state - state before| / eps, (B,): z and y together.  Without
         gradients (torch.no_grad) the steps are those of ``PreparedSteps``, else ``step``.  ``energy`` is what is
         recorded of a state; ``self.energy`` without the nudge if None.
 
@@ -619,14 +614,17 @@ class CET(nn.Module):
             ValueError: a number out of range, precision="tf32" or a preferred CUDA graph off CUDA.
         """
         at_least("num_steps", num_steps)
-        settings = RelaxationSettings(positive("step_size", step_size), nudge)
-        rule: StepRule[CETState] = self._rule(clamped, settings)
+        positive("step_size", step_size)
+
+        def as_defined(reached: CETState, index: int) -> CETState:
+            return self.step(reached, clamped, step_size, nudge)
+
+        rule: StepRule[CETState] = as_defined
         change: Change[CETState] = partial(_residual, step_size=step_size)
         if self._prepares(state):
-            if speed().cuda_graph and tolerance is None and not energies_at and not states_at:
-                return captured(self, state, clamped, settings, num_steps)
-            measured = None if tolerance is not None else {num_steps, *energies_at}
-            rule = prepared = PreparedSteps(self, state, clamped, settings, measured)
+            if speed().cuda_graph and not energies_at and not states_at:
+                return captured(self, state, clamped, step_size, nudge, num_steps)
+            rule = prepared = PreparedSteps(self, state, clamped, step_size, nudge, num_steps)
             change, state = prepared.residual, prepared.state
         return descend(
             rule,
@@ -636,36 +634,7 @@ class CET(nn.Module):
             energies_at=energies_at,
             states_at=states_at,
             change=change,
-            tolerance=tolerance,
         )
-
-    def _rule(self, clamped: CETClamped, settings: RelaxationSettings) -> StepRule[CETState]:
-        return lambda state, index, draws: self.step(state, clamped, *settings)
-
-    @torch.no_grad()
-    def divergence(
-        self,
-        state: CETState,
-        clamped: CETClamped,
-        num_steps: int,
-        step_size: float = 1.0,
-        nudge: CETNudge | None = None,
-    ) -> str | None:
-        """Say at which step, and in whose gradient, such a relaxation is first not finite; None if it stays finite.
-
-        It is replayed for that, term by term, in the model's dtype: ask when an end was not finite.
-        """
-        if not _finite(*state):
-            return "diverged: the state was not finite at step 0"
-        rule = self._rule(clamped, RelaxationSettings(step_size, nudge))
-        for number, after in enumerate(walk(rule, state, num_steps), 1):
-            for name, term in self.terms().items():
-                if not _finite(*term.gradient(state, clamped)):
-                    return f"diverged: the gradient of {name} was not finite at step {number}"
-            if not _finite(*after):
-                return f"diverged: the state was not finite at step {number}"
-            state = after
-        return None
 
     def forward(self, masked: Tensor, num_steps: int = 150, step_size: float = 1.0) -> Tensor:
         clamped = self.clamp(masked)

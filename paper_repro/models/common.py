@@ -88,9 +88,8 @@ class CausalLanguageModel(nn.Module):
         num_tokens: int,
         temperature: float = 1.0,
         generator: torch.Generator | None = None,
-        final_state: Callable[[Tensor], Tensor] | None = None,
-        num_allowed: int | None = None,
         *,
+        num_allowed: int | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
         stop: int | None = None,
@@ -105,7 +104,6 @@ class CausalLanguageModel(nn.Module):
 
         Args:
             generator: of the draws, which are made on its device; torch's global one if None.
-            final_state: ids to states (B, T, D) in the place of all ``layers()``, see ``models.generation``.
             num_allowed: only ids below it are generated, where the output is wider than the vocabulary.
             top_k, top_p: draw from the k likeliest tokens, or from the likeliest whose probabilities sum to at least p.
             stop: the id of the end of a text, after which a row has no other.
@@ -123,16 +121,14 @@ class CausalLanguageModel(nn.Module):
             raise ValueError(f"top_p must lie in (0, 1], got {top_p!r}")
         if num_allowed is not None and at_least("num_allowed", num_allowed) > self.vocabulary_size:
             raise ValueError(f"num_allowed must be at most the vocabulary of {self.vocabulary_size}, got {num_allowed}")
-        if use_cache and (final_state is not None or not self.has_cache):
-            raise ValueError(f"{type(self).__name__} has no cache of keys and values here: leave use_cache out")
-        compute = self.final_state if final_state is None else final_state
+        if use_cache and not self.has_cache:
+            raise ValueError(f"{type(self).__name__} has no cache of keys and values: leave use_cache out")
         cache, done = KeyValueCache(), torch.zeros(len(ids), 1, dtype=torch.bool, device=ids.device)
         training = self.training
         self.eval()
         try:
             for _ in range(num_tokens):
-                window = ids[:, -self.block_length :]
-                state = self._last_state(ids, cache) if use_cache else compute(window)[:, -1]  # (B, D)
+                state = self._last_state(ids, cache if use_cache else None)  # (B, D)
                 logits = self.logits(state)[:, :num_allowed]  # (B, V)
                 found = _next_token(_likeliest(logits, temperature, top_k, top_p), temperature, generator)  # (B, 1)
                 if stop is not None:
@@ -145,8 +141,10 @@ class CausalLanguageModel(nn.Module):
             self.train(training)
         return ids
 
-    def _last_state(self, ids: Tensor, cache: "KeyValueCache") -> Tensor:
-        """Return the state (B, D) of the last of ids (B, T); the cache holds all others, or none."""
+    def _last_state(self, ids: Tensor, cache: "KeyValueCache | None") -> Tensor:
+        """Return the state (B, D) of the last of ids (B, T); a cache holds all others, or none."""
+        if cache is None:
+            return self.final_state(ids[:, -self.block_length :])[:, -1]
         if 0 < cache.length < self.block_length:
             return self.next_state(ids[:, -1:], cache)[:, -1]
         kept = self.block_length if cache.length == 0 else max(self.block_length // 2, 1)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -446,6 +446,7 @@ class PredictionStep:
         settings: rule, noise, detach and truncate; the rest is not read.
         weights: of the model; with them a step keeps no graph of dE/de and computes it again in the backward pass.
         targets: (B, T); with them a step from constant logits may take some tokens at a time, and give its loss.
+        noise: returns the standard normal numbers (B, T, V) of step s, where ``settings.noise`` is above 0.
     """
 
     energies: Energies
@@ -456,26 +457,28 @@ class PredictionStep:
     settings: ThinkingSettings = ThinkingSettings()
     weights: tuple[Tensor, ...] = ()
     targets: Tensor | None = None
+    noise: Callable[[int], Tensor] | None = None
 
     def __post_init__(self) -> None:
+        if (self.noise is not None) != (self.settings.noise > 0):
+            raise ValueError(f"noise={self.settings.noise:g} and drawn numbers go together: give both, or neither")
         if self.num_landscapes > at_least("num_steps", self.num_steps):
             raise ValueError(
                 f"num_steps={self.num_steps} is fewer than the {self.num_landscapes} landscapes that a prediction "
                 "passes: give more steps, or a smaller model.num_landscapes"
             )
 
-    def __call__(self, state: Thought, index: int, noise: Any) -> Thought:
+    def __call__(self, state: Thought, index: int) -> Thought:
         settings = self.settings
-        if (noise is not None) != (settings.noise > 0):
-            raise ValueError(f"noise={settings.noise:g} and the drawn numbers go together: give both, or neither")
+        noise = None if self.noise is None else settings.noise * self.noise(index)  # (B, T, V)
         recorded = torch.is_grad_enabled() and (index == self.num_steps - 1 or not settings.truncate)
         logits = state.prediction.detach() if settings.detach else state.prediction
         with torch.set_grad_enabled(recorded):
             if noise is not None and settings.noise_place == "before":
-                logits = logits + settings.noise * noise  # (B, T, V)
+                logits = logits + noise
             found = self._moved(logits, landscape_of_step(index, self.num_steps, self.num_landscapes))
             if noise is not None and settings.noise_place == "after":
-                found = found._replace(prediction=found.prediction + settings.noise * noise)  # (B, T, V)
+                found = found._replace(prediction=found.prediction + noise)
         return found
 
     def energy(self, logits: Tensor, index: int) -> Tensor:
@@ -527,11 +530,14 @@ def check_rule(rule: str, continuous: bool) -> None:
         raise ValueError(f"rule={rule} does not fit a model that reads {what}: take {' or '.join(fitting)}")
 
 
-def thoughts(step: PredictionStep, start: Tensor, noise: Any = None) -> Iterator[Thought]:
-    """Yield the prediction after each of the S steps from logits (B, T, V), each when it is asked for; ``noise`` are
-    standard normal numbers (S, B, T, V), or a function of the step's index.
-    """
-    return walk(step, Thought(start, start.new_zeros(start.shape[:-1])), step.num_steps, noise)
+def thoughts(step: PredictionStep, start: Tensor) -> Iterator[Thought]:
+    """Yield the prediction after each of the S steps from logits (B, T, V), each when it is asked for."""
+    return walk(step, Thought(start, start.new_zeros(start.shape[:-1])), step.num_steps)
+
+
+def normal_draws(like: Tensor) -> Callable[[int], Tensor]:
+    """Return noise for ``PredictionStep``: standard normal numbers, shaped like a prediction, anew for every step."""
+    return lambda index: torch.randn(like.shape, dtype=like.dtype, device=like.device)
 
 
 # The models: an energy of every token's context and a candidate for the next token (section 3, C.6).
@@ -708,14 +714,9 @@ class Considered:
         """The energies of the predictions, (N, B, T); without gradients."""
         return self.compute()
 
-    def choose(self, num_samples: int | None = None) -> tuple[Tensor, Tensor]:
-        """Return for each token the prediction of lowest energy among the first ``num_samples``, or among all: its
-        logits (B, T, V), and which sample it is, (B, T).
-        """
-        energies = self.energies[:num_samples]
-        if num_samples is not None and not 1 <= num_samples <= len(self.energies):
-            raise ValueError(f"num_samples must lie in 1 ... {len(self.energies)}, got {num_samples}")
-        best = energies.argmin(0)  # (B, T)
+    def choose(self) -> tuple[Tensor, Tensor]:
+        """Return each token's prediction of lowest energy, logits (B, T, V), and which sample it is, (B, T)."""
+        best = self.energies.argmin(0)  # (B, T)
         places = best[None, ..., None].expand(1, *best.shape, self.predictions.shape[-1])  # (1, B, T, V)
         return self.predictions.gather(0, places)[0], best
 
@@ -727,7 +728,7 @@ def think(
     num_steps: int,
     settings: ThinkingSettings | None = None,
     step_size: float | None = None,
-    noise: Any = None,
+    noise: Callable[[int], Tensor] | None = None,
     energies: Energies | None = None,
 ) -> Iterator[Considered]:
     """Yield what is thought of ids, (B, T), after 0, 1, ..., S steps, without gradients by the weights.
@@ -740,7 +741,7 @@ def think(
         num_steps: S; with several landscapes each is descended for an equal share of them.
         settings: rule and noise; the default is the step of EBT's code, without noise.
         step_size: alpha; None: the model's own.
-        noise: standard normal numbers (S, N B, T, V), or a function of the step's index.
+        noise: returns the standard normal numbers (N B, T, V) of a step, by its index.
         energies: of ids; None: ``model.energies(ids)``.
 
     Raises:
@@ -759,7 +760,8 @@ def think(
         energies = model.energies(ids) if energies is None else energies
         alpha = model.step_size
         alpha = alpha if step_size is None else torch.full_like(alpha, step_size)
-    step = PredictionStep(energies, model.prediction_embedding.weight, alpha, num_steps, model.num_landscapes, settings)
+    embedding = model.prediction_embedding.weight
+    step = PredictionStep(energies, embedding, alpha, num_steps, model.num_landscapes, settings, noise=noise)
 
     def considered(state: Tensor, energy: Tensor | None, index: int) -> Considered:
         @torch.no_grad()
@@ -770,12 +772,12 @@ def think(
         return Considered(state.unflatten(0, (samples, -1)), energies)
 
     @torch.no_grad()  # torch compiles no_grad()(step) only in parts
-    def without_gradients(*given: Any) -> Thought:
-        return step(*given)
+    def without_gradients(thought: Thought, index: int) -> Thought:
+        return step(thought, index)
 
     state = start.flatten(0, 1)  # (N B, T, V)
     first = Thought(state, state.new_zeros(state.shape[:-1]))
-    for index, following in enumerate(walk(without_gradients, first, num_steps, noise)):
+    for index, following in enumerate(walk(without_gradients, first, num_steps)):
         yield considered(state, None if settings.noise else following.energy, index)
         state = following.prediction
     yield considered(state, None, num_steps - 1)

@@ -278,7 +278,8 @@ class Descends(Protocol):
     """A part of a block that takes ``num_steps`` steps down an energy of its own (``models.cem.CEMPart``)."""
 
     num_steps: int
-    descend: Callable[..., Any]
+    final: Callable[..., Tensor]
+    final_energy: Callable[..., Tensor]
 
 
 class PreNorm(nn.Module):
@@ -391,9 +392,8 @@ class Llama(RotaryLanguageModel):
         for block in self.blocks:
             for name, part in block.named_children():
                 if isinstance(part, Descends):
-                    descent = part.descend(state, num_steps, energies_at=(num_steps,))
-                    found.setdefault(name, []).append(descent.energies[-1])  # (B, J)
-                    state = descent.state  # (B, J, D)
+                    before, state = state, part.final(state, num_steps)  # (B, J, D)
+                    found.setdefault(name, []).append(part.final_energy(before, state))  # (B, J)
                 else:
                     state = part(state, tables) if name == "attention" else part(state)
         return LlamaTrace(state, found)

@@ -7,14 +7,14 @@ hidden width, S steps, R recorded steps; g is the normed state, A and B are toke
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from paper_repro.base.errors import at_least, one_of, positive
+from paper_repro.base.errors import at_least, one_of
 from paper_repro.models.common import (
     INIT_STD,
     NORM_EPS,
@@ -217,22 +217,19 @@ class InferenceRate(nn.Module):
     * "identity": 1, with which section 2.3 proves asymptotic stability (equation 20);
     * "positive_scalar": c = exp(log_c) > 0, at first 1; the paper publishes no parametrisation;
     * "norm_scale": c diag(gamma), with gamma the learnable scale of the block's norm (proposition 2.1);
-    * "psd_skew": U^T U + V - V^T (equation 19), whose symmetric part is positive semi-definite; U (D', D) and V (D, D)
-      start N(0, 0.02).  The paper prints U as (D, D'), with which U^T U would not fit V.
+    * "psd_skew": U^T U + V - V^T (equation 19), whose symmetric part is positive semi-definite; U and V (D, D) start
+      N(0, 0.02).  The paper prints U as (D, D'), with which U^T U would not fit V.
     """
 
-    def __init__(self, kind: str, width: int, rank: int | None) -> None:
+    def __init__(self, kind: str, width: int) -> None:
         super().__init__()
         self.kind = one_of("inference_rate", kind, INFERENCE_RATES)
-        if rank is not None and kind != "psd_skew":
-            raise ValueError(f"rate_rank={rank} has no effect with inference_rate={kind!r}: leave it out")
         if kind == "full":
             self.weight = nn.Parameter(torch.randn(width, width) * INIT_STD)
         elif kind in ("positive_scalar", "norm_scale"):
             self.log_c = nn.Parameter(torch.zeros(1))
         elif kind == "psd_skew":
-            rank = width if rank is None else at_least("rate_rank", rank)
-            self.root = nn.Parameter(torch.randn(rank, width) * INIT_STD)
+            self.root = nn.Parameter(torch.randn(width, width) * INIT_STD)
             self.skew = nn.Parameter(torch.randn(width, width) * INIT_STD)
 
     def coefficient(self, norm_scale: Tensor | None) -> Tensor | None:
@@ -248,7 +245,7 @@ class InferenceRate(nn.Module):
                 raise ValueError("eta = c diag(gamma) needs gamma: choose norm='layer_norm' or norm='rms_norm'")
             return self.log_c.exp() * norm_scale
         if self.kind == "psd_skew":
-            return torch.addmm(self.skew - self.skew.mT, self.root.mT, self.root)  # (D, D) + (D, D') (D', D)
+            return torch.addmm(self.skew - self.skew.mT, self.root.mT, self.root)  # (D, D) + (D, D) (D, D)
         return None
 
 
@@ -261,13 +258,11 @@ class NRGPT(PositionalLanguageModel):
 
     Args:
         num_heads, mask, beta, learn_head_weights: see NRGPTAttention.
-        num_steps: S; of the parameters, only a learned schedule depends on it.
+        num_steps: S; no parameter depends on it.
         hidden_factor: M / D; 4 in the authors' sweeps, 8 for FF1 in the paper's appendix D.
         norm: equation 17 as "frozen_layer_norm" (scale fixed at one, learnable shift: the authors' code),
             "layer_norm" (both learnable), "rms_norm" (learnable scale, no shift) or "none" (g = x).
-        inference_rate, rate_rank: see InferenceRate; D' is D if None.
-        inference_rate_schedule: c_t of x <- x - c_t eta dE/dg, one positive number for each of the S steps, "learned"
-            (positive, at first 1), or None for 1; the paper names c(t) without studying it.  Steps beyond S take c_S.
+        inference_rate: see InferenceRate.
         dropout: on the attention's gradient; the feed-forward part has none.
     """
 
@@ -284,8 +279,6 @@ class NRGPT(PositionalLanguageModel):
         mask: str = "strict",
         norm: str = "frozen_layer_norm",
         inference_rate: str = "full",
-        rate_rank: int | None = None,
-        inference_rate_schedule: Sequence[float] | str | None = None,
         beta: str = "one",
         learn_head_weights: bool = False,
         dropout: float = 0.0,
@@ -297,11 +290,8 @@ class NRGPT(PositionalLanguageModel):
         self.attention = NRGPTAttention(width, num_heads, mask, beta, learn_head_weights, dropout)
         self.feed_forward = self.feed_forward_energy(width, at_least("hidden_factor", hidden_factor) * width)
         self.feed_forward_scale = nn.Parameter(torch.ones(1))
-        self.inference_rate = InferenceRate(inference_rate, width, rate_rank)
+        self.inference_rate = InferenceRate(inference_rate, width)
         self.inference_rate.coefficient(self.norm_scale)  # refuses a rate that needs another norm
-        self.fixed_step_rates = _step_rates(inference_rate_schedule, num_steps)
-        learned = inference_rate_schedule == "learned"
-        self.log_step_rates = nn.Parameter(torch.zeros(num_steps)) if learned else None
 
     @property
     def norm_scale(self) -> Tensor | None:
@@ -319,56 +309,41 @@ class NRGPT(PositionalLanguageModel):
         g = self.norm(x)  # (B, T, D)
         return NRGPTGradients(self.attention.gradient(g), self.feed_forward.gradient(g))
 
-    def step(self, x: Tensor, index: int = 0) -> Tensor:
-        """Take the step of that index, from 0, at x, (B, T, D); without a schedule all steps are alike."""
-        return self._step(x, self._coefficients()[min(index, self.num_steps - 1)])
+    def step(self, x: Tensor) -> Tensor:
+        """Take a step at x, (B, T, D)."""
+        return self.layers()[0](x)
+
+    def set_inner_steps(self, number: int) -> None:
+        """Let the model make ``number`` steps, whatever it was trained with."""
+        self.num_steps = at_least("num_steps", number)
 
     def layers(self, cache: KeyValueCache | None = None) -> Sequence[Callable[[Tensor], Tensor]]:
-        steps: list[Callable[[Tensor], Tensor]] = []
-        for coefficient in self._coefficients():
-            step = partial(self._step, coefficient=coefficient)
-            if speed().recompute and self.training and torch.is_grad_enabled():
-                step = partial(checkpoint, step, use_reentrant=False)
-            steps.append(step)
-        return steps
-
-    def final_state(self, ids: Tensor) -> Tensor:
-        return self.descend(ids).state
-
-    def descend(self, ids: Tensor, num_steps: int | None = None, **options: Any) -> Trajectory[Tensor]:
-        """Descend from the embedded ids, (B, T), by ``num_steps`` steps or the model's own S, which they may exceed.
-
-        The options are those of ``models.descent.descend``; ``energy``, of a state (B, T, D), is ``energies`` if None.
-        """
-        steps = self.layers()
-        return descend(
-            lambda x, index, draws: steps[min(index, len(steps) - 1)](x),
-            self.embed(ids),  # (B, T) -> (B, T, D)
-            self.num_steps if num_steps is None else num_steps,
-            **{"energy": self.energies, **options},
-        )
+        step = partial(self._step, coefficient=self.inference_rate.coefficient(self.norm_scale))
+        if speed().recompute and self.training and torch.is_grad_enabled():
+            step = partial(checkpoint, step, use_reentrant=False)
+        return [step] * self.num_steps
 
     def trace(self, ids: Tensor, num_steps: int | None = None) -> Trajectory[Tensor]:
-        """Descend with the states, (S + 1, B, T, D), and energies, (S + 1, B, T) each, of all steps."""
-        every = range((self.num_steps if num_steps is None else num_steps) + 1)
-        return self.descend(ids, num_steps, energies_at=every, states_at=every)
+        """Descend from the embedded ids, (B, T), by ``num_steps`` steps or the model's own S.
 
-    def _coefficients(self) -> list[Tensor | float | None]:
-        """Return c_t eta for each of the S steps."""
-        eta = self.inference_rate.coefficient(self.norm_scale)
-        rates: Sequence[Tensor | float] | None = self.fixed_step_rates
-        if self.log_step_rates is not None:
-            rates = self.log_step_rates.exp().split(1)
-        if rates is None:
-            return [eta] * self.num_steps
-        return [rate if eta is None else rate * eta for rate in rates]
+        All states, (S + 1, B, T, D), and energies, (S + 1, B, T) each, are recorded.
+        """
+        step, count = self.layers()[0], self.num_steps if num_steps is None else num_steps
+        return descend(
+            lambda x, index: step(x),
+            self.embed(ids),  # (B, T) -> (B, T, D)
+            count,
+            energy=self.energies,
+            energies_at=range(count + 1),
+            states_at=range(count + 1),
+        )
 
-    def _step(self, x: Tensor, coefficient: Tensor | float | None) -> Tensor:
+    def _step(self, x: Tensor, coefficient: Tensor | None) -> Tensor:
         attention, feed_forward = self.gradients(x)  # (B, T, D) each
         gradient = attention + self.feed_forward_scale * feed_forward
         if coefficient is None:
             return x - gradient
-        if isinstance(coefficient, Tensor) and coefficient.ndim == 2:
+        if coefficient.ndim == 2:
             return x - functional.linear(gradient, coefficient)  # (B, T, D) (D, D)
         return x - coefficient * gradient
 
@@ -401,17 +376,6 @@ def _norm(kind: str, width: int) -> nn.Module:
     if kind == "frozen_layer_norm":
         norm.weight.requires_grad_(False)
     return norm
-
-
-def _step_rates(schedule: Sequence[float] | str | None, num_steps: int) -> tuple[float, ...] | None:
-    if schedule is None or schedule == "learned":
-        return None
-    if not isinstance(schedule, list | tuple) or len(schedule) != num_steps:
-        raise ValueError(
-            f"inference_rate_schedule must be None, 'learned' or num_steps = {num_steps} positive numbers, "
-            f"got {schedule!r}"
-        )
-    return tuple(positive("inference_rate_schedule", rate) for rate in schedule)
 
 
 # How far the energies can go, whatever the tokens (NRGPT, appendix E.2).

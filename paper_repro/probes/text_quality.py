@@ -20,7 +20,7 @@ from paper_repro.datamodules.tokenizers import Tokenizer
 from paper_repro.metrics.perplexity import GPT2, find_model
 from paper_repro.metrics.text_scores import ENGINES, TextScorer, TextScores, metric_names
 from paper_repro.models.common import CausalLanguageModel
-from paper_repro.models.generation import Generation, Settle, generate
+from paper_repro.models.generation import generate
 from paper_repro.training.module import PaperModule
 
 ATTACHMENT = "texts.json"
@@ -38,7 +38,6 @@ class Written:
     prompt: str
     seed: int
     text: str
-    generation: Generation
     scores: TextScores
 
 
@@ -47,8 +46,8 @@ class TextQuality:
     """Generates one text for each prompt and scores it; names of metrics: ``metrics.text_scores.metric_names``.
 
     The seeds are those of the list, whatever the cell's: cells differ by their weights alone.  ``texts_averaged`` says
-    over how many texts a number is a mean; a text for which a metric has no value is left out of its mean.  With
-    ``settle`` there is ``mean_steps``, recurrences per token.  All texts and scores go into the attachment texts.json.
+    over how many texts a number is a mean; a text for which a metric has no value is left out of its mean.  All texts
+    and scores go into the attachment texts.json.
 
     Args:
         prompts: each stays at the beginning of its text, which is scored as a whole.
@@ -60,7 +59,6 @@ class TextQuality:
             texts (Table 5).  Without perplexity the first becomes the second, and says so.
         perplexity_model: see TextPerplexity.
         gqs_engines: see TextScorer.
-        settle: stops NRGPT's recurrences early.
 
     Raises:
         UsageError: a model of perplexity that is there, but damaged.
@@ -74,7 +72,6 @@ class TextQuality:
     choose: str = BEST
     perplexity_model: str = GPT2
     gqs_engines: Sequence[str] = ENGINES
-    settle: Settle | None = None
 
     def __post_init__(self) -> None:
         if not self.prompts or len(self.prompts) != len(self.seeds):
@@ -112,11 +109,11 @@ class TextQuality:
             )
         allowed = min(tokenizer.vocabulary_size, model.vocabulary_size)
         try:
-            found = generate(model, ids, count, self.temperature, seed, self.settle, allowed)
+            found = generate(model, ids, count, self.temperature, seed, num_allowed=allowed)
         except ValueError as error:
             raise UsageError(f"prompt {prompt[:40]!r}: {error}") from error
-        text = tokenizer.decode(found.ids).lstrip("\n")
-        return Written(prompt, seed, text, found, scorer(text))
+        text = tokenizer.decode(found).lstrip("\n")
+        return Written(prompt, seed, text, scorer(text))
 
     def _findings(self, texts: list[Written], scorer: TextScorer) -> Findings:
         perplexity, findings = scorer.names[0], Findings(unavailable=dict(scorer.unavailable))
@@ -133,9 +130,6 @@ class TextQuality:
         if self.choose == BEST and perplexity in findings.unavailable:
             findings.unavailable[perplexity] += f"; other columns are means over {len(texts)} texts, not of the best"
         findings.metrics["texts_averaged"] = float(len(chosen))
-        steps = [step for text in texts for step in text.generation.steps]
-        if steps:
-            findings.metrics["mean_steps"] = sum(steps) / len(steps)
         rows = [
             {
                 "prompt": text.prompt,
@@ -145,7 +139,6 @@ class TextQuality:
                 "reported": text in chosen,
                 "scores": text.scores.values,
                 "refused": text.scores.refused,
-                **({"tokens_by_steps": text.generation.histogram} if text.generation.steps else {}),
             }
             for text in texts
         ]

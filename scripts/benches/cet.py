@@ -32,7 +32,7 @@ def cet_relax(device: torch.device) -> Iterator[Comparison]:
         clamped = model.clamp(_images(4 if cpu else 64, device))
         first = model.first(clamped)
         state = model.relax(first, clamped, 3).state
-        steps = PreparedSteps(model, state, clamped, cet.RelaxationSettings(1.0, None))
+        steps = PreparedSteps(model, state, clamped, 1.0)
         step, other = partial(_step, steps), AutogradSteps(model, state, clamped)
         step()
         other.step()
@@ -53,7 +53,7 @@ def _images(count: int, device: torch.device) -> Tensor:
 
 
 def _step(steps: PreparedSteps) -> None:
-    steps(steps.state, 0, None)
+    steps(steps.state, 0)
 
 
 def _operations(model: CET, state: CETState) -> float:

@@ -12,7 +12,6 @@ from paper_repro.base.errors import UsageError, run_main
 from paper_repro.cells import records
 from paper_repro.cells.records import Record, record_path
 from paper_repro.cells.tasks import Cell
-from paper_repro.exports.weights import export
 from paper_repro.scripts.export import main
 from paper_repro.training import checkpoints
 from paper_repro.training.build import build
@@ -66,13 +65,13 @@ def logits(model: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_an_exported_model_and_its_cell_are_the_trained_model(
-    name: str, finished: Callable[..., Any], tmp_path: Path
+    name: str, finished: Callable[..., Any], tmp_path: Path, capsys: Any
 ) -> None:
     model = finished(name)
-    written = export(CELL, tmp_path / "out", runs=tmp_path)
+    assert run_main(main, [CELL, "--to", str(tmp_path / "out"), "--runs", str(tmp_path)]) == 0
     files = ["README.md", "config.json", "model.safetensors"]  # no vocabulary: the data are not here
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == files
-    assert {path.parent for path in written} == {tmp_path / "out"}
+    assert capsys.readouterr().out.split() == [str(tmp_path / "out" / file) for file in files]
     for place in (tmp_path / "out", tmp_path / "cells" / CELL, CELL, CELL[:6]):
         found = paper_repro.load(place, runs=tmp_path)
         assert type(found) is type(model) and not found.training
@@ -82,20 +81,6 @@ def test_an_exported_model_and_its_cell_are_the_trained_model(
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["model"] == MODELS[name] and config["cell"] == CELL and config["metrics"] == {"val_loss": 1.0}
     assert config["training"]["optimizer"]["lr"] == 0.01 and config["seed"] == 3
-
-
-def test_the_commands_write_both_formats(finished: Callable[..., Any], tmp_path: Path, capsys: Any) -> None:
-    finished("gpt")
-    assert run_main(main, [CELL, "--to", str(tmp_path / "own"), "--runs", str(tmp_path)]) == 0
-    words = [str(tmp_path / "cells" / CELL), "--to", str(tmp_path / "theirs"), "--format", "huggingface"]
-    assert run_main(main, words) == 0
-    assert capsys.readouterr().out.split() == [
-        *(str(tmp_path / "own" / file) for file in ("README.md", "config.json", "model.safetensors")),
-        *(str(tmp_path / "theirs" / file) for file in ("config.json", "model.safetensors")),
-    ]
-    assert json.loads((tmp_path / "theirs" / "config.json").read_text())["model_type"] == "gpt2"
-    with pytest.raises(UsageError, match="open it with transformers"):
-        paper_repro.load(tmp_path / "theirs")
 
 
 def refused(words: list[str], capsys: Any) -> str:
@@ -110,7 +95,6 @@ def test_wrong_input_is_one_line_and_nothing_is_written(
     finished("cem")
     words = [CELL, "--to", str(tmp_path / "out"), "--runs", str(tmp_path)]
     assert f"did you mean '{CELL}'" in refused(["0123456789abcdee", *words[1:]], capsys)
-    assert "exported are Llama" in refused([*words, "--format", "huggingface"], capsys)
     assert not (tmp_path / "out").exists()
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").touch()

@@ -32,7 +32,7 @@ class Fixed:
         lambda: GatedMLP(64, 64),
         lambda: CEMMLP(64, 64, num_steps=1),
         lambda: CEMMLP(64, 64, num_steps=4),
-        lambda: CEMMLP(64, 64, num_steps=2, preconditioner="diagonal_low_rank", learn_step_size=True),
+        lambda: CEMMLP(64, 64, num_steps=2, preconditioner="diagonal_low_rank"),
     ],
 )
 def test_every_model_of_table_3_trains_the_same_in_a_stack_and_alone(block):

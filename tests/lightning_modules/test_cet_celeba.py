@@ -1,6 +1,5 @@
 """CET's training: by both methods through Fit, one step by hand, resuming, metrics, and what is refused."""
 
-import logging
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,13 +93,9 @@ def test_metrics_are_of_the_free_state_over_all_pixels() -> None:
 
 
 @pytest.mark.parametrize("method", ["ep", "tbpte"])
-def test_weights_that_overflow_are_a_divergence_with_its_step_and_term(
-    method: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING):
-        outcome = run(tmp_path, f"module.method={method}", "optimizer.lr=1e30")
+def test_weights_that_overflow_are_a_divergence_with_its_step(method: str, tmp_path: Path) -> None:
+    outcome = run(tmp_path, f"module.method={method}", "optimizer.lr=1e30")
     assert outcome.status == DIVERGED and "the loss was not finite at step 2 of 4" in outcome.note
-    assert any("optimiser step 2: the free phase diverged: " in record.getMessage() for record in caplog.records)
 
 
 @pytest.mark.parametrize(

@@ -65,14 +65,12 @@ def blank_loss(logits: Tensor, givens: Tensor, solutions: Tensor) -> Tensor:
     return torch.stack(rows).mean()
 
 
-@pytest.mark.parametrize("supervise", ["mean", "last"])
-def test_a_classifier_learns_from_the_blanks_after_each_iteration_or_the_last(supervise: str) -> None:
+def test_a_classifier_learns_from_the_blanks_after_each_iteration() -> None:
     torch.manual_seed(0)
     model = SudokuRecursive(**SIZES, num_iterations=3)
-    module = SudokuClassifier(model, OPTIMIZER, Constant(), supervise)
+    module = SudokuClassifier(model, OPTIMIZER, Constant())
     each = [blank_loss(logits, *batch()) for logits in model.answers(batch()[0], 3)]
-    expected = each[-1] if supervise == "last" else torch.stack(each).mean()
-    torch.testing.assert_close(module.loss(batch()), expected)
+    torch.testing.assert_close(module.loss(batch()), torch.stack(each).mean())
 
 
 @pytest.mark.parametrize("loss", ["mean", "last"])
@@ -109,7 +107,5 @@ def test_an_answer_takes_more_iterations_or_steps_and_the_board_of_lowest_energy
 
 
 def test_wrong_settings_are_refused() -> None:
-    with pytest.raises(ValueError, match="supervise"):
-        SudokuClassifier(SudokuFeedForward(**SIZES), OPTIMIZER, Constant(), "first")
     with pytest.raises(UsageError, match="a classifier has one answer"):
         SudokuClassifier(SudokuFeedForward(**SIZES), OPTIMIZER, Constant()).answer(batch()[0], num_samples=2)

@@ -50,7 +50,7 @@ def models() -> list[nn.Module]:
     return [
         GPT(**sizes, num_layers=2),
         NRGPT_H_FF1(**sizes, num_steps=2, inference_rate="positive_scalar", learn_head_weights=True),
-        NRGPT_H_FF2W(**sizes, num_steps=2, norm="layer_norm", inference_rate_schedule="learned"),
+        NRGPT_H_FF2W(**sizes, num_steps=2, norm="layer_norm"),
     ]
 
 

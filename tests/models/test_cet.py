@@ -1,4 +1,3 @@
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -201,23 +200,6 @@ def _small() -> tuple[CET, Tensor, Tensor]:
 
 def _flat(model: CET) -> Tensor:
     return torch.cat([value.flatten() for value in _gradients(model).values()])
-
-
-def _by(learn: Any, *arguments: Any) -> Tensor:
-    model, masked, images = _small()
-    learn(model, masked, images, *arguments)
-    return _flat(model)
-
-
-@pytest.mark.slow
-def test_its_error_falls_as_beta_squared_over_three_decades() -> None:
-    expected = _by(full_backpropagation, 600)
-    errors = []
-    for beta in (3e-2, 3e-3, 3e-4, 3e-5):
-        found = _by(equilibrium_propagation, Phases(600, 600, beta))
-        errors.append(float((found - expected).norm() / expected.norm()))
-    falls = [first / second for first, second in itertools.pairwise(errors)]
-    assert all(80 < fall < 125 for fall in falls), errors
 
 
 def test_gradients_are_added_to_what_lies_there_and_averaged_over_the_batch() -> None:

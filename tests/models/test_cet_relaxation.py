@@ -17,7 +17,6 @@ from paper_repro.models.cet import (
     CETNudge,
     CETState,
     PreparedSteps,
-    RelaxationSettings,
 )
 from paper_repro.models.descent import Trajectory
 from paper_repro.tests.support import golden_cet
@@ -65,12 +64,12 @@ def test_prepared_steps_are_those_of_the_definition(
         own = copy.deepcopy(model).to(dtype)
         given = [type(part)(*(tensor.to(dtype) for tensor in part)) for part in (state, clamped)]
         narrow = None if nudge is None else CETNudge(*(tensor.to(dtype) for tensor in nudge))
-        prepared = PreparedSteps(own, *given, RelaxationSettings(step_size, narrow))
+        prepared = PreparedSteps(own, *given, step_size, narrow)
         expected, found = state, prepared.state
         for number in range(12):
             before, expected = expected, model.step(expected, clamped, step_size, nudge)
             # Its own state goes on; another one is taken over.
-            found = prepared(found if number != 6 else CETState(*map(torch.clone, found)), number, None)
+            found = prepared(found if number != 6 else CETState(*map(torch.clone, found)), number)
             tolerance = 1e-12 if dtype == torch.float64 else 5e-5
             _close(found, expected, tolerance)
             moved = [(one - two).abs().flatten(1).amax(1) for one, two in zip(before, expected, strict=True)]
@@ -78,7 +77,7 @@ def test_prepared_steps_are_those_of_the_definition(
         _close(given[0], state, 1e-6)
 
 
-def test_traces_and_tolerances_are_those_of_the_definition() -> None:
+def test_traces_are_those_of_the_definition() -> None:
     model, images = _model()
     clamped = model.clamp(images)
     state = model.first(clamped)
@@ -86,14 +85,11 @@ def test_traces_and_tolerances_are_those_of_the_definition() -> None:
     expected = model.relax(state, clamped, 20, 0.2, energies_at=every, states_at=every)
     with torch.no_grad():
         found = model.relax(state, clamped, 20, 0.2, energies_at=every, states_at=every)
-        assert expected.changes is not None
         _close(
-            [*found.state, *found.states, found.change, found.energies, found.changes],
-            [*expected.state, *expected.states, expected.change, expected.energies, expected.changes],
+            [*found.state, *found.states, found.change, found.energies],
+            [*expected.state, *expected.states, expected.change, expected.energies],
             1e-11,
         )
-        tolerance = float(expected.changes[9].max())
-        assert model.relax(state, clamped, 20, 0.2, tolerance=1.000001 * tolerance).num_steps == 10
 
 
 def test_with_factors_in_bfloat16_sums_are_float32() -> None:
@@ -101,14 +97,14 @@ def test_with_factors_in_bfloat16_sums_are_float32() -> None:
     model, images = model.float(), images.float()
     with torch.no_grad():
         clamped = model.clamp(images)
-        plan = RelaxationSettings(1.0, _nudge(model, images))
-        exact = PreparedSteps(model, model.first(clamped), clamped, plan)
+        nudge = _nudge(model, images)
+        exact = PreparedSteps(model, model.first(clamped), clamped, 1.0, nudge)
         model.precision = "bfloat16"
-        rounded = PreparedSteps(model, model.first(clamped), clamped, plan)
+        rounded = PreparedSteps(model, model.first(clamped), clamped, 1.0, nudge)
         assert rounded.hidden.dtype == rounded.weights.dtype == torch.bfloat16
         for number in range(5):
-            exact(exact.state, number, None)
-            rounded(rounded.state, number, None)
+            exact(exact.state, number)
+            rounded(rounded.state, number)
     for one, two in zip(rounded.state, exact.state, strict=True):
         assert one.dtype == torch.float32
         # Rounded on every processor: 2^-9 of each factor.
@@ -150,32 +146,13 @@ def test_a_captured_relaxation_takes_its_start_and_the_weights_anew(
             model.memory.weight.mul_(0.9)
             clamped = model.clamp(scale * images)
             state, nudge = model.first(clamped), _nudge(model, scale * images) if nudged else None
-            graph = graph or CapturedSteps(model, state, clamped, RelaxationSettings(0.3, nudge), 4)
-            found = graph(state, clamped, RelaxationSettings(0.3, nudge))
+            graph = graph or CapturedSteps(model, state, clamped, 0.3, nudge, 4)
+            found = graph(state, clamped, nudge)
             expected = model.relax(state, clamped, 4, 0.3, nudge)
             _close([*found.state, found.change], [*expected.state, expected.change])
-            assert found.num_steps == 4
             ends.append((found, expected))
         for found, expected in ends:
             _close(found.state, expected.state)
-
-
-@pytest.mark.parametrize("term", ["encoder", "position", "memory", "attention", "decoder"])
-def test_a_divergence_names_its_step_and_its_term(term: str) -> None:
-    model, images = _model()
-    clamped = model.clamp(images)
-    start = model.first(clamped)
-    assert model.divergence(start, clamped, 5) is None
-    broken = CETState(start.z, start.y * torch.nan)
-    assert "state was not finite at step 0" in (model.divergence(broken, clamped, 5) or "")
-    parameter = {"memory": model.memory.weight, "attention": model.attention.key, "decoder": model.decoder.weight}
-    if term == "encoder":
-        clamped = CETClamped(clamped.patches, clamped.drive * torch.inf)
-    elif term == "position":
-        model.position.bias.data[0] = torch.nan
-    else:
-        parameter[term].data[1, 1] = torch.inf
-    assert model.divergence(start, clamped, 5) == f"diverged: the gradient of {term} was not finite at step 1"
 
 
 class Slower(CET):

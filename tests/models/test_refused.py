@@ -35,7 +35,6 @@ REFUSED: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (CEMMLP, {"activation": "silo"}, r"activation must be one of silu, gelu, got 'silo' \(did you mean 'silu'"),
     (CEMMLP, {"rank": 2}, "rank=2 has no effect with preconditioner='none'"),
     (CEMMLP, LOW_RANK, "rank must lie between 0 .* width 6, got 16"),
-    (CEMMLP, {"init_std": 0.1, "context_init_scale": 2.0}, "init_std replaces context_init_scale"),
     (GaussianProcessRegressor, {"width": 32}, "width is 32, but the block was built with width 64"),
     (CEMAttention, {"num_heads": 5}, "num_heads must divide the width 12"),
     (CET, {"stride": 7}, "patches of 20 at stride 7 do not tile images of 120"),
@@ -49,7 +48,6 @@ REFUSED: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (NGPT, {"s_z": {"init": "sqrt(V)"}}, r"s_z: init must be a positive number, sqrt\(d\) or 1/sqrt\(d\), got"),
     (NGPT, {"s_nu": {"inti": 1}}, "s_nu: .*unexpected keyword argument 'inti'"),
     (NRGPT_H_FF1, {"inference_rate": "norm_scale"}, "choose norm='layer_norm' or norm='rms_norm'"),
-    (NRGPT_H_FF1, {"inference_rate_schedule": [1.0, 1.0]}, "inference_rate_schedule must be"),
 ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import Cell
 from paper_repro.datamodules.tokenizers import CharacterTokenizer
 from paper_repro.exports.weights import opened
-from paper_repro.models.generation import Generation, Settle, generate
+from paper_repro.models.generation import generate
 from paper_repro.scripts import generate as command
 from paper_repro.scripts import inspect_model, think
 from paper_repro.training import checkpoints
@@ -53,19 +53,19 @@ def texts(capsys: Any, model: str, *words: str) -> str:
     return str(capsys.readouterr().out)
 
 
-def generated(name: str, prompt: str, tokens: int, **options: Any) -> tuple[str, Generation]:
-    """Generate without the command; returns the text as it is printed, too."""
+def generated(name: str, prompt: str, tokens: int, **options: Any) -> str:
+    """Generate without the command; returns the text as it is printed."""
     model: Any = load(name)
     allowed = model.tokenizer.vocabulary_size
     found = generate(model, model.tokenizer.encode(prompt), tokens, num_allowed=allowed, **options)
-    return f"{model.tokenizer.decode(found.ids)}\n", found
+    return f"{model.tokenizer.decode(found)}\n"
 
 
 def test_prompts_are_continued_by_the_models_weights(capsys: Any) -> None:
     words = ("--prompt", "ROMEO", "--prompt", "to", "--tokens", "40", "--seed", "5", "--temperature", "0.5")
     assert run_main(command.main, ["nrgpt_ff1", *words]) == 0
     output = capsys.readouterr()
-    expected = [generated("nrgpt_ff1", prompt, 40, temperature=0.5, seed=5)[0] for prompt in ("ROMEO", "to")]
+    expected = [generated("nrgpt_ff1", prompt, 40, temperature=0.5, seed=5) for prompt in ("ROMEO", "to")]
     assert output.out == "".join(expected)
     assert output.err.splitlines() == ["--- prompt 'ROMEO', seed 5", "--- prompt 'to', seed 5"]
 
@@ -79,19 +79,12 @@ def test_top_k_and_top_p_shape_the_text_and_the_cache_does_not(capsys: Any) -> N
     assert texts(capsys, *words, "--temperature", "1e-300") == coldest  # logits overflow
 
 
-def test_settling_is_reported(capsys: Any) -> None:
-    words = ("--prompt", "ROMEO", "--tokens", "9", "--settle", "0.05", "--inner-steps", "40")
-    assert run_main(command.main, ["nrgpt_ff1", *words]) == 0
-    output = capsys.readouterr()
-    text, found = generated("nrgpt_ff1", "ROMEO", 9, seed=0, settle=Settle(0.05, num_steps=40))
-    assert output.out == text
-    assert f"inner steps per token: mean {found.mean_steps:.2f}; tokens by number: " in output.err
-
-
 def test_inner_steps_are_others_than_those_of_the_training(capsys: Any) -> None:
     words = ("cem", "--prompt", "Return the", "--tokens", "60", "--temperature", "0")
     trained = texts(capsys, *words)
     assert texts(capsys, *words, "--inner-steps", "2") == trained != texts(capsys, *words, "--inner-steps", "4")
+    words = ("nrgpt_ff1", "--prompt", "ROMEO", "--tokens", "60", "--temperature", "0")
+    assert texts(capsys, *words) != texts(capsys, *words, "--inner-steps", "1")
 
 
 def test_without_prompts_those_of_the_cells_probe_or_four_of_the_papers_kind(tmp_path: Path, capsys: Any) -> None:
@@ -119,7 +112,7 @@ def test_a_prompt_longer_than_the_context(capsys: Any) -> None:
     assert run_main(command.main, ["rgpt_parallel", *words]) == 2
     said = f"has {len(long)} tokens, the model's context holds {model.block_length}: shorten it, or give --crop"
     assert said in capsys.readouterr().err
-    assert texts(capsys, "rgpt_parallel", *words, "--crop") == generated("rgpt_parallel", long, 3)[0]
+    assert texts(capsys, "rgpt_parallel", *words, "--crop") == generated("rgpt_parallel", long, 3)
 
 
 @pytest.mark.parametrize(
@@ -130,13 +123,11 @@ def test_a_prompt_longer_than_the_context(capsys: Any) -> None:
         (["nrgpt_ff1", "--temperature", "inf"], "--temperature: inf: give 0"),
         (["nrgpt_ff1", "--prompt", ""], "the prompt has no token"),
         (["nrgpt_ff1", "--prompt", "x~"], "the character '~' (U+007E) at position 1"),
-        (["nrgpt_ff1", "--settle", "-1"], "tolerance must be a finite number of at least 0"),
         (["nrgpt_ff1", "--inner-steps", "0"], "--inner-steps 0: num_steps must be a whole number of at least 1"),
         (["nrgpt_ff1", "--prompt", "to", "--cache"], "no cache of keys and values"),
         (["rgpt_parallel", "--prompt", "to", "--top-p", "1.5"], "top_p must lie in (0, 1]"),
         (["rgpt_parallel", "--stop"], "no token that ends a text"),
         (["rgpt_parallel", "--inner-steps", "2"], "--inner-steps is for NRGPT and CEM, RGPTParallel makes none"),
-        (["rgpt_parallel", "--settle", "0.1"], "RGPTParallel has no energies"),
         (["cem", "--inner-steps", "0"], "--inner-steps 0: num_steps must be"),
     ],
 )

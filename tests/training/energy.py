@@ -19,13 +19,12 @@ CAPACITY, REPLAYED = 12, 4
 NOISE = 0.1
 
 
-def gradient_step(energy: Callable[[Any], Tensor], step_size: Any, noise_scale: float = 0.0) -> StepRule[Any]:
-    """Return the rule x <- x - step_size dE/dx + noise_scale w, where w are the step's draws, for a tree of tensors."""
+def gradient_step(energy: Callable[[Any], Tensor], step_size: Any) -> StepRule[Any]:
+    """Return the rule x <- x - step_size dE/dx, for a tree of tensors."""
 
-    def step(state: Any, index: int, draws: Any) -> Any:
+    def step(state: Any, index: int) -> Any:
         gradient = torch.func.grad(lambda at: energy(at).sum())(state)
-        moved = tree_map(lambda x, g: x - step_size * g, state, gradient)
-        return moved if draws is None else tree_map(lambda x, w: x + noise_scale * w, moved, draws)
+        return tree_map(lambda x, g: x - step_size * g, state, gradient)
 
     return step
 
@@ -69,12 +68,12 @@ class EnergyRegression(PaperModule):
         old, there = choose(carry, draws["keys"], REPLAYED, fresh.dtype)
         x, wanted = torch.cat([fresh, old["x"]]), torch.cat([targets, old["target"]])
         start = torch.cat([draws["start"], old["y"]])
-        rule = gradient_step(lambda y: self.model(x, y), self.model.step_size, NOISE)
+        rule = gradient_step(lambda y: self.model(x, y), self.model.step_size)
 
-        def step(y: Tensor, index: int, noise: Tensor) -> Tensor:
-            return torch.where(index < draws["num_steps"], rule(y, index, noise), y)
+        def step(y: Tensor, index: int) -> Tensor:
+            return torch.where(index < draws["num_steps"], rule(y, index) + NOISE * draws["noise"][index], y)
 
-        found = descend(step, start, MOST_STEPS, draws=draws["noise"]).state
+        found = descend(step, start, MOST_STEPS).state
         weights = torch.cat([torch.ones_like(targets), there.to(targets.dtype)])
         loss = (weights * (found - wanted).square()).sum() / weights.sum()
         return loss, add(carry, {"x": fresh, "target": targets, "y": found[: len(targets)]})
