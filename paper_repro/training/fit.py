@@ -28,7 +28,7 @@ from paper_repro.training import checkpoints, counting, single
 from paper_repro.training.build import BuiltCell, build, check_window, rebuild
 from paper_repro.training.ensemble import Ensemble
 from paper_repro.training.launch import launched
-from paper_repro.training.machine import Machine, check_precision, forget_peak_memory, peak_memory_mib, settings
+from paper_repro.training.machine import Machine, forget_peak_memory, peak_memory_mib, settings
 from paper_repro.training.steps import Graphs, rows_of
 from paper_repro.training.tensors import map_tensors, tensors_of
 from paper_repro.training.watch import Evaluations, Journal, LossLog, Watch
@@ -36,7 +36,6 @@ from paper_repro.training.watch import Evaluations, Journal, LossLog, Watch
 _log = logging.getLogger(__name__)
 WARM_UP, STEPS = 2, 3
 """Steps that are not timed, because kernels and graphs are built in them, and steps that are."""
-PRECISIONS = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 SPLIT = "made_up"
 SHARED_SECTIONS = ("task", "module", "model", "training", "probes")
 """What cells must have in common to be trained together: the stack runs the code of the first for all of them."""
@@ -149,7 +148,6 @@ class Fit(Task):
 def _fit(built: list[BuiltCell], folder: Path, report: Report) -> list[Outcome]:
     for one in built:
         check_window(one)
-        check_precision(one.training.precision, one.machine.device)
     if len(built) > 1:
         with closing(Journal(built, folder)) as journal:
             return _fit_stack(built, folder, report, journal)
@@ -196,6 +194,7 @@ def _fit_stack(built: list[BuiltCell], folder: Path, report: Report, journal: Jo
             evaluations.after(ensemble.step)
         if not watch.after_step(ensemble.step):
             break
+    watch.stop_if_requested(ensemble.step)
     ensemble.unstack()
     outcomes = []
     for index, (one, diverged_at) in enumerate(zip(built, log.diverged(), strict=True)):
@@ -346,7 +345,7 @@ class _Clock:
 
 
 def _seconds_of_an_evaluation(built: BuiltCell) -> float:
-    narrow, started = PRECISIONS.get(built.training.precision), time.perf_counter()
-    with torch.autocast(built.machine.device.type, narrow, enabled=narrow is not None):
+    narrow, started = built.training.precision == "bf16-mixed", time.perf_counter()
+    with torch.autocast(built.machine.device.type, torch.bfloat16, enabled=narrow):
         built.module.evaluate(built.data)  # ends with numbers, so the device has ended, too
     return time.perf_counter() - started

@@ -171,13 +171,6 @@ def test_gradients_in_bf16_are_clipped_before_a_fused_optimiser_too(cell, run, t
     assert max(apart) > 0.1, "steps were cut"
 
 
-def test_a_precision_that_a_cpu_replaces_is_refused_before_and_at_the_start(cell, recorder, tmp_path):
-    mixed = cell(training__precision="16-mixed")
-    for start in (lambda: Fit().check_devices(mixed.config), lambda: Fit().run([mixed], tmp_path, recorder())):
-        with pytest.raises(UsageError, match=r"16-mixed: a CPU .*training\.precision=bf16-mixed"):
-            start()
-
-
 def test_weights_that_blow_up_in_the_last_step_are_divergence_too(cell, run, tmp_path):
     optimizer = {"_target_": "torch.optim.SGD", "_partial_": True, "lr": 1e38}
     (outcome,) = run([cell(steps=1, optimizer=optimizer, training__clip_norm=None)], tmp_path)
