@@ -42,7 +42,6 @@ class Machine:
     accelerator: str = "cpu"
     devices: int | list[int] = 1
     nodes: int = 1
-    strategy: str = "auto"
     threads: int | None = None
     data_workers: int = 0
     compile: bool | str = False
@@ -106,14 +105,6 @@ class Machine:
         if max(wanted) >= torch.cuda.device_count():
             raise UsageError(f"machine.devices={self.devices}: there are {torch.cuda.device_count()} GPUs here")
         return torch.device("cuda", wanted[local])
-
-
-def check_precision(precision: str, device: torch.device) -> None:
-    if precision == "16-mixed" and device.type == "cpu":  # where Lightning computes bf16-mixed
-        raise UsageError(
-            "training.precision=16-mixed: a CPU has no float16 autocast; set training.precision=bf16-mixed, or "
-            "machine=gpu (--device gpu)"
-        )
 
 
 @contextlib.contextmanager
@@ -203,21 +194,14 @@ class Rank:
         return {slot: tree for box in boxes or [own] for slot, tree in box.items()}
 
 
-def meeting_place(count: int, port: int = 0) -> Any:
-    """Return the store of ``count`` processes of this computer: that of rank 0 at ``port``, or, with 0, a new one."""
-    return dist.TCPStore(  # type: ignore[attr-defined]
-        "127.0.0.1", port, count, is_master=not port, wait_for_workers=port > 0, timeout=PATIENCE
-    )
-
-
-def join(index: int, count: int, store: Any, device: torch.device, local: int | None = None, node: int = 0) -> Rank:
-    """Meet the other processes in a store; ``local`` is the number of the process on its node, None: there is one."""
+def join(index: int, count: int, store: Any, device: torch.device, local: int, node: int) -> Rank:
+    """Meet the other processes in a store; ``local`` is the number of the process on its node."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=index, world_size=count, timeout=PATIENCE)
     words = dist.new_group(backend="gloo", timeout=PATIENCE)
-    return Rank(index, count, words, index if local is None else local, node)
+    return Rank(index, count, words, local, node)
 
 
 class Ranks(LightningEnvironment):
