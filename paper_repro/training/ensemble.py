@@ -95,8 +95,6 @@ class Ensemble:
         device: torch.device | str = "cpu",
         graphs: Callable[[Compute], Compute] | None = None,
     ) -> None:
-        if precision not in PRECISIONS:
-            raise UsageError(f"training.precision={precision!r}: models trained together take {', '.join(PRECISIONS)}")
         self.device, self.steps, self.clip_norm = torch.device(device), steps, clip_norm
         self.dtype, self._autocast = PRECISIONS[precision], precision == "bf16-mixed"
         self.modules = [module.to(self.device, self.dtype) for module in modules]
