@@ -199,18 +199,13 @@ class Ensemble:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``, bit for bit on a CPU; UsageError: it is of models of another shape or number."""
-        found, names, constants = state["values"], state["names"], state["constants"]
-        same = names == [*self.layout.names] and constants.keys() == self._constants.keys()
-        if not same or found.shape != self.values.shape:
-            raise UsageError(
-                f"the checkpoint holds {len(found)} models of {len(names)} parameters, other ones than these "
-                f"{len(self.modules)}: use another folder, or delete the checkpoints to start anew"
-            )
+        """Go on from ``state``, bit for bit on a CPU; UsageError: it is of other parameters."""
+        if state["names"] != [*self.layout.names] or state["values"].shape != self.values.shape:
+            raise UsageError("the checkpoint is of models with other parameters: delete it to start anew")
         with torch.no_grad():
-            self.values.copy_(found)
+            self.values.copy_(state["values"])
             for name, tensor in self._constants.items():
-                tensor.copy_(constants[name])
+                tensor.copy_(state["constants"][name])
         self._optimizer.load_state_dict(state["optimizer"])
         self._carry = map_tensors(lambda tensor: tensor.to(self.device, copy=True), state["carry"])
         self.step = int(state["step"])
@@ -256,12 +251,10 @@ def layout_of(modules: Sequence[PaperModule]) -> Layout:
     """Return the layout that all of ``modules`` share; UsageError: they differ, or a parameter is in no group."""
     expected = _description(modules[0])
     for index, module in enumerate(modules):
-        if (found := _description(module)) != expected:
-            own = next((item for item in found if item not in expected), "nothing")
-            wanted = next((item for item in expected if item not in found), "nothing")
+        if odd := sorted({*_description(module)} ^ {*expected}):
             raise UsageError(
-                f"model {index} of the batch differs from model 0: found {own}, expected {wanted}; only models of one "
-                "shape are trained together: leave this key out of machine.stack.over"
+                f"model {index} of the batch differs from model 0 ({'; '.join(odd)}); only models of one shape are "
+                "trained together: leave this key out of machine.stack.over"
             )
     parameters = dict(modules[0].named_parameters())
     groups = _group_names(modules[0])

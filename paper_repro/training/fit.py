@@ -279,20 +279,13 @@ def _check_alike(cells: Sequence[Cell]) -> None:
 
 
 def _check_stackable(training: TrainingSettings, machine: Machine) -> None:
-    refused = {
-        "machine.compile=true": machine.compile is True,
-        f"machine.devices={machine.devices}": machine.count > 1,
-        f"machine.data_workers={machine.data_workers}": machine.data_workers > 0,
-        "training.callbacks": bool(training.callbacks),
-        f"training.accumulate={training.accumulate}": training.accumulate != 1,
-        f"machine.micro_batch={machine.micro_batch}": isinstance(machine.micro_batch, int),
-    }
-    for asked, found in refused.items():
-        if found:
-            raise UsageError(
-                f"{asked}: cells that are trained together run uncompiled, without callbacks, in one process on one "
-                "device, and take one batch a step; set machine.stack=null"
-            )
+    elsewhere = machine.compile is True or machine.count > 1 or machine.data_workers > 0
+    if elsewhere or training.callbacks or training.accumulate != 1 or isinstance(machine.micro_batch, int):
+        raise UsageError(
+            "cells that are trained together run uncompiled, without callbacks, in one process on one device, and take "
+            "one whole batch a step: set machine.stack=null, or leave out machine.compile=true, machine.devices, "
+            "machine.data_workers, machine.micro_batch, training.callbacks or training.accumulate"
+        )
 
 
 # A rehearsal.

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 import torch.distributed as dist
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
-from lightning.fabric.plugins.environments.lightning import LightningEnvironment, find_free_network_port
+from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 
@@ -33,7 +33,7 @@ from paper_repro.base.errors import BY_TORCHRUN, STOPPING, Place, UsageError, ch
 from paper_repro.cells.tasks import NODE_LOST, Cell, StopRequestedError
 from paper_repro.training import single
 from paper_repro.training.build import build
-from paper_repro.training.machine import Machine, Rank, join, settings
+from paper_repro.training.machine import Machine, Rank, Started, join, settings
 
 BEAT_SECONDS = 2.0
 SILENT_SECONDS = 20.0
@@ -62,7 +62,7 @@ def launched(cell: Cell, folder: Path, machine: Machine) -> Iterator[Rank]:
 def _started(count: int) -> Iterator["Group"]:
     """Start the other ranks on this computer, which follow this process until the block ends."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_free_network_port())}
-    own = Group(Place(BY_US, 0, count), LightningEnvironment())
+    own = Group(Place(BY_US, 0, count), Started())
     store = own.connect(opened=True)
     context = multiprocessing.get_context("spawn")
     others = [context.Process(target=_be_rank, args=(index, count)) for index in range(1, count)]
@@ -80,7 +80,7 @@ def _started(count: int) -> Iterator["Group"]:
 def _be_rank(index: int, count: int) -> None:
     end_with_parent()
     os.environ["LOCAL_RANK"] = str(index)
-    sys.exit(follow(Group(Place(BY_US, index, count), LightningEnvironment())))
+    sys.exit(follow(Group(Place(BY_US, index, count), Started())))
 
 
 def _train_with_rank_0(cell: Cell, folder: Path, meet: Callable[[Machine], Rank]) -> None:
@@ -118,9 +118,9 @@ class Group:
         return dist.PrefixStore(f"paper_repro/{restart}", store)  # type: ignore[attr-defined]
 
     def join(self, store: Any, number: int, machine: Machine) -> Rank:
-        own, local, node = self.place, self.environment.local_rank(), self.environment.node_rank()
         met = dist.PrefixStore(f"job/{number}/group", store)  # type: ignore[attr-defined]
-        return join(own.rank, own.count, met, machine.device_of(local), local, node)
+        device = machine.device_of(self.environment.local_rank())
+        return join(self.place.rank, self.place.count, self.environment, met, device)
 
     def end_process(self, why: str) -> NoReturn:
         advice = "start all nodes again, it goes on from its last checkpoint"

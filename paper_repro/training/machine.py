@@ -12,13 +12,14 @@ import re
 import resource
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from torch import Tensor
 
@@ -153,17 +154,22 @@ def peak_memory_mib(device: torch.device) -> float:
 # The ranks of several devices.
 
 
+class Started(LightningEnvironment):
+    """Tells Lightning that the processes of this computer are there already."""
+
+    creates_processes_externally = True
+
+
 @dataclass(frozen=True)
 class Rank:
     """One of ``count`` processes."""
 
     index: int = 0
     count: int = 1
+    environment: ClusterEnvironment = field(default_factory=Started)
+    """Tells Lightning which of the processes this one is."""
     words: Any = None
     """The process group for messages on the CPU."""
-    local: int = 0
-    """The number of the process on its node."""
-    node: int = 0
 
     def share(self, value: int) -> int:
         """Return rank 0's value, on every rank."""
@@ -194,33 +200,10 @@ class Rank:
         return {slot: tree for box in boxes or [own] for slot, tree in box.items()}
 
 
-def join(index: int, count: int, store: Any, device: torch.device, local: int, node: int) -> Rank:
-    """Meet the other processes in a store; ``local`` is the number of the process on its node."""
+def join(index: int, count: int, environment: ClusterEnvironment, store: Any, device: torch.device) -> Rank:
+    """Meet the other processes in a store."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=index, world_size=count, timeout=PATIENCE)
-    words = dist.new_group(backend="gloo", timeout=PATIENCE)
-    return Rank(index, count, words, local, node)
-
-
-class Ranks(LightningEnvironment):
-    """Tells Lightning that the processes are there already, and which of them this one is."""
-
-    creates_processes_externally = True
-
-    def __init__(self, rank: Rank) -> None:
-        super().__init__()
-        self._rank = rank
-
-    def local_rank(self) -> int:
-        return self._rank.local
-
-    def node_rank(self) -> int:
-        return self._rank.node
-
-    def set_global_rank(self, rank: int) -> None:
-        super().set_global_rank(self._rank.index)
-
-    def set_world_size(self, size: int) -> None:
-        super().set_world_size(self._rank.count)
+    return Rank(index, count, environment, dist.new_group(backend="gloo", timeout=PATIENCE))

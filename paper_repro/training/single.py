@@ -26,7 +26,7 @@ from paper_repro.cells.tasks import Report
 from paper_repro.training import checkpoints
 from paper_repro.training.build import BuiltCell
 from paper_repro.training.counting import measure
-from paper_repro.training.machine import Rank, Ranks
+from paper_repro.training.machine import Rank
 from paper_repro.training.module import PaperModule
 from paper_repro.training.steps import Graphs
 from paper_repro.training.watch import Evaluations, Journal, LossLog, Watch
@@ -103,7 +103,7 @@ def train(
     StopRequestedError: after a checkpoint was saved; UsageError: a checkpoint of another cell, or a loss that cannot be
     compiled.
     """
-    machine, training, device = built.machine, built.training, built.machine.device_of(rank.local)
+    machine, training, device = built.machine, built.training, built.machine.device_of(rank.environment.local_rank())
     log = LossLog(1, training.steps, device)
 
     def save(step: int) -> None:
@@ -190,8 +190,8 @@ def _trainer(
 ) -> L.Trainer:
     machine, training = built.machine, built.training
     on_gpu = machine.device.type == "cuda"
-    # Without Ranks Lightning would take a job of SLURM for one that it is to spread over its tasks.
-    plugins: list[Any] = [checkpoints.DurableCheckpointIO([built.cell.id]), Ranks(rank)]
+    # Without an environment Lightning would take a job of SLURM for one that it is to spread over its tasks.
+    plugins: list[Any] = [checkpoints.DurableCheckpointIO([built.cell.id]), rank.environment]
     try:
         return L.Trainer(
             accelerator="gpu" if on_gpu else "cpu",

@@ -107,11 +107,10 @@ BAR = {"bar": {"_target_": "lightning.pytorch.callbacks.TQDMProgressBar"}}
         (1, {"training__precision": "33-true"}, "33-true"),
         (1, {"training__keep": "test_loss"}, r"training\.keep='test_loss': .* \(did you mean 'test_rmse'\?\)"),
         (1, {"data": {"_target_": "paper_repro.training.schedules.Constant"}}, "not a CounterBasedDataModule"),
-        (1, {"machine__micro_batch": 2, "training__precision": "16-mixed"}, "16-mixed"),
         (1, {"machine__micro_batch": 2, **EXACT}, "keeps tensors from step to step"),
-        (2, {"machine__compile": True}, r"machine\.compile=true: .*machine\.stack=null"),
-        (2, {"machine__devices": 2, "training__accumulate": 2}, r"machine\.devices=2: .*machine\.stack=null"),
-        (2, {"training__callbacks": BAR}, r"callbacks: .*machine\.stack=null"),
+        (2, {"machine__compile": True}, r"machine\.stack=null"),
+        (2, {"machine__devices": 2, "training__accumulate": 2}, r"machine\.stack=null"),
+        (2, {"training__callbacks": BAR}, r"machine\.stack=null"),
     ],
 )
 def test_a_config_that_cannot_run_is_refused_before_the_first_step(
