@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, first_line
 from paper_repro.base.identity import mix
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.models.common import causal_attention
@@ -220,13 +220,9 @@ def _refusals_explained() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        text = str(error)
-        if "randomness" in text or "random operation" in text:
-            reason = "the loss draws random numbers (noise), which models trained together would share"
-        elif "vmap" in text:
-            reason = f"the loss cannot be computed for many models at once ({text.splitlines()[0]})"
-        else:
+        if "vmap" not in str(error):
             raise
+        reason = f"the loss cannot be computed for many models at once ({first_line(error)})"
         raise UsageError(f"{reason}: train these cells one by one, with machine.stack=null") from error
 
 

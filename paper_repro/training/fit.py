@@ -237,16 +237,13 @@ def _measure(built: BuiltCell, folder: Path, outcome: Outcome) -> None:
     """Let the cell's probes measure its trained model."""
     for name in built.probes:
         findings = _findings(built, name)
-        twice = sorted(outcome.metrics.keys() & (findings.metrics.keys() | findings.unavailable.keys()))
-        if twice:
-            raise UsageError(f"probes.{name} measures {', '.join(twice)}, which is measured already: leave one out")
+        outcome.measured[name] = own = [*findings.metrics, *findings.unavailable, *findings.attachments]
+        if twice := sorted({*own} & {*outcome.metrics, *outcome.unavailable, *outcome.attachments}):
+            raise UsageError(f"probes.{name}: {', '.join(twice)} is there already: leave one probe out, or rename it")
         outcome.metrics |= findings.metrics
         outcome.unavailable |= findings.unavailable
         for file, content in findings.attachments.items():
-            if file in outcome.attachments:
-                raise UsageError(f"probes.{name} leaves {file}, a name that is taken already: give it another")
             outcome.attach(folder, file, content)
-        outcome.measured[name] = [*findings.metrics, *findings.unavailable, *findings.attachments]
 
 
 def _findings(built: BuiltCell, name: str) -> Findings:
@@ -255,10 +252,7 @@ def _findings(built: BuiltCell, name: str) -> Findings:
     with torch.no_grad():
         findings = built.probes[name].measure(module, built.data, module.seed)
     for file, content in findings.attachments.items():
-        try:
-            tasks.check_attachment_name(file)
-        except UsageError as error:
-            raise UsageError(f"probes.{name}: {error}") from error
+        tasks.check_attachment_name(file)
         if len(content) > tasks.ATTACHMENT_BYTES:
             raise UsageError(
                 f"probes.{name} leaves {file} of {len(content)} bytes, at most {tasks.ATTACHMENT_BYTES} are kept: "

@@ -131,8 +131,6 @@ def train(
             compiled = "; ".join(filter(None, [compiled, f"CUDA graph: {built.module.graphs}"]))
         if log.diverged()[0] is not None:
             return watch, evaluations, {}, compiled
-        if trainer.global_step != training.steps and not callbacks:
-            raise RuntimeError(f"training ended after step {trainer.global_step}, expected {training.steps}")
         log.end = trainer.global_step
         watch.stop_if_requested(log.end)
         built.module.to(device)  # Lightning has moved it to the CPU

@@ -17,10 +17,8 @@ from paper_repro.base import identity
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.cells.planned import CSV, FOLDER, TENSORBOARD
 from paper_repro.cells.tasks import LOSS_POINTS, Report, StopRequestedError, loss_point
-from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.training.build import BuiltCell
 from paper_repro.training.machine import Machine, Rank
-from paper_repro.training.module import PaperModule
 
 SHARE_OF_SAVING = 0.05
 """The largest part of the time that checkpoints by the clock may take."""
@@ -170,7 +168,7 @@ class Evaluations:
         self.context, self.journal, training = context, journal, built[0].training
         self.every, self.keep, self.batches = training.evaluate_every, training.keep, training.evaluation_batches
         for module, data in zip(self.modules, self.data, strict=True):
-            known = _metrics_of(module, data)
+            known = [f"{split}_{name}" for split in data.splits for name in module.new_metrics()]
             if self.keep is not None and self.keep not in known:
                 raise UsageError(f"training.keep={self.keep!r}: not a metric of this module{nearest(self.keep, known)}")
         self._curves: list[dict[str, list[list[float]]]] = [{} for _ in built]
@@ -235,10 +233,6 @@ class Evaluations:
             self._best[index] = {"step": float(step), **metrics}
             state = self.modules[index].state_dict()
             self._weights[index] = {name: tensor.detach().clone() for name, tensor in state.items()}
-
-
-def _metrics_of(module: PaperModule, data: CounterBasedDataModule) -> list[str]:
-    return [f"{split}_{name}" for split in data.splits for name in module.new_metrics()]
 
 
 class Journal:

@@ -102,7 +102,7 @@ class Noisy(Small):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (Noisy, r"draws random numbers.*machine\.stack=null"),
+        (Noisy, r"random operation.*machine\.stack=null"),
         (Idle, r"does not depend on model\.idle"),
     ],
 )
