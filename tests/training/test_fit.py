@@ -104,9 +104,7 @@ BAR = {"bar": {"_target_": "lightning.pytorch.callbacks.TQDMProgressBar"}}
     [
         (1, {"training": {"step": 3}}, r"training\.step' \(did you mean 'steps'\?\)"),
         (1, {"training__clip_norm": 0.0}, r"training\.clip_norm must be"),
-        (1, {"training__precision": "33-true"}, "33-true"),
         (1, {"training__keep": "test_loss"}, r"training\.keep='test_loss': .* \(did you mean 'test_rmse'\?\)"),
-        (1, {"data": {"_target_": "paper_repro.training.schedules.Constant"}}, "not a CounterBasedDataModule"),
         (1, {"machine__micro_batch": 2, **EXACT}, "keeps tensors from step to step"),
         (2, {"machine__compile": True}, r"machine\.stack=null"),
         (2, {"machine__devices": 2, "training__accumulate": 2}, r"machine\.stack=null"),
