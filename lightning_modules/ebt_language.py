@@ -34,7 +34,7 @@ class EBTLanguage(PredictionDescent):
 
     def update_metrics(self, metrics: dict[str, Metric], batch: Pair) -> None:
         ids, targets = batch
-        sums = self.evaluated(self.sums_of_losses, ids, targets, self.noise(ids, 1))
+        sums = self.sums_of_losses(ids, targets, self.noise(ids, 1))
         for name, found in zip(("first_loss", "loss"), sums, strict=True):
             metrics[name].update(*found)
 

@@ -31,7 +31,7 @@ FOLDER = "logs"
 _SENDS_NOTHING = ("offline", "dryrun", "disabled")
 TRAINING = "paper_repro.training.fit.Fit"
 """The task that trains; the training section of any other is its own."""
-PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true")
+PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true")
 """Lightning's words for what a training computes in; "mixed" keeps the weights in float32."""
 
 
@@ -221,7 +221,6 @@ _MACHINE: dict[str, tuple[Any, ...]] = {
     "devices": (_whole, _gpus),
     "nodes": (_whole,),
     "accelerator": ("cpu", "gpu", "cuda", "auto"),
-    "strategy": ("auto", "ddp", "ddp_find_unused_parameters_true"),  # each process has the whole model
     "data_workers": (_whole_or_0,),
     "implementation": IMPLEMENTATIONS,
     "tf32": (bool,),

@@ -112,9 +112,9 @@ def followed() -> int | None:
     own = place()
     if own is None or own.rank == 0:
         return None
-    from paper_repro.training.launch import follow
+    from paper_repro.training.launch import follow, group
 
-    return follow(own)
+    return follow(group(own))
 
 
 @contextlib.contextmanager

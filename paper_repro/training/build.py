@@ -23,7 +23,14 @@ from paper_repro.training.machine import Machine
 from paper_repro.training.module import PaperModule
 from paper_repro.training.schedules import Schedule
 
-SECTIONS = ("module", "model", "data", "optimizer", "schedule", "training", "seed")
+KINDS: dict[str, tuple[type, str]] = {
+    "module": (PaperModule, "a PaperModule"),
+    "model": (nn.Module, "an nn.Module"),
+    "data": (CounterBasedDataModule, "a CounterBasedDataModule"),
+    "optimizer": (Optimizer, "an Optimizer"),
+    "schedule": (Schedule, "a Schedule, a class that has factor()"),
+}
+"""What the ``_target_`` of each section builds."""
 
 
 @runtime_checkable
@@ -51,7 +58,7 @@ class BuiltCell:
 def build(cell: Cell) -> BuiltCell:
     """Build a cell's module, data and probes; UsageError: the config or a probe refuses something."""
     config = cell.config
-    for section in SECTIONS:
+    for section in (*KINDS, "training", "seed"):
         if section not in config:
             raise UsageError(f"cell {cell.id}: the config has no section {section!r}, which training needs")
     _check_targets(config)
@@ -124,11 +131,8 @@ def _check_targets(config: Mapping[str, Any]) -> None:
     """Check what each section's ``_target_`` builds before the first of them is built."""
     if "task" in config:
         require(config["task"], "task", Task, "a task, a class that has run()")
-    require(config["module"], "module", PaperModule, "a PaperModule")
-    require(config["model"], "model", nn.Module, "an nn.Module", nested=True)
-    require(config["data"], "data", CounterBasedDataModule, "a CounterBasedDataModule")
-    require(config["optimizer"], "optimizer", Optimizer, "an Optimizer")
-    require(config["schedule"], "schedule", Schedule, "a Schedule, a class that has factor()")
+    for section, (kind, name) in KINDS.items():
+        require(config[section], section, kind, name, nested=section == "model")
     for name, node in (config["training"].get("callbacks") or {}).items():
         require(node, f"training.callbacks.{name}", L.Callback, "a Callback of Lightning")
     for name, node in _wanted(config).items():

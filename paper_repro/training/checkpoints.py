@@ -77,33 +77,23 @@ def load(path: Path, identity: Sequence[str], mmap: bool = False) -> dict[str, A
 
 
 class DurableCheckpointIO(CheckpointIO):
-    """Lightning's checkpoints through ``save`` and ``load``; those of ModelCheckpoint keep Lightning's format.
-
-    A URL, which Lightning would fetch and unpickle, is a UsageError.
-    """
+    """Lightning's checkpoints through ``save`` and ``load``; those of ModelCheckpoint keep Lightning's format."""
 
     def __init__(self, identity: Sequence[str]) -> None:
         self.identity = list(identity)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        local = _local(path)
-        if tasks.CHECKPOINT.fullmatch(local.name):
-            save(local, checkpoint, self.identity)
+        if tasks.CHECKPOINT.fullmatch(Path(path).name):
+            save(Path(path), checkpoint, self.identity)
         else:
-            _save(local, checkpoint)
+            _save(Path(path), checkpoint)
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
-        if weights_only is False:
-            raise UsageError("weights_only=False would unpickle arbitrary objects: leave it out, or set it to True")
-        local = _local(path)
-        if tasks.CHECKPOINT.fullmatch(local.name) is None:
-            raise UsageError(f"{local}: not the name of a checkpoint, expected {checkpoint_path(local.parent, 0).name}")
-        return load(local, self.identity)
+        return load(Path(path), self.identity)
 
     def remove_checkpoint(self, path: Any) -> None:
-        local = _local(path)
-        local.unlink(missing_ok=True)
-        digest_path(local).unlink(missing_ok=True)
+        Path(path).unlink(missing_ok=True)
+        digest_path(Path(path)).unlink(missing_ok=True)
 
 
 def save_weights(path: Path, module: nn.Module, cell_id: str) -> None:
@@ -144,26 +134,20 @@ def load_weights(path: Path, module: nn.Module, cell_id: str | None = None) -> N
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Copy weights, those of ``distinct`` by name, into ``module``; UsageError: not all fit, nothing is copied."""
-    expected = distinct(module)
-    kinds = {
-        "missing": [name for name in expected if name not in tensors],
-        "unexpected": [name for name in tensors if name not in expected],
-        "of another shape": [
-            f"{name} {tuple(tensors[name].shape)} (expected {tuple(own.shape)})"
-            for name, own in expected.items()
-            if name in tensors and tensors[name].shape != own.shape
-        ],
-    }
-    problems = "; ".join(f"{kind} {_listed(items)}" for kind, items in kinds.items() if items)
-    if problems:
+    """Copy weights, those of ``distinct`` by name, into ``module``; UsageError: they are another model's."""
+    own = {name: tuple(tensor.shape) for name, tensor in distinct(module).items()}
+    given = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    differ = [
+        f"{name} {given.get(name, 'is missing')} (expected {own.get(name, 'none')})"
+        for name in sorted(own.keys() | given.keys())
+        if own.get(name) != given.get(name)
+    ]
+    if differ:
         raise UsageError(
-            f"{path}: weights of another model than {type(module).__name__}: {problems}. "
+            f"{path}: weights of another model than {type(module).__name__}: {_listed(differ)}. "
             "Build the model from the config in the record.json of the cell that wrote them"
         )
-    with torch.no_grad():
-        for name, tensor in expected.items():
-            tensor.copy_(tensors[name])
+    module.load_state_dict(tensors, strict=False)
 
 
 def distinct(module: nn.Module) -> dict[str, Tensor]:
@@ -189,9 +173,3 @@ def _steps(folder: Path) -> list[int]:
     matches = [tasks.CHECKPOINT.fullmatch(path.name) for path in folder.glob("step-*.ckpt")]
     steps = {int(match[1]) for match in matches if match and match[0] == checkpoint_path(folder, int(match[1])).name}
     return sorted(steps, reverse=True)
-
-
-def _local(path: Any) -> Path:
-    if "://" in str(path):
-        raise UsageError(f"{path}: checkpoints are not loaded from a URL: copy the file and its .sha256 here first")
-    return Path(path)

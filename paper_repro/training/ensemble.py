@@ -1,13 +1,11 @@
 """Many small models of one shape trained at once, each as if it were alone: they share each kernel launch.
 
-Their parameters are the rows of one matrix, (S models, P columns).
+Each parameter of all S models is one tensor, (S, ...).
 """
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,12 +15,12 @@ from torch.nn import functional
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, first_line
 from paper_repro.base.identity import mix
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.models.common import causal_attention
 from paper_repro.training.module import PaperModule
-from paper_repro.training.optim import UnitAdamW, keep_unit_rows
+from paper_repro.training.optim import keep_unit_rows
 from paper_repro.training.schedules import Schedule
 from paper_repro.training.steps import Compute
 from paper_repro.training.tensors import map_tensors, place, stack, tensors_of
@@ -35,10 +33,6 @@ PRECISIONS: dict[str, torch.dtype] = {
 }
 CLIP_EPSILON = 1e-6
 """As in torch.nn.utils.clip_grad_norm_."""
-ALIGNMENT = 16
-"""Columns per parameter are rounded up to this many, so that every view starts on a 64-byte boundary (float32)."""
-ELEMENT_WISE = ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD")
-"""Optimisers of torch.optim that, as UnitAdamW, update a whole row of parameters as they update them one by one."""
 MASKS = "dropout masks"
 """Their name among the draws of a step."""
 
@@ -75,12 +69,12 @@ class Dropout(TorchFunctionMode):
 
 
 class Ensemble:
-    """S models, one matrix of parameters, one backward of the summed losses: each model receives its own gradient.
+    """S models, one backward of the summed losses: each model receives its own gradient.
 
     UsageError: models that cannot be trained together.
 
     Args:
-        modules: of one shape (``layout_of``); they receive their weights in ``unstack``.
+        modules: of one shape (``groups_of``); they receive their weights in ``unstack``.
         clip_norm: largest gradient norm, per model; None for no clipping.
         graphs: makes CUDA graphs of the computation of losses and gradients (``steps.Graphs``); None: none.
     """
@@ -95,29 +89,19 @@ class Ensemble:
         device: torch.device | str = "cpu",
         graphs: Callable[[Compute], Compute] | None = None,
     ) -> None:
-        if precision not in PRECISIONS:
-            raise UsageError(f"training.precision={precision!r}: models trained together take {', '.join(PRECISIONS)}")
         self.device, self.steps, self.clip_norm = torch.device(device), steps, clip_norm
         self.dtype, self._autocast = PRECISIONS[precision], precision == "bf16-mixed"
         self.modules = [module.to(self.device, self.dtype) for module in modules]
         self.data = list(data)
         self.step = 0
-        self.layout = layout_of(self.modules)
-        self.values = torch.zeros(len(self.modules), self.layout.starts[-1], dtype=self.dtype, device=self.device)
-        self._gradients = torch.zeros_like(self.values)
-        views = [self.layout.view(self.values, index) for index in range(len(self.layout.names))]
-        self._parameters = dict(zip(self.layout.names, views, strict=True))
+        groups = groups_of(self.modules)
         each = [_tensors(module) for module in self.modules]
-        frozen = [name for name, tensor in each[0].items() if not tensor.requires_grad]
-        self._constants = {name: torch.stack([own[name].detach() for own in each]) for name in frozen}
-        with torch.no_grad():
-            for row, module in enumerate(self.modules):
-                for name, view in self._parameters.items():
-                    view[row].copy_(module.get_parameter(name))
-        self._optimizer, self._schedules = _optimizer(self.modules, self.layout, self.values, self._gradients)
+        stacked = {name: torch.stack([own[name].detach() for own in each]) for name in each[0]}  # (S, ...)
+        self._parameters = {name: stacked.pop(name).requires_grad_() for group in groups for name in group}
+        self._constants = stacked
+        self._gradients = {name: torch.zeros_like(own) for name, own in self._parameters.items()}
+        self._optimizer, self._schedules = _optimizer(self.modules, groups, self._parameters, self._gradients)
         self._rates = [group["lr"] for group in self._optimizer.param_groups]
-        self._leaves = [view.requires_grad_() for view in views]
-        self._gradient_views = [self.layout.view(self._gradients, index) for index in range(len(views))]
         self._ones = torch.ones(len(self.modules), dtype=torch.float32, device=self.device)
         self._template = _Loss(self.modules[0].train())
         self._losses = torch.func.vmap(self._loss, randomness="error")
@@ -136,15 +120,22 @@ class Ensemble:
             self._carry = stack([module.initial_carry(place(own, self.device, self.dtype)) for module, own in pairs])
         draws[MASKS] = self._masks(batch, draws)
         losses, self._carry, gradients = self._compute(batch, draws, self._carry)
-        torch._foreach_copy_(self._gradient_views, [one for one in gradients if one is not None])
+        torch._foreach_copy_([*self._gradients.values()], [one for one in gradients if one is not None])
         if self.clip_norm is not None:
-            norms = torch.linalg.vector_norm(self._gradients, dim=1, keepdim=True)
-            self._gradients.mul_((self.clip_norm / (norms + CLIP_EPSILON)).clamp_(max=1.0))
+            self._clip(self.clip_norm)
         for group, rate, schedule in zip(self._optimizer.param_groups, self._rates, self._schedules, strict=True):
             group["lr"] = rate * schedule.factor(self.step, self.steps)
         self._optimizer.step()
         self.step += 1
         return losses
+
+    def _clip(self, most: float) -> None:
+        """Scale the gradients of each model whose norm over all parameters is above ``most``."""
+        rows = [own.view(len(own), -1) for own in self._gradients.values()]  # (S, ...) each
+        norms = torch.stack([torch.linalg.vector_norm(own, dim=1) for own in rows]).norm(dim=0)  # (S,)
+        scale = (most / (norms + CLIP_EPSILON)).clamp_(max=1.0)
+        for own in rows:
+            own.mul_(scale[:, None])
 
     def _masks(self, batch: Any, draws: Any) -> list[Tensor]:
         """Draw the masks of a step's dropout, (S, ...) each: those that every model draws when it is trained alone."""
@@ -160,8 +151,11 @@ class Ensemble:
             each.append([functional.dropout(one, p) for one, p in ones])
         return stack(each) if each else []
 
+    def _stacked(self) -> dict[str, Tensor]:
+        return self._parameters | self._constants
+
     def _tensors(self) -> dict[str, Tensor]:
-        return {f"module.{name}": tensor for name, tensor in (self._parameters | self._constants).items()}
+        return {f"module.{name}": tensor for name, tensor in self._stacked().items()}
 
     def _loss(self, tensors: dict[str, Tensor], batch: Any, draws: Any, carry: Any) -> tuple[Tensor, Any]:
         own, masks = {name: draw for name, draw in draws.items() if name != MASKS}, draws[MASKS]
@@ -172,8 +166,9 @@ class Ensemble:
     def _computed(self, batch: Any, draws: Any, carry: Any) -> tuple[Tensor, Any, Any]:
         with self.forward_context(), _refusals_explained():
             losses, carry = self._losses(self._tensors(), batch, draws, carry)
-        gradients = torch.autograd.grad(losses, self._leaves, self._ones.to(losses.dtype), allow_unused=True)
-        for name, gradient in zip(self.layout.names, gradients, strict=True):
+        leaves, ones = [*self._parameters.values()], self._ones.to(losses.dtype)
+        gradients = torch.autograd.grad(losses, leaves, ones, allow_unused=True)
+        for name, gradient in zip(self._parameters, gradients, strict=True):
             if gradient is None:
                 advice = "set requires_grad=False on it, or train these cells one by one"
                 raise UsageError(f"the loss does not depend on {name}: {advice}")
@@ -181,7 +176,7 @@ class Ensemble:
 
     def unstack(self) -> None:
         """Copy every model's weights and buffers back into its own module."""
-        stacked = self._parameters | self._constants
+        stacked = self._stacked()
         with torch.no_grad():
             for row, module in enumerate(self.modules):
                 for name, tensor in _tensors(module).items():
@@ -193,26 +188,19 @@ class Ensemble:
     def state_dict(self) -> dict[str, Any]:
         return {
             "step": self.step,
-            "names": [*self.layout.names],
-            "values": self.values,
-            "constants": self._constants,
+            "tensors": {name: tensor.detach() for name, tensor in self._stacked().items()},
             "optimizer": self._optimizer.state_dict(),
             "carry": self._carry,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``, bit for bit on a CPU; UsageError: it is of models of another shape or number."""
-        found, names, constants = state["values"], state["names"], state["constants"]
-        same = names == [*self.layout.names] and constants.keys() == self._constants.keys()
-        if not same or found.shape != self.values.shape:
-            raise UsageError(
-                f"the checkpoint holds {len(found)} models of {len(names)} parameters, other ones than these "
-                f"{len(self.modules)}: use another folder, or delete the checkpoints to start anew"
-            )
+        """Go on from ``state``, bit for bit on a CPU; UsageError: it is of other parameters."""
+        own, found = self._stacked(), state["tensors"]
+        if {name: one.shape for name, one in own.items()} != {name: one.shape for name, one in found.items()}:
+            raise UsageError("the checkpoint is of models with other parameters: delete it to start anew")
         with torch.no_grad():
-            self.values.copy_(found)
-            for name, tensor in self._constants.items():
-                tensor.copy_(constants[name])
+            for name, tensor in own.items():
+                tensor.copy_(found[name])
         self._optimizer.load_state_dict(state["optimizer"])
         self._carry = map_tensors(lambda tensor: tensor.to(self.device, copy=True), state["carry"])
         self.step = int(state["step"])
@@ -227,58 +215,30 @@ def _refusals_explained() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        text = str(error)
-        if "randomness" in text or "random operation" in text:
-            reason = "the loss draws random numbers (noise), which models trained together would share"
-        elif "vmap" in text:
-            reason = f"the loss cannot be computed for many models at once ({text.splitlines()[0]})"
-        else:
+        if "vmap" not in str(error):
             raise
+        reason = f"the loss cannot be computed for many models at once ({first_line(error)})"
         raise UsageError(f"{reason}: train these cells one by one, with machine.stack=null") from error
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Which columns of a row hold which parameter; the parameters of one group are neighbours."""
-
-    names: tuple[str, ...]
-    shapes: tuple[torch.Size, ...]
-    starts: tuple[int, ...]
-    """The first column of each parameter, and the number of all columns."""
-    groups: tuple[tuple[int, ...], ...]
-    """Positions in ``names``, group by group, in the order of the columns."""
-
-    def view(self, matrix: Tensor, index: int) -> Tensor:
-        """Return parameter ``index`` of every row, (S, *shape), sharing memory with ``matrix``, (S, P)."""
-        start, shape = self.starts[index], self.shapes[index]
-        return matrix[:, start : start + shape.numel()].view(len(matrix), *shape)
-
-
-def layout_of(modules: Sequence[PaperModule]) -> Layout:
-    """Return the layout that all of ``modules`` share; UsageError: they differ, or a parameter is in no group."""
+def groups_of(modules: Sequence[PaperModule]) -> list[list[str]]:
+    """Return the names of the parameters in each group of ``modules``; UsageError: they differ, or one is in none."""
     expected = _description(modules[0])
     for index, module in enumerate(modules):
-        if (found := _description(module)) != expected:
-            own = next((item for item in found if item not in expected), "nothing")
-            wanted = next((item for item in expected if item not in found), "nothing")
+        if odd := sorted({*_description(module)} ^ {*expected}):
             raise UsageError(
-                f"model {index} of the batch differs from model 0: found {own}, expected {wanted}; only models of one "
-                "shape are trained together: leave this key out of machine.stack.over"
+                f"model {index} of the batch differs from model 0 ({'; '.join(odd)}); only models of one shape are "
+                "trained together: leave this key out of machine.stack.over"
             )
-    parameters = dict(modules[0].named_parameters())
     groups = _group_names(modules[0])
-    names = tuple(name for group in groups for name in group)
-    trained = [name for name, parameter in parameters.items() if parameter.requires_grad]
+    names = [name for group in groups for name in group]
+    trained = [name for name, parameter in modules[0].named_parameters() if parameter.requires_grad]
     if sorted(names) != sorted(trained):
         odd = sorted(set(names) ^ set(trained))
         raise UsageError(
             f"parameter_groups() and the parameters with requires_grad differ in {', '.join(odd) or names}"
         )
-    widths = [-(-parameters[name].numel() // ALIGNMENT) * ALIGNMENT for name in names]
-    places = iter(range(len(names)))
-    positions = tuple(tuple(islice(places, len(group))) for group in groups)
-    shapes = tuple(parameters[name].shape for name in names)
-    return Layout(names, shapes, tuple(accumulate(widths, initial=0)), positions)
+    return groups
 
 
 def _group_names(module: PaperModule) -> list[list[str]]:
@@ -287,44 +247,38 @@ def _group_names(module: PaperModule) -> list[list[str]]:
 
 
 def _optimizer(
-    modules: Sequence[PaperModule], layout: Layout, values: Tensor, gradients: Tensor
+    modules: Sequence[PaperModule],
+    groups: Sequence[Sequence[str]],
+    parameters: Mapping[str, Tensor],
+    gradients: Mapping[str, Tensor],
 ) -> tuple[Optimizer, list[Schedule]]:
-    """Return the config's own optimiser over the rows of ``values`` and ``gradients``, (S, P), fused where it can be,
-    and the schedule of each of its groups; UsageError: optimisers of different classes, or LBFGS.
+    """Return the config's own optimiser over each model's part of ``parameters`` and ``gradients``, fused where it can
+    be, and the schedule of each of its groups; UsageError: optimisers of different classes.
 
     Models with equal options and schedule share a parameter group.
     """
     make, keywords = _maker(modules[0])
-    if make is torch.optim.LBFGS:
-        raise UsageError("LBFGS evaluates the loss several times a step: train these cells one by one")
-    element_wise = make in {UnitAdamW, *(getattr(torch.optim, name) for name in ELEMENT_WISE)}
-    groups: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, Any]] = {}
     schedules: list[Schedule] = []
     for row, module in enumerate(modules):
         own_make, own = _maker(module)
         if own_make is not make:
-            names = f"{make.__name__} and {own_make.__name__}"
-            raise UsageError(f"models trained together need one optimiser class, found {names}")
-        triples = zip(layout.groups, *module.groups_and_schedules(), strict=True)
-        for index, (positions, group, schedule) in enumerate(triples):
-            if not positions:
-                continue
+            both = f"{make.__name__} and {own_make.__name__}"
+            raise UsageError(f"models trained together need one optimiser class, found {both}")
+        triples = zip(groups, *module.groups_and_schedules(), strict=True)
+        for index, (names, group, schedule) in enumerate(triples):
             options = {**own, **{key: value for key, value in group.items() if key != "params"}}
             key = repr((index, sorted(options.items()), schedule))
-            if key not in groups:
-                groups[key] = {"params": [], **options}
+            if key not in found:
+                found[key] = {"params": [], **options}
                 schedules.append(schedule)
-            if element_wise and not options.get("unit_rows"):
-                columns = slice(layout.starts[positions[0]], layout.starts[positions[-1] + 1])
-                pieces = [(values[row, columns], gradients[row, columns])]
-            else:
-                pieces = [(layout.view(values, at)[row], layout.view(gradients, at)[row]) for at in positions]
-            for piece, gradient in pieces:
-                piece.grad = gradient
-                groups[key]["params"].append(piece)
+            for name in names:
+                part = parameters[name].detach()[row]
+                part.grad = gradients[name][row]
+                found[key]["params"].append(part)
     if "fused" in inspect.signature(make).parameters and not {"fused", "foreach", "differentiable"} & keywords.keys():
         keywords["fused"] = True
-    optimizer = make(list(groups.values()), **keywords)
+    optimizer = make(list(found.values()), **keywords)
     keep_unit_rows(optimizer)
     return optimizer, schedules
 

@@ -28,7 +28,7 @@ from paper_repro.training import checkpoints, counting, single
 from paper_repro.training.build import BuiltCell, build, check_window, rebuild
 from paper_repro.training.ensemble import Ensemble
 from paper_repro.training.launch import launched
-from paper_repro.training.machine import Machine, check_precision, forget_peak_memory, peak_memory_mib, settings
+from paper_repro.training.machine import Machine, forget_peak_memory, peak_memory_mib, settings
 from paper_repro.training.steps import Graphs, rows_of
 from paper_repro.training.tensors import map_tensors, tensors_of
 from paper_repro.training.watch import Evaluations, Journal, LossLog, Watch
@@ -36,7 +36,6 @@ from paper_repro.training.watch import Evaluations, Journal, LossLog, Watch
 _log = logging.getLogger(__name__)
 WARM_UP, STEPS = 2, 3
 """Steps that are not timed, because kernels and graphs are built in them, and steps that are."""
-PRECISIONS = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 SPLIT = "made_up"
 SHARED_SECTIONS = ("task", "module", "model", "training", "probes")
 """What cells must have in common to be trained together: the stack runs the code of the first for all of them."""
@@ -149,7 +148,6 @@ class Fit(Task):
 def _fit(built: list[BuiltCell], folder: Path, report: Report) -> list[Outcome]:
     for one in built:
         check_window(one)
-        check_precision(one.training.precision, one.machine.device)
     if len(built) > 1:
         with closing(Journal(built, folder)) as journal:
             return _fit_stack(built, folder, report, journal)
@@ -196,6 +194,7 @@ def _fit_stack(built: list[BuiltCell], folder: Path, report: Report, journal: Jo
             evaluations.after(ensemble.step)
         if not watch.after_step(ensemble.step):
             break
+    watch.stop_if_requested(ensemble.step)
     ensemble.unstack()
     outcomes = []
     for index, (one, diverged_at) in enumerate(zip(built, log.diverged(), strict=True)):
@@ -238,16 +237,13 @@ def _measure(built: BuiltCell, folder: Path, outcome: Outcome) -> None:
     """Let the cell's probes measure its trained model."""
     for name in built.probes:
         findings = _findings(built, name)
-        twice = sorted(outcome.metrics.keys() & (findings.metrics.keys() | findings.unavailable.keys()))
-        if twice:
-            raise UsageError(f"probes.{name} measures {', '.join(twice)}, which is measured already: leave one out")
+        outcome.measured[name] = own = [*findings.metrics, *findings.unavailable, *findings.attachments]
+        if twice := sorted({*own} & {*outcome.metrics, *outcome.unavailable, *outcome.attachments}):
+            raise UsageError(f"probes.{name}: {', '.join(twice)} is there already: leave one probe out, or rename it")
         outcome.metrics |= findings.metrics
         outcome.unavailable |= findings.unavailable
         for file, content in findings.attachments.items():
-            if file in outcome.attachments:
-                raise UsageError(f"probes.{name} leaves {file}, a name that is taken already: give it another")
             outcome.attach(folder, file, content)
-        outcome.measured[name] = [*findings.metrics, *findings.unavailable, *findings.attachments]
 
 
 def _findings(built: BuiltCell, name: str) -> Findings:
@@ -256,10 +252,7 @@ def _findings(built: BuiltCell, name: str) -> Findings:
     with torch.no_grad():
         findings = built.probes[name].measure(module, built.data, module.seed)
     for file, content in findings.attachments.items():
-        try:
-            tasks.check_attachment_name(file)
-        except UsageError as error:
-            raise UsageError(f"probes.{name}: {error}") from error
+        tasks.check_attachment_name(file)
         if len(content) > tasks.ATTACHMENT_BYTES:
             raise UsageError(
                 f"probes.{name} leaves {file} of {len(content)} bytes, at most {tasks.ATTACHMENT_BYTES} are kept: "
@@ -280,20 +273,13 @@ def _check_alike(cells: Sequence[Cell]) -> None:
 
 
 def _check_stackable(training: TrainingSettings, machine: Machine) -> None:
-    refused = {
-        "machine.compile=true": machine.compile is True,
-        f"machine.devices={machine.devices}": machine.count > 1,
-        f"machine.data_workers={machine.data_workers}": machine.data_workers > 0,
-        "training.callbacks": bool(training.callbacks),
-        f"training.accumulate={training.accumulate}": training.accumulate != 1,
-        f"machine.micro_batch={machine.micro_batch}": isinstance(machine.micro_batch, int),
-    }
-    for asked, found in refused.items():
-        if found:
-            raise UsageError(
-                f"{asked}: cells that are trained together run uncompiled, without callbacks, in one process on one "
-                "device, and take one batch a step; set machine.stack=null"
-            )
+    elsewhere = machine.compile is True or machine.count > 1 or machine.data_workers > 0
+    if elsewhere or training.callbacks or training.accumulate != 1 or isinstance(machine.micro_batch, int):
+        raise UsageError(
+            "cells that are trained together run uncompiled, without callbacks, in one process on one device, and take "
+            "one whole batch a step: set machine.stack=null, or leave out machine.compile=true, machine.devices, "
+            "machine.data_workers, machine.micro_batch, training.callbacks or training.accumulate"
+        )
 
 
 # A rehearsal.
@@ -346,7 +332,7 @@ class _Clock:
 
 
 def _seconds_of_an_evaluation(built: BuiltCell) -> float:
-    narrow, started = PRECISIONS.get(built.training.precision), time.perf_counter()
-    with torch.autocast(built.machine.device.type, narrow, enabled=narrow is not None):
+    narrow, started = built.training.precision == "bf16-mixed", time.perf_counter()
+    with torch.autocast(built.machine.device.type, torch.bfloat16, enabled=narrow):
         built.module.evaluate(built.data)  # ends with numbers, so the device has ended, too
     return time.perf_counter() - started

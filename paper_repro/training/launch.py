@@ -1,11 +1,9 @@
 """Brings together the processes that train one cell on several devices, and ends them.
 
 Rank 0 is the process that was given the cell; it alone speaks, writes and measures.  On one computer it starts a
-process per further device, which ends when rank 0 is gone.  If one of them dies, rank 0 ends itself and the rest.
-
-On several nodes torchrun or srun has started the processes.  Rank 0 posts its cell in the group's store, and the other
-ranks, which wait there, train it, too.  Meanwhile each rank writes its heartbeat to the store.  If one stops, rank 0
-says so there; a rank that reads that, or cannot reach the store, ends.
+process per further device; on several nodes torchrun or srun has started the processes.  Rank 0 posts its cell in the
+group's store, and the other ranks, which wait there, train it, too.  Meanwhile each rank writes its heartbeat to the
+store.  If one stops, rank 0 says so there; a rank that reads that, or cannot reach the store, ends.
 """
 
 import contextlib
@@ -27,6 +25,7 @@ from typing import Any, NoReturn
 
 import torch.distributed as dist
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 
@@ -34,16 +33,15 @@ from paper_repro.base.errors import BY_TORCHRUN, STOPPING, Place, UsageError, ch
 from paper_repro.cells.tasks import NODE_LOST, Cell, StopRequestedError
 from paper_repro.training import single
 from paper_repro.training.build import build
-from paper_repro.training.machine import Machine, Rank, join, meeting_place, settings
+from paper_repro.training.machine import Machine, Rank, Started, join, settings
 
-_LOOK_SECONDS = 0.2
-_OWN_ERROR_SECONDS = 10.0
-"""How long rank 0 may take to meet the error that ended another rank."""
-_LEAVE_SECONDS = 60.0
 BEAT_SECONDS = 2.0
 SILENT_SECONDS = 20.0
 """A rank whose heartbeat has stopped for so long is lost, and its node with it."""
+START_SECONDS = 100.0
+"""How much longer a rank may take to come."""
 _END = b"end"
+BY_US = "machine.devices"
 _LEFT = "left"
 """The key that counts the ranks which ask the store no more."""
 
@@ -51,27 +49,38 @@ _LEFT = "left"
 @contextlib.contextmanager
 def launched(cell: Cell, folder: Path, machine: Machine) -> Iterator[Rank]:
     """This process as rank 0 of ``machine.count``, the others training the same cell until the block ends."""
-    if (own := place()) is not None:
-        with _led(own, cell, folder, machine) as rank:
-            yield rank
-        return
     check_started(machine.nodes)
-    if machine.count == 1:
+    if (own := place()) is None and machine.count == 1:
         yield Rank()
         return
-    store = meeting_place(machine.count)
-    others = _Others(cell, folder, machine.count, store.port)
-    orderly = False
+    brought = _started(machine.count) if own is None else contextlib.nullcontext(group(own))
+    with brought as found, _led(found, cell, folder, machine) as rank:
+        yield rank
+
+
+@contextlib.contextmanager
+def _started(count: int) -> Iterator["Group"]:
+    """Start the other ranks on this computer, which follow this process until the block ends."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_free_network_port())}
+    own = Group(Place(BY_US, 0, count), Started())
+    store = own.connect(opened=True)
+    context = multiprocessing.get_context("spawn")
+    others = [context.Process(target=_be_rank, args=(index, count)) for index in range(1, count)]
+    for other in others:
+        other.start()
     try:
-        yield join(0, machine.count, store, machine.device)
-        orderly = True
-    except StopRequestedError:
-        orderly = True
-        raise
+        yield own
+        end(own, store)
     finally:
-        others.end(orderly)
-        if orderly:  # after an error NCCL would wait for what no longer comes
-            dist.destroy_process_group()
+        for other in others:
+            other.kill()
+            other.join()
+
+
+def _be_rank(index: int, count: int) -> None:
+    end_with_parent()
+    os.environ["LOCAL_RANK"] = str(index)
+    sys.exit(follow(Group(Place(BY_US, index, count), Started())))
 
 
 def _train_with_rank_0(cell: Cell, folder: Path, meet: Callable[[Machine], Rank]) -> None:
@@ -83,74 +92,6 @@ def _train_with_rank_0(cell: Cell, folder: Path, meet: Callable[[Machine], Rank]
         with contextlib.suppress(StopRequestedError):
             single.train(built, folder, None, rank)
         dist.destroy_process_group()
-
-
-def _leave_signals_to_rank_0() -> None:
-    for name in STOPPING:
-        signal.signal(name, signal.SIG_IGN)
-
-
-# One computer.
-
-
-class _Others:
-    """The processes of ranks 1, 2, ..., watched by a thread: rank 0 may hang in a call that waits for a dead one."""
-
-    def __init__(self, cell: Cell, folder: Path, count: int, port: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        jobs = [(cell, folder, index, port) for index in range(1, count)]
-        self._processes = [context.Process(target=_be_rank, args=job) for job in jobs]
-        for process in self._processes:
-            process.start()
-        self._over = threading.Event()
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def end(self, orderly: bool) -> None:
-        self._over.set()
-        until = time.monotonic() + (_LEAVE_SECONDS if orderly else 10 * _LOOK_SECONDS)
-        for index, process in enumerate(self._processes, 1):
-            process.join(max(0.0, until - time.monotonic()))
-            if not orderly and (process.exitcode or 0) < 0:  # rank 0's error is but that of the lost connection
-                self._abandon(index, process.exitcode or 0)
-        self._kill()
-
-    def _watch(self) -> None:
-        while not self._over.wait(_LOOK_SECONDS):
-            for index, process in enumerate(self._processes, 1):
-                if code := process.exitcode:
-                    if code > 0 and self._over.wait(_OWN_ERROR_SECONDS):
-                        return
-                    self._abandon(index, code)
-
-    def _abandon(self, index: int, code: int) -> NoReturn:
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        print(f"rank {index} {how}: ending the other ranks too", file=sys.stderr, flush=True)
-        self._kill()
-        if code == -signal.SIGKILL:  # as if it had been rank 0: out of memory, or an impatient user
-            os.kill(os.getpid(), signal.SIGKILL)
-        os._exit(1)
-
-    def _kill(self) -> None:
-        for process in self._processes:
-            process.kill()
-        for process in self._processes:
-            process.join()
-
-
-def _be_rank(cell: Cell, folder: Path, index: int, port: int) -> None:
-    _leave_signals_to_rank_0()
-    end_with_parent()
-
-    def meet(machine: Machine) -> Rank:
-        return join(index, machine.count, meeting_place(machine.count, port), machine.device_of(index))
-
-    try:
-        _train_with_rank_0(cell, folder, meet)
-    except UsageError as error:
-        sys.exit(f"rank {index}: {error}")
-
-
-# Several nodes.
 
 
 @dataclass(frozen=True)
@@ -177,9 +118,9 @@ class Group:
         return dist.PrefixStore(f"paper_repro/{restart}", store)  # type: ignore[attr-defined]
 
     def join(self, store: Any, number: int, machine: Machine) -> Rank:
-        own, local, node = self.place, self.environment.local_rank(), self.environment.node_rank()
         met = dist.PrefixStore(f"job/{number}/group", store)  # type: ignore[attr-defined]
-        return join(own.rank, own.count, met, machine.device_of(local), local, node)
+        device = machine.device_of(self.environment.local_rank())
+        return join(self.place.rank, self.place.count, self.environment, met, device)
 
     def end_process(self, why: str) -> NoReturn:
         advice = "start all nodes again, it goes on from its last checkpoint"
@@ -211,13 +152,13 @@ def group(place: Place) -> Group:
 
 
 @contextlib.contextmanager
-def _led(place: Place, cell: Cell, folder: Path, machine: Machine) -> Iterator[Rank]:
+def _led(own: Group, cell: Cell, folder: Path, machine: Machine) -> Iterator[Rank]:
+    place = own.place
     if place.count != machine.count:
         raise UsageError(
             f"machine.nodes={machine.nodes} with machine.devices={machine.devices} are {machine.count} processes, "
             f"{place.by} started {place.count}: start as many per node as it has devices"
         )
-    own = group(place)
     store = own.connect()
     number = int(store.add("jobs", 1))
     folder.mkdir(parents=True, exist_ok=True)
@@ -231,10 +172,10 @@ def _led(place: Place, cell: Cell, folder: Path, machine: Machine) -> Iterator[R
     dist.destroy_process_group()
 
 
-def follow(place: Place) -> int:
+def follow(own: Group) -> int:
     """Train with rank 0 what it posts, until it says that there is no more; returns the exit code."""
-    _leave_signals_to_rank_0()
-    own = group(place)
+    for name in STOPPING:  # rank 0 hears them
+        signal.signal(name, signal.SIG_IGN)
     store = None
     while store is None:  # rank 0 may not have opened it yet
         try:
@@ -295,7 +236,7 @@ def _heartbeat(own: Group, number: int) -> Iterator[None]:
 
 def _beat(own: Group, store: Any, job: str, over: threading.Event) -> None:
     rank, beat = own.place.rank, 0
-    heard = {other: (b"", time.monotonic()) for other in range(own.place.count)}
+    heard = {other: (b"", time.monotonic() + START_SECONDS) for other in range(own.place.count)}
     while not over.is_set():
         beat += 1
         with own.answered():

@@ -12,13 +12,14 @@ import re
 import resource
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from torch import Tensor
 
@@ -42,7 +43,6 @@ class Machine:
     accelerator: str = "cpu"
     devices: int | list[int] = 1
     nodes: int = 1
-    strategy: str = "auto"
     threads: int | None = None
     data_workers: int = 0
     compile: bool | str = False
@@ -108,14 +108,6 @@ class Machine:
         return torch.device("cuda", wanted[local])
 
 
-def check_precision(precision: str, device: torch.device) -> None:
-    if precision == "16-mixed" and device.type == "cpu":  # where Lightning computes bf16-mixed
-        raise UsageError(
-            "training.precision=16-mixed: a CPU has no float16 autocast; set training.precision=bf16-mixed, or "
-            "machine=gpu (--device gpu)"
-        )
-
-
 @contextlib.contextmanager
 def settings(machine: Machine) -> Iterator[None]:
     """Set threads, TF32 and preferences of ops, flush denormal numbers to zero, and keep freed memory for good."""
@@ -162,17 +154,22 @@ def peak_memory_mib(device: torch.device) -> float:
 # The ranks of several devices.
 
 
+class Started(LightningEnvironment):
+    """Tells Lightning that the processes of this computer are there already."""
+
+    creates_processes_externally = True
+
+
 @dataclass(frozen=True)
 class Rank:
     """One of ``count`` processes."""
 
     index: int = 0
     count: int = 1
+    environment: ClusterEnvironment = field(default_factory=Started)
+    """Tells Lightning which of the processes this one is."""
     words: Any = None
     """The process group for messages on the CPU."""
-    local: int = 0
-    """The number of the process on its node."""
-    node: int = 0
 
     def share(self, value: int) -> int:
         """Return rank 0's value, on every rank."""
@@ -203,40 +200,10 @@ class Rank:
         return {slot: tree for box in boxes or [own] for slot, tree in box.items()}
 
 
-def meeting_place(count: int, port: int = 0) -> Any:
-    """Return the store of ``count`` processes of this computer: that of rank 0 at ``port``, or, with 0, a new one."""
-    return dist.TCPStore(  # type: ignore[attr-defined]
-        "127.0.0.1", port, count, is_master=not port, wait_for_workers=port > 0, timeout=PATIENCE
-    )
-
-
-def join(index: int, count: int, store: Any, device: torch.device, local: int | None = None, node: int = 0) -> Rank:
-    """Meet the other processes in a store; ``local`` is the number of the process on its node, None: there is one."""
+def join(index: int, count: int, environment: ClusterEnvironment, store: Any, device: torch.device) -> Rank:
+    """Meet the other processes in a store."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=index, world_size=count, timeout=PATIENCE)
-    words = dist.new_group(backend="gloo", timeout=PATIENCE)
-    return Rank(index, count, words, index if local is None else local, node)
-
-
-class Ranks(LightningEnvironment):
-    """Tells Lightning that the processes are there already, and which of them this one is."""
-
-    creates_processes_externally = True
-
-    def __init__(self, rank: Rank) -> None:
-        super().__init__()
-        self._rank = rank
-
-    def local_rank(self) -> int:
-        return self._rank.local
-
-    def node_rank(self) -> int:
-        return self._rank.node
-
-    def set_global_rank(self, rank: int) -> None:
-        super().set_global_rank(self._rank.index)
-
-    def set_world_size(self, size: int) -> None:
-        super().set_world_size(self._rank.count)
+    return Rank(index, count, environment, dist.new_group(backend="gloo", timeout=PATIENCE))

@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 import lightning as L
 import torch
 import torch.distributed as dist
+from lightning.pytorch.plugins.precision import Precision
+from lightning.pytorch.utilities import GradClipAlgorithmType
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -40,8 +42,6 @@ Tree = Any
 """Tensors, or tuples, lists and dicts of them."""
 EAGER_RANDOM: dict[str, str | int | bool | Callable[..., Any]] = {"fallback_random": True}
 """A compiled loss draws the random numbers that an uncompiled one draws."""
-UNCOMPILED_BATCHES = 256
-"""The first batches of a split are evaluated uncompiled even after ``compile_loss``: compiling takes as long."""
 
 
 class TargetWeights:
@@ -136,10 +136,6 @@ class PaperModule(L.LightningModule):
         self.replays = False
         """Whether evaluation batches are computed as CUDA graphs."""
         self._metrics: dict[str, Metric] = {}
-        self.compiles_evaluations = False
-        self._compiled_rows: int | None = None
-        """The rows of evaluation batches that are computed compiled; None while all are computed as they are."""
-        self._evaluated: Callable[..., Any] | None = None
         self._compiled: Step | None = None
         self._step: Step | None = None
 
@@ -259,7 +255,6 @@ class PaperModule(L.LightningModule):
         """Compile what ``training_step`` computes, each shape and each value of the draws in ``constants`` once."""
         if self.uncompilable:
             raise UsageError(f"{self.uncompilable}: set machine.compile=false")
-        self.compiles_evaluations = True
         if type(self).loss_and_carry is PaperModule.loss_and_carry:
             loss = torch.compile(self.loss, options=EAGER_RANDOM, dynamic=False)
             self._compiled = lambda batch, draws, carry: (loss(batch), carry)
@@ -287,16 +282,8 @@ class PaperModule(L.LightningModule):
 
     def compute_as_built(self) -> None:
         """Forget what ``compile_loss`` and ``step_by`` have set."""
-        self._compiled = self._step = self.graphs = self._evaluated = None
-        self.replays = self.compiles_evaluations = False
-
-    def evaluated(self, function: Callable[..., Any], *tensors: Tensor) -> Any:
-        """Compute a function of an evaluation batch, in long evaluations compiled after ``compile_loss``."""
-        if len(tensors[0]) != self._compiled_rows:
-            return function(*tensors)
-        if self._evaluated is None:
-            self._evaluated = torch.compile(function, options=EAGER_RANDOM, dynamic=False)
-        return self._evaluated(*tensors)
+        self._compiled = self._step = self.graphs = None
+        self.replays = False
 
     def loss_of_step(self, batch: Batch, draws: Draws, carry: Any) -> tuple[Tensor, Any]:
         """Compute ``loss_and_carry``, compiled after ``compile_loss``."""
@@ -331,6 +318,14 @@ class PaperModule(L.LightningModule):
             self.log("train_loss", loss.detach(), on_step=True, prog_bar=True)
         return loss if weight is None else loss * weight.to(loss.dtype)
 
+    def configure_gradient_clipping(
+        self, optimizer: Optimizer, gradient_clip_val: Any = None, gradient_clip_algorithm: str | None = None
+    ) -> None:
+        # Lightning refuses to clip before a fused optimiser, for float16's sake (its issue 21435).
+        plugin = self.trainer.precision_plugin
+        clip = plugin.clip_gradients if getattr(plugin, "scaler", None) else partial(Precision.clip_gradients, plugin)
+        clip(optimizer, gradient_clip_val or 0, GradClipAlgorithmType(gradient_clip_algorithm or "norm"))
+
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         self.weights.correct(optimizer, self.trainer)
 
@@ -351,10 +346,7 @@ class PaperModule(L.LightningModule):
         with torch.no_grad():
             for split in data.splits:
                 for index, batch in enumerate(islice(data.evaluation_batches(split), batches)):
-                    if index == UNCOMPILED_BATCHES and self.compiles_evaluations and graphs is None:
-                        self._compiled_rows = rows_of(batch)
                     self._evaluate_batch(metrics[split], batch, split, index, graphs)
-                self._compiled_rows = None
         self.train(training)
         return {
             f"{split}_{name}": float(metric.compute())

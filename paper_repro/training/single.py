@@ -16,7 +16,6 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from torch import Tensor
 
 from paper_repro.base.configs import instantiate
@@ -27,7 +26,7 @@ from paper_repro.cells.tasks import Report
 from paper_repro.training import checkpoints
 from paper_repro.training.build import BuiltCell
 from paper_repro.training.counting import measure
-from paper_repro.training.machine import Rank, Ranks
+from paper_repro.training.machine import Rank
 from paper_repro.training.module import PaperModule
 from paper_repro.training.steps import Graphs
 from paper_repro.training.watch import Evaluations, Journal, LossLog, Watch
@@ -104,7 +103,7 @@ def train(
     StopRequestedError: after a checkpoint was saved; UsageError: a checkpoint of another cell, or a loss that cannot be
     compiled.
     """
-    machine, training, device = built.machine, built.training, built.machine.device_of(rank.local)
+    machine, training, device = built.machine, built.training, built.machine.device_of(rank.environment.local_rank())
     log = LossLog(1, training.steps, device)
 
     def save(step: int) -> None:
@@ -132,8 +131,6 @@ def train(
             compiled = "; ".join(filter(None, [compiled, f"CUDA graph: {built.module.graphs}"]))
         if log.diverged()[0] is not None:
             return watch, evaluations, {}, compiled
-        if trainer.global_step != training.steps and not callbacks:
-            raise RuntimeError(f"training ended after step {trainer.global_step}, expected {training.steps}")
         log.end = trainer.global_step
         watch.stop_if_requested(log.end)
         built.module.to(device)  # Lightning has moved it to the CPU
@@ -146,12 +143,10 @@ def _step_by(built: BuiltCell) -> None:
     """Have steps computed in micro-batches or as CUDA graphs where the machine section says so."""
     machine, module = built.machine, built.module
     micro_batch = machine.micro_batch if isinstance(machine.micro_batch, int) else None
-    asked = f"machine.micro_batch={micro_batch}" if micro_batch else f"machine.cuda_graph={machine.cuda_graph}"
     graphs = machine.graphs and module.automatic_optimization  # CET relaxes by graphs of its own
     if micro_batch and not module.automatic_optimization:
-        raise UsageError(f"{asked}: {type(module).__name__} computes its gradients itself; set it to null")
-    if (micro_batch or graphs) and built.training.precision == "16-mixed":
-        raise UsageError(f"{asked}: gradients of float16 need a scaled loss; set training.precision=bf16-mixed")
+        name = type(module).__name__
+        raise UsageError(f"machine.micro_batch={micro_batch}: {name} computes its gradients itself; set it to null")
     alone, must = machine.batches_each(built.training.accumulate) == 1, machine.cuda_graph is True
     made = partial(Graphs, constants=module.constants, alone=alone, must=must)
     module.step_by(micro_batch, made if graphs else None)
@@ -188,39 +183,21 @@ def _reason_against(built: BuiltCell) -> str:
     return "" if shutil.which(compiler) else f"no C++ compiler {compiler} here"
 
 
-class BFloat16(MixedPrecision):
-    """Autocast to bfloat16, which needs no loss scale: gradients are clipped before a fused optimiser, too.
-
-    Lightning refuses that, for float16's sake (its issue 21435).
-    """
-
-    def __init__(self, device: str) -> None:
-        super().__init__("bf16-mixed", device)
-
-    def clip_gradients(self, *given: Any, **named: Any) -> None:
-        Precision.clip_gradients(self, *given, **named)
-
-
 def _trainer(
     built: BuiltCell, folder: Path, callbacks: list[L.Callback], loggers: Sequence[Logger], rank: Rank
 ) -> L.Trainer:
     machine, training = built.machine, built.training
     on_gpu = machine.device.type == "cuda"
-    strategy = "ddp" if machine.strategy == "auto" else machine.strategy
-    precision: Any = training.precision
-    # Without Ranks Lightning would take a job of SLURM for one that it is to spread over its tasks.
-    plugins: list[Any] = [checkpoints.DurableCheckpointIO([built.cell.id]), Ranks(rank)]
-    if precision == "bf16-mixed":
-        plugins.append(BFloat16(machine.device.type))
-        precision = None
+    # Without an environment Lightning would take a job of SLURM for one that it is to spread over its tasks.
+    plugins: list[Any] = [checkpoints.DurableCheckpointIO([built.cell.id]), rank.environment]
     try:
         return L.Trainer(
             accelerator="gpu" if on_gpu else "cpu",
             devices=machine.devices if on_gpu else count_devices(machine.devices),
             num_nodes=machine.nodes if rank.count > 1 else 1,
-            strategy=strategy if rank.count > 1 else "auto",
+            strategy="ddp" if rank.count > 1 else "auto",
             accumulate_grad_batches=machine.batches_each(training.accumulate),
-            precision=precision,
+            precision=training.precision,  # type: ignore[arg-type]
             max_steps=training.steps,
             max_epochs=-1,
             gradient_clip_val=training.clip_norm,

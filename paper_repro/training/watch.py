@@ -1,13 +1,9 @@
 """What happens beside the steps of a training: the loss curve, checkpoints and stops, evaluations, and the journal."""
 
-import csv
 import itertools
 import math
 import os
-import secrets
-import sys
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -18,13 +14,11 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, Wand
 from torch import Tensor
 
 from paper_repro.base import identity
-from paper_repro.base.errors import UsageError, first_line, nearest
-from paper_repro.cells.planned import CSV, FOLDER, TENSORBOARD, WANDB
+from paper_repro.base.errors import UsageError, nearest
+from paper_repro.cells.planned import CSV, FOLDER, TENSORBOARD
 from paper_repro.cells.tasks import LOSS_POINTS, Report, StopRequestedError, loss_point
-from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.training.build import BuiltCell
 from paper_repro.training.machine import Machine, Rank
-from paper_repro.training.module import PaperModule
 
 SHARE_OF_SAVING = 0.05
 """The largest part of the time that checkpoints by the clock may take."""
@@ -104,48 +98,45 @@ class Watch:
 
     def after_step(self, step: int) -> bool:
         """Account for the last of ``step`` steps, whose losses are in the log; return False once all have diverged."""
-        if self.rank.index:
-            return self._obey(step)
-        self.report.saves = True
-        now = time.monotonic()
-        last = step == self.log.steps
-        if self.journal is not None:
-            self.journal.after_step(step, self.log.latest, self.seconds)
-        told = last or now - self._reported >= self.machine.progress_every_seconds
-        over = told and None not in self.log.diverged()
-        if not over and (last or self._due(step, now)):
-            self._save(step)  # before the last step is told: from then on a request to stop ends the process
-        if told:
-            self._reported = now
-            if self.journal is not None:
-                self.journal.flush()
-            finite = self.log.latest[torch.isfinite(self.log.latest)]
-            self.report.progress(step, self.log.steps, float(finite.double().mean()))  # NaN if none is finite
-        if over:
-            self.rank.share(_END)
-            return False
-        self.stop_if_requested(step)
-        return True
+        word = self.rank.share(_GO if self.rank.index else self._decide(step))
+        self._obey(word, step)
+        if step == self.log.steps and self.rank.index == 0:  # from then on a request to stop ends the process
+            self._tell(step)
+        return word != _END
 
     def stop_if_requested(self, step: int) -> None:
         """If the user wants to stop, save a checkpoint and raise StopRequestedError."""
-        if self.rank.index:
-            self._obey(step)
-            return
-        if self.report.stop_requested:
-            if step > 0:
-                self._save(step)
-            self.rank.share(_STOP)
-            raise StopRequestedError(f"stopped after step {step} of {self.log.steps}")
-        self.rank.share(_GO)
+        stops = self.rank.index == 0 and self.report.stop_requested
+        self._obey(self.rank.share(_STOP if stops else _GO), step)
 
-    def _obey(self, step: int) -> bool:
-        """Do what rank 0 says, and return whether training goes on."""
-        while (word := self.rank.share(_GO)) == _SAVE:
-            self.save(step)
+    def _decide(self, step: int) -> int:
+        """Return what all ranks do after a step."""
+        self.report.saves = True
+        now, last = time.monotonic(), step == self.log.steps
+        if self.journal is not None:
+            self.journal.after_step(step, self.log.latest, self.seconds)
+        if last or now - self._reported >= self.machine.progress_every_seconds:
+            if None not in self.log.diverged():
+                self._tell(step)
+                return _END
+            if not last:
+                self._tell(step)
+        if self.report.stop_requested:
+            return _STOP
+        return _SAVE if last or self._due(step, now) else _GO
+
+    def _obey(self, word: int, step: int) -> None:
+        if word in (_SAVE, _STOP) and step > 0:
+            self._save(step)
         if word == _STOP:
-            raise StopRequestedError(f"rank 0 stopped after step {step}")
-        return word == _GO
+            raise StopRequestedError(f"stopped after step {step} of {self.log.steps}")
+
+    def _tell(self, step: int) -> None:
+        self._reported = time.monotonic()
+        if self.journal is not None:
+            self.journal.flush()
+        finite = self.log.latest[torch.isfinite(self.log.latest)]
+        self.report.progress(step, self.log.steps, float(finite.double().mean()))  # NaN if none is finite
 
     def state_dict(self) -> dict[str, Any]:
         return {"losses": self.log.state_dict(), "seconds": self.seconds}
@@ -164,7 +155,6 @@ class Watch:
         if self.journal is not None:
             self.journal.flush()
         started = time.monotonic()
-        self.rank.share(_SAVE)
         self.save(step)
         self._saved_at = time.monotonic()
         self._saving_seconds = self._saved_at - started
@@ -178,7 +168,7 @@ class Evaluations:
         self.context, self.journal, training = context, journal, built[0].training
         self.every, self.keep, self.batches = training.evaluate_every, training.keep, training.evaluation_batches
         for module, data in zip(self.modules, self.data, strict=True):
-            known = _metrics_of(module, data)
+            known = [f"{split}_{name}" for split in data.splits for name in module.new_metrics()]
             if self.keep is not None and self.keep not in known:
                 raise UsageError(f"training.keep={self.keep!r}: not a metric of this module{nearest(self.keep, known)}")
         self._curves: list[dict[str, list[list[float]]]] = [{} for _ in built]
@@ -245,15 +235,11 @@ class Evaluations:
             self._weights[index] = {name: tensor.detach().clone() for name, tensor in state.items()}
 
 
-def _metrics_of(module: PaperModule, data: CounterBasedDataModule) -> list[str]:
-    return [f"{split}_{name}" for split in data.splits for name in module.new_metrics()]
-
-
 class Journal:
     """Writes the losses of S cells while they train, to log.txt in ``folder`` and to a logger of each cell.
 
     log.txt has a line for each hundredth of the run; ``machine.logger`` gets a point every
-    ``machine.log_every_steps`` steps, and one of the last.  A run resumed after step N keeps the points up to N.
+    ``machine.log_every_steps`` steps, and one of the last.
     """
 
     def __init__(self, built: Sequence[BuiltCell], folder: Path) -> None:
@@ -265,10 +251,8 @@ class Journal:
         """Open the loggers of a training that begins after ``step`` optimiser steps."""
         names = " ".join(one.cell.id for one in self.built)
         self._line(f"{'from the start' if step == 0 else f'on from step {step}'}, {self.steps} steps: {names}")
-        for one in self.built if self.machine.logger else ():
-            folder = Path(one.machine.log_folder or self.folder / one.cell.id) / FOLDER
-            folder.mkdir(parents=True, exist_ok=True)
-            self.loggers.append(_OPEN[self.machine.logger](one, folder, step))
+        if self.machine.logger:
+            self.loggers = [_logger(self.machine.logger, one, self.folder) for one in self.built]
 
     def after_step(self, step: int, losses: Tensor, seconds: float) -> None:
         """Tell the losses, (S,), of the step that made the number of steps done ``step``."""
@@ -300,8 +284,6 @@ class Journal:
             logger.finalize("success")
             if isinstance(logger, WandbLogger):
                 logger.experiment.finish()
-        if self.machine.logger == WANDB and "wandb" in sys.modules:
-            sys.modules["wandb"].teardown()  # waits for its process, which writes on after a run has ended
 
     def _line(self, text: str) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -309,54 +291,18 @@ class Journal:
             stream.write(f"{text}\n")
 
 
-def _csv(built: BuiltCell, folder: Path, step: int) -> Logger:
-    """Open metrics.csv with the rows up to ``step``: Lightning's logger begins with an empty file."""
-    table = folder / "metrics.csv"
-    text = table.read_text(encoding="utf-8") if step and table.is_file() else ""
-    whole_lines = text[: text.rfind("\n") + 1].splitlines()  # a kill may have cut off the last one
-    rows: list[dict[str, Any]] = [row for row in csv.DictReader(whole_lines) if int(row["step"]) <= step]
-    table.unlink(missing_ok=True)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*exists and is not empty.*")
-        logger = CSVLogger(folder, name="", version="")
-        logger.experiment.metrics_keys = sorted(["step", LOSS, *_metrics_of(built.module, built.data)])  # the header
-    logger.experiment.metrics = rows
-    logger.save()
-    return logger
-
-
-def _tensorboard(built: BuiltCell, folder: Path, step: int) -> Logger:
-    """Open an event file.  ``purge_step`` makes readers leave out earlier points from that step on."""
-    for path in folder.glob("events.out.tfevents.*") if step == 0 else ():
-        path.unlink()
-    purge = step + 1 if step else None
-    return TensorBoardLogger(folder, name="", version="", default_hp_metric=False, purge_step=purge, flush_secs=10)
-
-
-def _wandb(built: BuiltCell, folder: Path, step: int) -> Logger:
-    """Open a run of Weights & Biases, that of before where training goes on.  Cells of a stack have one each."""
-    import wandb
-
-    name = folder / "wandb-run.txt"
-    if step == 0 or not name.is_file():
-        name.write_text(f"{built.cell.id}-{secrets.token_hex(3)}", encoding="utf-8")
-    try:
-        run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", PROJECT),
-            id=name.read_text(encoding="utf-8").strip(),
-            name=built.cell.id,
-            dir=folder,
-            config=identity.recorded(built.cell.config),
-            resume="allow",
-            reinit="create_new",  # the runs of a stack are open side by side
-            settings=wandb.Settings(silent=True, console="off"),
-        )
-    except wandb.errors.Error as error:
-        advice = "run `wandb login`, or set WANDB_MODE=offline to keep the run here"
-        raise UsageError(f"machine.logger=wandb: {first_line(error)}; {advice}") from error
-    run.define_metric("trainer/global_step")
-    run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
-    return WandbLogger(experiment=run)
-
-
-_OPEN: dict[Any, Callable[[BuiltCell, Path, int], Logger]] = {CSV: _csv, TENSORBOARD: _tensorboard, WANDB: _wandb}
+def _logger(kind: str, built: BuiltCell, folder: Path) -> Logger:
+    """Open a cell's logger in logs/ of its folder, with a version of its own for each start of the training."""
+    home = Path(built.machine.log_folder or folder / built.cell.id)
+    if kind == CSV:
+        return CSVLogger(home, name=FOLDER)
+    if kind == TENSORBOARD:
+        return TensorBoardLogger(home, name=FOLDER, default_hp_metric=False)
+    (home / FOLDER).mkdir(parents=True, exist_ok=True)
+    return WandbLogger(
+        name=built.cell.id,
+        project=os.environ.get("WANDB_PROJECT", PROJECT),
+        save_dir=home / FOLDER,
+        config=identity.recorded(built.cell.config),
+        reinit="create_new",  # the runs of a stack are open side by side
+    )

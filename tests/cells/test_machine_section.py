@@ -19,7 +19,7 @@ WRONG: list[tuple[str, Any]] = [
     *(("logger", value) for value in ("tensorbord", True)),
     *(("data_workers", value) for value in (-1, 1.5, None)),
     *((key, None) for key in ("workers", "stack.most", "log_every_steps", "tf32", "cuda_graph")),
-    *((key, value) for key in ("strategy", "implementation", "accelerator") for value in ("foo", None, ["ddp"])),
+    *((key, value) for key in ("implementation", "accelerator") for value in ("foo", None, ["ddp"])),
     *((key, 5) for key in ("stack", "cache", "data_root", "recompute", "fused_optimizer")),
 ]
 

@@ -2,8 +2,6 @@
 
 import logging
 import math
-import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,7 +19,6 @@ from paper_repro.lightning_modules.ebt_language import EBTLanguage
 from paper_repro.tests.support.cycles import Cycles
 from paper_repro.tests.support.ops import assert_same
 from paper_repro.tests.support.reports import Recorder
-from paper_repro.training import module as paper_module
 from paper_repro.training.build import build
 from paper_repro.training.counting import peak_bytes
 from paper_repro.training.fit import Fit
@@ -74,27 +71,6 @@ def test_training_learns_to_count(overrides: list[str], below: float, tmp_path: 
     outcome = run(tmp_path, *overrides, "training.steps=120")
     assert outcome.status == FINISHED
     assert outcome.metrics["val_loss"] < below < math.log(WORDS)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None or " " in sys.prefix, reason="torch compiles no C++ here")
-@pytest.mark.parametrize("overrides", [EBT, S2], ids=["s1", "s2"])
-def test_a_long_evaluation_is_compiled_and_differs_by_rounding_only(
-    overrides: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Uneven(Cycles):
-        def evaluation_batches(self, split: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
-            ids = (torch.arange(WINDOW + 1) + torch.arange(11)[:, None]) % WORDS
-            return [(rows[:, :-1], rows[:, 1:]) for rows in ids.split(BATCH)]
-
-    monkeypatch.setattr(paper_module, "UNCOMPILED_BATCHES", 1)
-    module, data = module_of(*overrides), Uneven(words=WORDS, batch_size=BATCH, window=WINDOW)
-    expected = module.evaluate(data)
-    torch.compiler.reset()
-    module.compile_loss()
-    assert module.evaluate(data) == pytest.approx(expected, rel=1e-5) and module._evaluated is not None
-    module.compute_as_built()
-    assert module.evaluate(data) == expected and module._evaluated is None
 
 
 @pytest.mark.parametrize("overrides", [EBT, S2], ids=["s1", "s2"])

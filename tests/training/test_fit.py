@@ -104,14 +104,11 @@ BAR = {"bar": {"_target_": "lightning.pytorch.callbacks.TQDMProgressBar"}}
     [
         (1, {"training": {"step": 3}}, r"training\.step' \(did you mean 'steps'\?\)"),
         (1, {"training__clip_norm": 0.0}, r"training\.clip_norm must be"),
-        (1, {"training__precision": "33-true"}, "33-true"),
         (1, {"training__keep": "test_loss"}, r"training\.keep='test_loss': .* \(did you mean 'test_rmse'\?\)"),
-        (1, {"data": {"_target_": "paper_repro.training.schedules.Constant"}}, "not a CounterBasedDataModule"),
-        (1, {"machine__micro_batch": 2, "training__precision": "16-mixed"}, "16-mixed"),
         (1, {"machine__micro_batch": 2, **EXACT}, "keeps tensors from step to step"),
-        (2, {"machine__compile": True}, r"machine\.compile=true: .*machine\.stack=null"),
-        (2, {"machine__devices": 2, "training__accumulate": 2}, r"machine\.devices=2: .*machine\.stack=null"),
-        (2, {"training__callbacks": BAR}, r"callbacks: .*machine\.stack=null"),
+        (2, {"machine__compile": True}, r"machine\.stack=null"),
+        (2, {"machine__devices": 2, "training__accumulate": 2}, r"machine\.stack=null"),
+        (2, {"training__callbacks": BAR}, r"machine\.stack=null"),
     ],
 )
 def test_a_config_that_cannot_run_is_refused_before_the_first_step(
@@ -169,13 +166,6 @@ def test_gradients_in_bf16_are_clipped_before_a_fused_optimiser_too(cell, run, t
         torch.testing.assert_close(found[True, clip], found[False, clip], rtol=1e-2, atol=1e-4)
     apart = [(found[True, None][name] - part).abs().max() for name, part in found[True, 0.01].items()]
     assert max(apart) > 0.1, "steps were cut"
-
-
-def test_a_precision_that_a_cpu_replaces_is_refused_before_and_at_the_start(cell, recorder, tmp_path):
-    mixed = cell(training__precision="16-mixed")
-    for start in (lambda: Fit().check_devices(mixed.config), lambda: Fit().run([mixed], tmp_path, recorder())):
-        with pytest.raises(UsageError, match=r"16-mixed: a CPU .*training\.precision=bf16-mixed"):
-            start()
 
 
 def test_weights_that_blow_up_in_the_last_step_are_divergence_too(cell, run, tmp_path):

@@ -58,8 +58,3 @@ def test_a_gpu_that_is_not_there_is_named():
         with pytest.raises(UsageError, match=r"sees no GPU.*machine=cpu"):
             _ = Machine(accelerator=accelerator).device
     assert Machine(accelerator="auto").device.type == "cpu"
-
-
-def test_shared_out_parameters_are_refused_in_favour_of_ddp():
-    with pytest.raises(UsageError, match=r"machine\.strategy='fsdp': expected auto or ddp or ddp_find"):
-        Machine(strategy="fsdp")

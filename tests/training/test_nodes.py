@@ -129,14 +129,14 @@ def test_a_killed_rank_ends_the_others_and_the_cell_goes_on_from_its_checkpoint(
     (rank,) = [item for item in children if any("spawn_main" in word for word in item.cmdline())]
     leader = rank.parent()
     rank.kill()
-    gone, _ = psutil.wait_procs([leader], timeout=20)
+    gone, _ = psutil.wait_procs([leader], timeout=60)
     assert gone == [leader], "rank 0 waits for a dead process"
     said, _ = process.communicate(timeout=120)
-    assert process.returncode == 0 and "killed by signal 9" in said and "finished" in said, said
+    assert process.returncode == 0 and "going on from its last checkpoint" in said and "finished" in said, said
     (record,) = tmp_path.rglob("record.json")
     assert json.loads(record.read_text())["status"] == "finished"
     assert (record.parent / "weights.safetensors").is_file() and not list(tmp_path.rglob("lease"))
-    assert "rank 1 was killed by signal 9" in (record.parent / "log.txt").read_text()
+    assert "rank 1) was not heard of" in (record.parent / "log.txt").read_text()
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 
 from paper_repro.tests.support import golden
 from paper_repro.training.build import build
-from paper_repro.training.schedules import Constant, Cosine, Exponential
+from paper_repro.training.schedules import Cosine, Exponential
 
 SCHEDULES = golden.files("nrgpt", "schedules*.npz")
 
@@ -26,11 +26,6 @@ def test_a_cosine_with_a_horizon_is_cut_off_after_the_run():
     cut, whole = Cosine(0.1, 0.1, horizon=10.0), Cosine(0.01, 0.1)
     assert [cut.factor(step, 1000) for step in range(1001)] == [whole.factor(step, 10000) for step in range(1001)]
     assert cut.factor(1000, 1000) == pytest.approx(0.1 + 0.9 * (1 + math.cos(math.pi / 11)) / 2)
-
-
-def test_constant_stays_at_one_after_the_warmup():
-    assert [Constant().factor(step, 5) for step in range(6)] == [1.0] * 6
-    assert [Constant(0.5).factor(step, 4) for step in range(5)] == pytest.approx([1 / 3, 2 / 3, 1, 1, 1])
 
 
 def test_a_warm_up_in_steps_is_as_long_in_every_run():
@@ -53,12 +48,6 @@ def test_a_warm_up_in_steps_is_as_long_in_every_run():
 def test_fractions_outside_their_range_are_refused(make):
     with pytest.raises(ValueError, match=r"must lie in [\[(]0, 1"):
         make()
-
-
-def test_exponential_is_a_straight_line_of_the_logarithm_after_the_warmup():
-    factors = [Exponential(warmup_fraction=0.2, final_factor=0.01).factor(step, 50) for step in range(51)]
-    assert factors[:10] == pytest.approx([(step + 1) / 11 for step in range(10)])
-    assert [math.log10(factor) for factor in factors[10:]] == pytest.approx([-2 * step / 40 for step in range(41)])
 
 
 def rates_of(schedule, lr, steps, asked, cell):

@@ -23,7 +23,6 @@ from paper_repro.training.step_time import (
     build_stepper,
     count,
     each_model,
-    parameters,
 )
 
 TINY_TIME = (
@@ -154,16 +153,6 @@ def test_a_step_of_both_streams_takes_twelve_for_each_weight_on_both_halves() ->
     assert found["weights_split"] == pytest.approx(3 - last, rel=0.02)
     assert twice["weights_split"] == pytest.approx(5 - last, rel=0.02)
     assert twice["flops_split"] < twice["flops_concatenated"]
-
-
-def test_parameters_are_counted_with_and_without_tables_and_step_size() -> None:
-    found = parameters(sized(*DEFAULT))
-    trunk = 7 * LAYERS * WIDTH**2 + (2 * LAYERS + 1) * WIDTH + WIDTH
-    assert found == {
-        "parameters": trunk,
-        "parameters_total": trunk + 2 * VOCABULARY * WIDTH + 1,
-        "parameters_rebuilt": 2040 + 1 - 2 * VOCABULARY * WIDTH - 1,
-    }
 
 
 def test_a_request_to_stop_is_heard_between_rounds() -> None:

@@ -113,7 +113,7 @@ def test_a_stack_is_replayed_too(kind, cell):
         built = [build(cell(seed=seed, **kind)) for seed in range(2)]
         both = [one.module for one in built], [one.data for one in built]
         stack = Ensemble(*both, steps=6, clip_norm=0.1, precision="64-true", graphs=graphs)
-        return torch.stack([stack.advance() for _ in range(6)]), stack.values
+        return torch.stack([stack.advance() for _ in range(6)]), stack.state_dict()["tensors"]
 
     eager, replayed = steps(None), steps(lambda compute: Graphs(compute, record=as_on_a_gpu))
     for found, expected in zip(replayed, eager, strict=True):
