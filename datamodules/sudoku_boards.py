@@ -6,7 +6,6 @@ digit d.
 
 import random
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from paper_repro.base.errors import UsageError, at_least
 
@@ -208,23 +207,6 @@ def parse_board(text: str, name: str = "board") -> Board:
             f"{name}: {len(characters)} characters, expected {CELLS}: nine rows of nine, 0 or . for a blank"
         )
     return tuple(0 if character in BLANKS else int(character) for character in characters)
-
-
-def given_boards(word: str) -> list[tuple[str, Board]]:
-    """Read ``--board``, a board or a file of boards, one a line or one alone; each with its name in errors."""
-    path = Path(word).expanduser()
-    try:
-        if not path.is_file():
-            return [("--board", parse_board(word, "--board"))]
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--board {word}: cannot be read ({error}); give a text file, one board a line") from error
-    if len("".join(text.split())) == CELLS:
-        return [(str(path), parse_board(text, str(path)))]
-    lines = [(f"{path}, line {number}", line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
-    if not lines:
-        raise UsageError(f"--board {word}: no board in it, expected one a line")
-    return [(name, parse_board(line, name)) for name, line in lines]
 
 
 def check_board(board: Sequence[int], name: str = "board") -> Board:
