@@ -274,8 +274,5 @@ def _fitted(images: Tensor, size: int, channels: int) -> Tensor:
         raise UsageError(f"images of {images.shape[1]} channels do not fit a model of {channels}")
     if size % side and side % size:
         raise UsageError(f"images of {side} do not fit a model of {size}: one must be a multiple of the other")
-    if size >= side:
-        images = images.repeat_interleave(size // side, 2).repeat_interleave(size // side, 3)
-    else:
-        images = functional.avg_pool2d(images, side // size)
+    images = functional.interpolate(images, (size, size), mode="area")  # repeats pixels where it enlarges
     return images.expand(-1, channels, -1, -1)

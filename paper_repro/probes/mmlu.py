@@ -45,17 +45,16 @@ ANSWER_PATTERNS = tuple(
 """From "answer is X" down to a lone letter; the first pattern that is found decides.  To ignore the case is what the
 authors get by turning the text into upper case."""
 FALLBACK = "A"
-WAYS = ("mmlu", "mmlu_generated", "mmlu_always_a")
+WAYS = ("mmlu", "mmlu_generated")
 
 
 class MMLU:
     """Measures ``mmlu_<column>`` and ``mmlu_average`` by log-likelihood, and ``mmlu_generated_...`` as the authors do.
 
-    ``mmlu_always_a_...`` is what the second gives to a model that says nothing.  All are percentages.  A column is the
-    mean of its subjects, the average the mean of the columns.  Beside them: ``mmlu_cropped`` (prompts that the context
-    cannot hold), ``mmlu_generated_fallbacks`` and ``mmlu_generated_articles`` (texts scored as A for want of a letter,
-    or for an English article).  The attachment ``mmlu.json`` holds the counts of each subject, and the hash of the
-    questions.
+    All are percentages.  A column is the mean of its subjects, the average the mean of the columns.  Beside them:
+    ``mmlu_cropped`` (prompts that the context cannot hold), ``mmlu_generated_fallbacks`` and
+    ``mmlu_generated_articles`` (texts scored as A for want of a letter, or for an English article).  The attachment
+    ``mmlu.json`` holds the counts of each subject, and the hash of the questions.
 
     The data module needs a ``tokenizer``; the questions lie in ``mmlu/`` below the data folder,
     else every metric is unavailable.
@@ -98,8 +97,7 @@ class MMLU:
         by_likelihood = by_log_likelihood(evaluator, subjects)
         metrics = {"mmlu_cropped": 100 * evaluator.num_cropped / evaluator.num_requests}
         generated = by_generation(evaluator, subjects, self.num_tokens, self.instruction)
-        always_a = _tallies(subjects, lambda prompts: [Reading(FALLBACK)] * len(prompts))
-        for way, tallies in zip(WAYS, (by_likelihood, generated, always_a), strict=True):
+        for way, tallies in zip(WAYS, (by_likelihood, generated), strict=True):
             scores = {
                 name: 100 * (math.fsum(tallies[subject].accuracy for subject in own) / len(own))
                 for name, own in self.columns.items()

@@ -150,13 +150,6 @@ def test_golden_nrgpt_distinct_n(path):
         assert distinct_n(case["text"], 2) == case["distinct2"], case["name"]
 
 
-def test_counted_by_hand():
-    text = "to be or\tnot  to\nbe"
-    assert distinct_n(text, 1) == 4 / 6
-    assert distinct_n(text, 2) == 4 / 5
-    assert distinct_n(text, 6) == 1
-
-
 def test_perplexity_is_the_exponential_of_the_models_own_loss(folder: Path) -> None:
     scorer, model = TextPerplexity(folder), transformers.GPT2LMHeadModel.from_pretrained(folder).double().eval()
     vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
@@ -199,11 +192,10 @@ def test_absent_and_truncated_weights(folder: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(folder, tmp_path / "copy")
     weights = copy / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(UsageError, match=rf"{weights}: 1000 bytes, truncated or damaged .*: delete it; `hf download"):
-        TextPerplexity(copy)
-    weights.unlink()
-    with pytest.raises(UsageError, match=rf"{copy}: no weights there, expected \*\.safetensors or .*hf download"):
-        TextPerplexity(copy)
+    for _ in range(2):
+        with pytest.raises(UsageError, match=rf"{copy}: no whole causal language model .*: `hf download"):
+            TextPerplexity(copy)
+        weights.unlink(missing_ok=True)
 
 
 def test_weights_that_lack_a_tensor_are_not_filled_with_random_numbers(folder: Path, tmp_path: Path) -> None:

@@ -155,5 +155,5 @@ def test_wrong_words(capsys: Any, words: Sequence[str], message: str) -> None:
 
 @pytest.mark.parametrize(("model", "option"), [("ebt", "prompt"), ("ebt_sudoku", "board")])
 def test_generate_names_the_command_that_serves_an_ebt(model: str, option: str, capsys: Any) -> None:
-    assert run_main(generate.main, [model]) == 2
+    assert run_main(generate.main, [model, *TEXT]) == 2
     assert capsys.readouterr().err.endswith(f"; think.py --{option} shows how this one thinks\n")
