@@ -10,7 +10,6 @@ import importlib
 import math
 import os
 import re
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -296,7 +295,6 @@ SEVERITY = 1.0
 """Weight of every finding of a checker but spelling; the paper's weights belong to its own ten families."""
 SERVER = "java -cp languagetool-server.jar org.languagetool.server.HTTPServer --port 8081"
 LANGUAGETOOL_JAR = "languagetool-server.jar"
-"""An archive, whose table of contents comes last: one that broke off is none."""
 NEEDS_LOCAL = (
     "LanguageTool needs Java 17 or newer on the PATH, and downloads itself (about 250 MB) on first use; without a "
     "network give url= of a running server (`" + SERVER + "`)"
@@ -353,8 +351,8 @@ def languagetool_folder() -> Path:
 
 
 def languagetool_is_here() -> bool:
-    """Return whether a whole download of LanguageTool is on this machine."""
-    return any(map(zipfile.is_zipfile, languagetool_folder().glob(f"LanguageTool*/{LANGUAGETOOL_JAR}")))
+    """Return whether a download of LanguageTool is on this machine."""
+    return any(languagetool_folder().glob(f"LanguageTool*/{LANGUAGETOOL_JAR}"))
 
 
 class Harper:

@@ -98,9 +98,7 @@ def _load(source: str, local: bool, device: torch.device) -> tuple[Any, Any]:
     except Exception as error:  # of the hub, transformers, safetensors and json, which share no base
         detail = " ".join(str(error).split())[:200]
         if local:
-            raise UsageError(
-                f"{source}: no whole causal language model ({detail}): {_bring(source)}"
-            ) from error
+            raise UsageError(f"{source}: no whole causal language model ({detail}): {_bring(source)}") from error
         raise UnavailableError(f"needs {source}: {_bring(source)} ({detail})") from error
     if missing := sorted(report["missing_keys"]):
         raise UsageError(

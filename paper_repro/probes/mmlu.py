@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from paper_repro.base.errors import UsageError, at_least
+from paper_repro.base.errors import UsageError
 from paper_repro.base.files import find_data, sha256_of_bytes
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
@@ -75,12 +75,8 @@ class MMLU:
         if not columns or empty:
             raise ValueError(f"columns must name at least one subject each, got {empty or 'no column'}")
         self.columns = columns
-        self.sizes = {
-            subject: at_least(f"columns.{name}.{subject}", size)
-            for name, subjects in columns.items()
-            for subject, size in subjects.items()
-        }
-        self.num_tokens, self.instruction = at_least("num_tokens", num_tokens), instruction
+        self.sizes = {subject: size for subjects in columns.values() for subject, size in subjects.items()}
+        self.num_tokens, self.instruction = num_tokens, instruction
         if (folder := find_data(FOLDER)) is not None:  # before hours are spent on the training
             read(folder, self.sizes)
 
@@ -141,11 +137,9 @@ def read(folder: Path, sizes: Mapping[str, int]) -> dict[str, Subject]:
     columns = ["subject", "question", "choices", "answer"]
     for split, name in HUB_FILES.items():
         path = folder / name
-        if not path.is_file():
-            raise UsageError(f"needs mmlu: there is no {path}; {mend}")
         try:
             rows: list[dict[str, Any]] = read_table(path, columns=columns, partitioning=None).to_pylist()
-        except (ArrowException, OSError) as error:
+        except (ArrowException, OSError) as error:  # also where there is no file
             raise UsageError(f"{path}: no parquet file of MMLU: {error}; {mend}") from error
         found: dict[str, list[Question]] = {subject: [] for subject in sizes}
         for number, row in enumerate(rows):

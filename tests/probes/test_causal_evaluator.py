@@ -82,7 +82,3 @@ def test_what_cannot_be_evaluated_is_refused() -> None:
         without_end.pair("", "text")
     with pytest.raises(UsageError, match="a continuation of 5 tokens"):
         without_end.log_likelihoods([((1,), (1, 2, 3, 4, 5))])
-    narrow = torch.nn.Sequential(torch.nn.Embedding(257, 8), torch.nn.Linear(8, 100))
-    narrow.block_length = 4
-    with pytest.raises(UsageError, match="a vocabulary of 100, the tokenizer of 257"):
-        Evaluator(narrow, Bytes()).continuations(["a"], 1)

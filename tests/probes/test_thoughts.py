@@ -87,9 +87,6 @@ def test_what_cannot_be_thought_about_is_refused() -> None:
     ):
         with pytest.raises(UsageError, match=message):
             reader.encode(text)
-    small = Reader(in_float64(lambda: EBT(4, T, D, 2, 1)), TOKENIZER, Manner())
-    with pytest.raises(UsageError, match="the model's vocabulary_size is 4: leave out 'h'"):
-        small.encode("h")
     broken = made()
     with torch.no_grad():
         broken.energy_head.weight.fill_(math.nan)
@@ -140,9 +137,6 @@ def test_cet_completes_a_masked_image_and_its_energy_falls() -> None:
     masked = data.masked(image[None], torch.Generator().manual_seed(0))[0]
     found = complete_image(model, image, masked, num_steps=4, step_size=0.5)
     assert torch.equal(found.found[0], masked)
-    cells = (masked == 0).view(4, 3, 4, 3).permute(0, 2, 1, 3).reshape(16, 9)
-    assert cells.all(1).sum() == 8 and cells.any(1).sum() == 8, "half of the cells, each of them whole"
-    assert torch.equal(masked[masked != 0], image[masked != 0])
     clamped = model.clamp(masked[None])
     state = model.first(clamped)
     for step in range(5):
