@@ -49,11 +49,14 @@ def main(arguments: Sequence[str]) -> int:
     model, tokenizer = _load(words)
     from paper_repro.models.generation import generate
 
-    settle = _set_inner_steps(words, model)
     if words.stop and tokenizer.end_of_text is None:
         raise UsageError("--stop: the vocabulary of this model has no token that ends a text; leave it out")
     stop = tokenizer.end_of_text if words.stop else None
     options = {"top_k": words.top_k, "top_p": words.top_p, "use_cache": words.cache, "stop": stop}
+    try:
+        settle = _settle(words, model)
+    except ValueError as error:
+        raise UsageError(f"--inner-steps, --settle: {error}") from error
     for prompt in words.prompt:
         ids = tokenizer.encode(prompt)
         if len(ids) > model.block_length:
@@ -91,27 +94,18 @@ def _load(words: argparse.Namespace) -> tuple[CausalLanguageModel, Tokenizer]:
     return model, found.tokenizer()
 
 
-def _set_inner_steps(words: argparse.Namespace, model: CausalLanguageModel) -> Settle | None:
-    """Set them in a CEM; for NRGPT, which chooses them token by token, give when to stop."""
+def _settle(words: argparse.Namespace, model: CausalLanguageModel) -> Settle | None:
+    """Set the inner steps of a CEM; for NRGPT, which chooses them token by token, return when to stop."""
     from paper_repro.models.generation import Settle
     from paper_repro.models.llama import Llama
-    from paper_repro.models.nrgpt import NRGPT
 
-    name = type(model).__name__
-    if words.settle is not None and not isinstance(model, NRGPT):
-        raise UsageError(f"--settle is for NRGPT, {name} has no energies of a token: leave it out")
-    if words.inner_steps is not None and not isinstance(model, NRGPT | Llama):
-        raise UsageError(f"--inner-steps is for NRGPT and CEM, {name} makes none: leave it out")
-    try:
-        if isinstance(model, Llama) and words.inner_steps is not None:
-            model.set_inner_steps(words.inner_steps)
-        if not isinstance(model, NRGPT) or (words.settle, words.inner_steps) == (None, None):
-            return None
-        return Settle(words.settle or 0.0, num_steps=words.inner_steps)
-    except ValueError as error:
-        given = {"--inner-steps": words.inner_steps, "--settle": words.settle}
-        said = " ".join(f"{option} {value}" for option, value in given.items() if value is not None)
-        raise UsageError(f"{said}: {error}") from error
+    num_steps = words.inner_steps
+    if isinstance(model, Llama) and num_steps is not None:
+        model.set_inner_steps(num_steps)
+        num_steps = None
+    if words.settle is None and num_steps is None:
+        return None
+    return Settle(words.settle or 0.0, num_steps=num_steps)  # ``generate`` refuses it for other models
 
 
 if __name__ == "__main__":

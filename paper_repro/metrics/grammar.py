@@ -293,11 +293,10 @@ def _dictionary() -> Any:
 
 SEVERITY = 1.0
 """Weight of every finding of a checker but spelling; the paper's weights belong to its own ten families."""
-SERVER = "java -cp languagetool-server.jar org.languagetool.server.HTTPServer --port 8081"
 LANGUAGETOOL_JAR = "languagetool-server.jar"
 NEEDS_LOCAL = (
     "LanguageTool needs Java 17 or newer on the PATH, and downloads itself (about 250 MB) on first use; without a "
-    "network give url= of a running server (`" + SERVER + "`)"
+    f"network give url= of a server (`java -cp {LANGUAGETOOL_JAR} org.languagetool.server.HTTPServer --port 8081`)"
 )
 
 
@@ -338,11 +337,11 @@ class LanguageTool:
         detail = f"{type(error).__name__}: {error}"[:300]
         if self.url is not None:
             return UnavailableError(
-                f"{self.url} does not answer as a LanguageTool server ({detail}): check the address, or start one with "
-                f"`{SERVER}`"
+                f"{self.url} does not answer as a LanguageTool server ({detail}): check the address"
             )
-        remove = f"if {languagetool_folder()} is not whole, remove it"
-        return UnavailableError(f"LanguageTool did not start ({detail}); {remove}; {NEEDS_LOCAL}")
+        return UnavailableError(
+            f"LanguageTool did not start ({detail}); if {languagetool_folder()} is not whole, remove it; {NEEDS_LOCAL}"
+        )
 
 
 def languagetool_folder() -> Path:

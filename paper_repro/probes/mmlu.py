@@ -145,10 +145,7 @@ def read(folder: Path, sizes: Mapping[str, int]) -> dict[str, Subject]:
         for number, row in enumerate(rows):
             if row["subject"] in found:
                 if len(row["choices"]) != len(LETTERS) or row["answer"] not in range(len(LETTERS)):
-                    raise UsageError(
-                        f"{path}: row {number}: found {row['choices']!r:.80} and the answer {row['answer']}, expected "
-                        f"four choices and a number from 0 to 3; {mend}"
-                    )
+                    raise UsageError(f"{path}: row {number}: expected four choices and a number from 0 to 3; {mend}")
                 found[row["subject"]].append(Question(row["question"], tuple(row["choices"]), row["answer"]))
         for subject, size in sizes.items():
             expected, count = SHOTS if split == "dev" else size, len(found[subject])

@@ -98,7 +98,7 @@ def test_damaged_files_are_refused_with_the_command(tmp_path: Path) -> None:
     path = tmp_path / "all" / "test-00000-of-00001.parquet"
     whole = read_table(path).to_pylist()
     write_table(Table.from_pylist([{**whole[0], "answer": 4}, *whole[1:]]), path)
-    with pytest.raises(UsageError, match=r"parquet: row 0: .*, expected four choices .*; run: hf download"):
+    with pytest.raises(UsageError, match=r"parquet: row 0: expected four choices .*; run: hf download"):
         mmlu.read(tmp_path, SIZES)
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(UsageError, match="no parquet file of MMLU"):

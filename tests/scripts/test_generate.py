@@ -115,9 +115,9 @@ def test_another_vocabulary_is_refused_naming_both(tmp_path: Path, capsys: Any) 
         (["nrgpt_ff1", "--prompt", "to", "--cache"], "no cache of keys and values"),
         (["rgpt_parallel", "--prompt", "to", "--top-p", "1.5"], "top_p must lie in (0, 1]"),
         (["rgpt_parallel", "--stop"], "no token that ends a text"),
-        (["rgpt_parallel", "--inner-steps", "2"], "--inner-steps is for NRGPT and CEM, RGPTParallel makes none"),
+        (["rgpt_parallel", "--inner-steps", "2"], "RGPTParallel has no energies that could settle"),
         (["rgpt_parallel", "--settle", "0.1"], "RGPTParallel has no energies"),
-        (["cem", "--inner-steps", "0"], "--inner-steps 0: num_steps must be"),
+        (["cem", "--inner-steps", "0"], "--inner-steps, --settle: num_steps must be"),
     ],
 )
 def test_wrong_words(capsys: Any, words: list[str], message: str) -> None:
