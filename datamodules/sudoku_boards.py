@@ -6,7 +6,6 @@ digit d.
 
 import random
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from paper_repro.base.errors import UsageError, at_least
 

@@ -18,7 +18,6 @@ COMMANDS = {
     "reproduce": "reproduce",
     "train": "train",
     "generate": "generate",
-    "inspect": "inspect_model",
     "think": "think",
     "bench": "bench",
     "data": "prepare_data",

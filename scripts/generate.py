@@ -2,7 +2,6 @@
 
     generate.py ngpt --prompt "The function returns"    # a model that comes with the package
     generate.py runs/cells/<cell> --prompt "ROMEO:" --prompt "JULIET:" --tokens 500 --seed 5
-    generate.py runs/cells/<cell>                      # the paper's kind of four prompts, each with its seed
 
 Texts go to the standard output, messages to the standard error.  Exit codes as train.py's.
 """
@@ -17,38 +16,35 @@ if __name__ == "__main__":  # before imports that another Python lacks
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from paper_repro.base.configs import CONF, LARGEST
+from paper_repro.base.configs import LARGEST
 from paper_repro.base.errors import Options, UsageError, number, run_main
-from paper_repro.exports.weights import Opened, opened
+from paper_repro.exports.weights import opened
 
 if TYPE_CHECKING:
     from paper_repro.datamodules.tokenizers import Tokenizer
     from paper_repro.models.common import CausalLanguageModel
-
-PROBE = "paper_repro.probes.text_quality.TextQuality"
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = Options("generate.py", __doc__)
     add = parser.add_argument
     add("checkpoint", help="a name as ngpt, hf://owner/name, folder of a finished cell or an export, or a cell's id")
-    add("--prompt", action="append", help="text to continue; several times for several texts")
+    add("--prompt", action="append", required=True, help="text to continue; several times for several texts")
     add("--tokens", type=number(int, 1), default=1000, help="number of tokens that follow a prompt (default 1000)")
     add("--temperature", type=number(float, 0), default=1.0, help="0 takes the likeliest token (default 1)")
     add("--top-k", type=number(int, 1), help="draw from so many of the likeliest tokens")
     add("--top-p", type=number(float, 0), help="draw from the likeliest tokens whose probabilities reach this share")
     add("--stop", action="store_true", help="end a text at its end-of-text token")
     add("--cache", action="store_true", help="keep keys and values: several times faster; the context moves by halves")
-    add("--seed", type=number(int, 0, LARGEST), help="of every prompt given (default 0)")
-    add("--crop", action="store_true", help="let the model see the last tokens of a prompt longer than its context")
+    add("--seed", type=number(int, 0, LARGEST), default=0, help="of every prompt (default 0)")
     add("--inner-steps", type=int, help="NRGPT, CEM: number of inner steps (default: as in training)")
     add("--data-root", help="folder of the data of the vocabulary, beside $PAPER_REPRO_DATA")
     add("--device", choices=("cpu", "gpu"), default="cpu")
     words = parser.read(arguments)
-    model, tokenizer, found = _load(words)
+    model, tokenizer = _load(words)
     from paper_repro.models.generation import generate
 
     _set_inner_steps(words, model)
@@ -57,23 +53,23 @@ def main(arguments: Sequence[str]) -> int:
     stop = tokenizer.end_of_text if words.stop else None
     allowed = min(tokenizer.vocabulary_size, model.vocabulary_size)
     options = {"top_k": words.top_k, "top_p": words.top_p, "use_cache": words.cache, "stop": stop}
-    for prompt, seed in _prompts(words, found.config, tokenizer):
+    for prompt in words.prompt:
         ids = tokenizer.encode(prompt)
-        if len(ids) > model.block_length and not words.crop:
+        if len(ids) > model.block_length:
             raise UsageError(
                 f"the prompt {prompt[:40]!r} has {len(ids)} tokens, the model's context holds {model.block_length}: "
-                f"shorten it, or give --crop to let the model see its last {model.block_length}"
+                "shorten it"
             )
         try:
-            written = generate(model, ids, words.tokens, words.temperature, seed, num_allowed=allowed, **options)
+            written = generate(model, ids, words.tokens, words.temperature, words.seed, num_allowed=allowed, **options)
         except ValueError as error:
             raise UsageError(str(error)) from error
-        print(f"--- prompt {prompt!r}, seed {seed}", file=sys.stderr)
+        print(f"--- prompt {prompt!r}, seed {words.seed}", file=sys.stderr)
         print(tokenizer.decode(written))
     return 0
 
 
-def _load(words: argparse.Namespace) -> tuple[CausalLanguageModel, Tokenizer, Opened]:
+def _load(words: argparse.Namespace) -> tuple[CausalLanguageModel, Tokenizer]:
     """Return the model with its weights, and the vocabulary that it was trained with."""
     found = opened(words.checkpoint, device=words.device, data_root=words.data_root)
 
@@ -86,7 +82,7 @@ def _load(words: argparse.Namespace) -> tuple[CausalLanguageModel, Tokenizer, Op
             f"{words.checkpoint}: its model, {type(model).__name__}, generates no text; give a language model's cell; "
             f"{command_for(model)}"
         )
-    return model, found.tokenizer(), found
+    return model, found.tokenizer()
 
 
 def _set_inner_steps(words: argparse.Namespace, model: CausalLanguageModel) -> None:
@@ -102,22 +98,6 @@ def _set_inner_steps(words: argparse.Namespace, model: CausalLanguageModel) -> N
         model.set_inner_steps(words.inner_steps)
     except ValueError as error:
         raise UsageError(f"--inner-steps {words.inner_steps}: {error}") from error
-
-
-def _prompts(words: argparse.Namespace, config: Mapping[str, Any], tokenizer: Tokenizer) -> list[tuple[str, int]]:
-    """Return the given prompts, else those of the cell's probe, or of the shipped one for such a vocabulary."""
-    if words.prompt:
-        return [(prompt, words.seed or 0) for prompt in words.prompt]
-    nodes = (config.get("probes") or {}).values()
-    probe = next((node for node in nodes if node and node.get("_target_") == PROBE), None)
-    if probe is None:
-        from omegaconf import OmegaConf
-
-        name = "shakespeare" if tokenizer.end_of_text is None else "owt"
-        shipped: Any = OmegaConf.to_container(OmegaConf.load(CONF / "probes" / "nrgpt" / f"{name}.yaml"))
-        probe = shipped["texts"]
-    seeds = probe["seeds"] if words.seed is None else [words.seed] * len(probe["prompts"])
-    return list(zip(probe["prompts"], seeds, strict=True))
 
 
 if __name__ == "__main__":

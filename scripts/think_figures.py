@@ -1,4 +1,4 @@
-"""Figures of one prediction's thinking: energies by token and step, boards by step, the energy around a prediction.
+"""Figures of one prediction's thinking: energies by token and step, boards by step, images by step.
 
 ``scripts/think.py`` draws them from rows; low energies are green in all of them, high ones purple.
 """
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 TOKENS_IN_A_PANEL = 24
 MOST_TOKEN_CHARACTERS = 14
 MEASURED = {"psnr": "PSNR (dB)", "energy": "energy (no unit)"}
-SPACES = {"candidates": "candidates e = W p", "logits": "logits y, p = softmax(y)"}
 
 
 class ThoughtFigure(Figure):
@@ -112,63 +111,6 @@ class ImageStrip(ThoughtFigure):
             axes.plot(steps, [row[name] for row in rows], "o-", color=plots.BLUE, markersize=3)
             axes.xaxis.get_major_locator().set_params(integer=True)
             axes.set(xlabel="after step", ylabel=label)
-
-
-class Surfaces(ThoughtFigure):
-    """The energy around a prediction, for each space: along directions, in a random plane, in the path's plane.
-
-    Rows are those of ``probes.thoughts.rows``.
-    """
-
-    size = (12.0, 7.6)
-
-    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
-        panels = canvas.subplots(len(SPACES), 3)
-        for (space, title), (curves, random, own) in zip(SPACES.items(), panels, strict=True):
-            here = [row for row in rows if row["space"] == space]
-            _draw_curves(curves, here)
-            curves.set_title(f"{title}: along lines", fontsize=9)
-            for axes, over, name in ((random, "random", "a random plane"), (own, "path", "the path's plane")):
-                drawn = _draw_plane(axes, [row for row in here if row["over"] == over])
-                axes.set_title(f"{title}: {name}", fontsize=9)
-                canvas.colorbar(drawn, ax=axes, label="energy (no unit)")
-        panels[0][0].legend(fontsize=7)
-
-
-def _draw_curves(axes: Axes, rows: Sequence[Row]) -> None:
-    style = {"random": (plots.INK, 0.6, "random lines"), "path": (plots.BLUE, 1.6, "line of the path")}
-    for over, (color, width, label) in style.items():
-        own = [row for row in rows if (row["kind"], row["over"]) == ("curve", over)]
-        for line in sorted({row["line"] for row in own}):
-            x, energies = zip(*[(row["x"], row["energy"]) for row in own if row["line"] == line], strict=True)
-            axes.plot(x, energies, color=color, linewidth=width, alpha=0.8, label=None if line else label)
-    _draw_path(axes, [row for row in rows if (row["kind"], row["over"]) == ("path", "path")], "energy")
-    axes.set(xlabel="place along the line, 0 at the end", ylabel="energy (no unit)")
-
-
-def _draw_plane(axes: Axes, rows: Sequence[Row]) -> "ScalarMappable":
-    plane, path = ([row for row in rows if row["kind"] == kind] for kind in ("plane", "path"))
-    xs, ys = (sorted({row[name] for row in plane}) for name in ("x", "y"))
-    energies = {(row["x"], row["y"]): row["energy"] for row in plane}
-    values = [[energies[x, y] for x in xs] for y in ys]
-    drawn = axes.pcolormesh(xs, ys, values, cmap=plots.SIGNED, shading="nearest", rasterized=True)
-    if min(energies.values()) < max(energies.values()):
-        axes.contour(xs, ys, values, levels=10, colors=plots.INK, linewidths=0.4, linestyles="solid", alpha=0.6)
-    _draw_path(axes, path, "y")
-    kind = "random direction" if rows[0]["over"] == "random" else "direction of the path"
-    axes.set(xlabel=f"along {kind} 1", ylabel=f"along {kind} 2")
-    axes.grid(False)
-    return drawn
-
-
-def _draw_path(axes: Axes, path: Sequence[Row], height: str) -> None:
-    """Draw the descent's points, the first one hollow, the last one a star."""
-    x, y, color = [row["x"] for row in path], [row[height] for row in path], plots.VERMILION
-    axes.plot(x, y, "-o", color=color, linewidth=1.4, markersize=4, label="descent, step by step", zorder=3)
-    start: Any = {"color": plots.GROUND, "markeredgecolor": color, "markersize": 6}
-    end: Any = {"color": color, "markeredgecolor": plots.INK, "markersize": 11}
-    axes.plot(x[:1], y[:1], "o", label="start", zorder=4, **start)
-    axes.plot(x[-1:], y[-1:], "*", label="end", zorder=4, **end)
 
 
 def _draw_board(axes: Axes, rows: Sequence[Row], low: float, high: float) -> "ScalarMappable":

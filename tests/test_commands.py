@@ -79,7 +79,6 @@ READY = [
     (["reproduce.py", "cem/tabel3"], "unknown artifact"),
     (["bench.py", "cem_atn"], "unknown bench 'cem_atn' (did you mean 'cem_attn'?)"),
     (["generate.py", "{folder}/empty", "--seed", "-1"], "--seed: -1: give a number from 0"),
-    (["inspect_model.py", "{folder}/empty"], "no record.json"),
     (["think.py", "--prompt", "ROMEO:", "{folder}/damaged"], "record.json"),
     (["export.py", "--to", "{folder}/new", "{folder}/weightless"], "weights"),
 ]
@@ -201,7 +200,6 @@ COMMANDS = [
     (["export.py", "none", "--to", "/dev/null/none"], 2, False),
     (["prepare_data.py", "--help"], 0, True),
     (["report.py", "from=/dev/null/none"], 2, False),
-    (["inspect_model.py", "--help"], 0, True),
     (["bench.py", "none"], 2, False),
 ]
 """Words, exit code, and whether something is printed."""

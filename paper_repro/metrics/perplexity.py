@@ -16,7 +16,6 @@ GPT2 = "gpt2"
 GPT2_SIZES = {"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "vocab_size": 50257}
 MOST_TOKENS = 1024
 """A text is cut to so many of its first tokens, as in the authors' code."""
-WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
 class TextPerplexity:
@@ -69,31 +68,16 @@ def find_model(name: str) -> Path | None:
     """Return the folder that ``name`` means; None for a name that is not among the data, or a tokenizer alone.
 
     Raises:
-        UsageError: a path that is not there, or a folder without configuration or weights, or with a damaged file.
+        UsageError: a path that is not the folder of a model.
     """
     given = Path(name).expanduser()
     is_path = given.is_absolute() or name.startswith(".") or given.is_dir()
     folder = given if is_path else find_data(name)
-    if folder is None:
+    if folder is None or (folder / "config.json").is_file():
+        return folder
+    if not is_path:
         return None
-    weights = [path for pattern in WEIGHTS for path in folder.glob(pattern)]
-    if not (folder / "config.json").is_file():
-        if not is_path and not weights:
-            return None
-        raise UsageError(f"{folder}: no config.json there, expected the folder of a language model: {_bring(name)}")
-    if not weights:
-        raise UsageError(f"{folder}: no weights there, expected {' or '.join(WEIGHTS)}: {_bring(name)}")
-    from safetensors import SafetensorError, safe_open
-
-    for path in folder.glob(WEIGHTS[0]):
-        try:
-            with safe_open(path, framework="pt"):
-                continue
-        except (SafetensorError, OSError) as error:
-            raise UsageError(
-                f"{path}: {path.stat().st_size} bytes, truncated or damaged ({error}): delete it; {_bring(name)}"
-            ) from error
-    return folder
+    raise UsageError(f"{folder}: no config.json there, expected the folder of a language model: {_bring(name)}")
 
 
 def _bring(name: str) -> str:
@@ -114,7 +98,7 @@ def _load(source: str, local: bool, device: torch.device) -> tuple[Any, Any]:
     except Exception as error:  # of the hub, transformers, safetensors and json, which share no base
         detail = " ".join(str(error).split())[:200]
         if local:
-            raise UsageError(f"{source}: not a causal language model that can be loaded ({detail})") from error
+            raise UsageError(f"{source}: no whole causal language model ({detail}): {_bring(source)}") from error
         raise UnavailableError(f"needs {source}: {_bring(source)} ({detail})") from error
     if missing := sorted(report["missing_keys"]):
         raise UsageError(

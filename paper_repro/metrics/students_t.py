@@ -11,10 +11,3 @@ def half_width(freedom: float, confidence: float) -> float:
 
     share = 0.5 + confidence / 2
     return float(ndtri(share) if math.isinf(freedom) else stdtrit(freedom, share))
-
-
-def share_below(freedom: float, value: float) -> float:
-    """Return the probability of less than ``value``."""
-    from scipy.special import ndtr, stdtr
-
-    return float(ndtr(value) if math.isinf(freedom) else stdtr(freedom, value))

@@ -66,7 +66,7 @@ class Evaluator:
         log-softmax.  Pairs that share all but the last token share a forward pass.
 
         Raises:
-            UsageError: a continuation of more than P tokens, or a foreign vocabulary.
+            UsageError: a continuation of more than P tokens.
         """
         scores = [Score(0.0, True)] * len(pairs)
         groups: dict[Ids, list[int]] = {}
@@ -117,11 +117,6 @@ class Evaluator:
         device = next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
         ids = nn.utils.rnn.pad_sequence([torch.tensor(own, dtype=torch.int64) for own in inputs], batch_first=True)
         logits: Tensor = self.model(ids.to(device))
-        if logits.shape[-1] < self.tokenizer.vocabulary_size:
-            raise UsageError(
-                f"the model has a vocabulary of {logits.shape[-1]}, the tokenizer of {self.tokenizer.vocabulary_size}: "
-                "evaluate with the tokenizer of the model's training data"
-            )
         return logits
 
     def _chunks(self, lengths: Sequence[int]) -> Iterator[slice]:

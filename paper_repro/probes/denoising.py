@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paper_repro.base.errors import UsageError, at_least, one_of
+from paper_repro.base.errors import UsageError, one_of
 from paper_repro.base.identity import mix
 from paper_repro.cells.tasks import FINISHED, Cell, Findings, Outcome, Task
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
@@ -98,11 +98,6 @@ class Denoising:
             raise ValueError(f"levels and passes must have the same names, got {[*self.levels]} and {[*self.passes]}")
         for time in self.levels.values():
             diffusion.check_time(time)
-        at_least("most_passes", self.most_passes)
-        at_least("shown", self.shown)
-        for name, numbers in (("passes", self.passes.values()), ("steps", self.steps)):
-            for number in numbers:
-                at_least(name, number)
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
         model, images = module.model, plain_images(data)
@@ -274,8 +269,5 @@ def _fitted(images: Tensor, size: int, channels: int) -> Tensor:
         raise UsageError(f"images of {images.shape[1]} channels do not fit a model of {channels}")
     if size % side and side % size:
         raise UsageError(f"images of {side} do not fit a model of {size}: one must be a multiple of the other")
-    if size >= side:
-        images = images.repeat_interleave(size // side, 2).repeat_interleave(size // side, 3)
-    else:
-        images = functional.avg_pool2d(images, side // size)
+    images = functional.interpolate(images, (size, size), mode="area")  # repeats pixels where it enlarges
     return images.expand(-1, channels, -1, -1)

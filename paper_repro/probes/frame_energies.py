@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.base.errors import UsageError, at_least
+from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.videos import VideoData
@@ -59,9 +59,6 @@ class FrameEnergies:
     """
 
     num_windows: int = 256
-
-    def __post_init__(self) -> None:
-        at_least("num_windows", self.num_windows, 2)
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
         model = module.model

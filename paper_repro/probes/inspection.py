@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from paper_repro.base.errors import UsageError, at_least
+from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import mix
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
@@ -106,10 +106,6 @@ class Embeddings:
     all_pairs_up_to: int = 4096
     sampled_pairs: int = 1_000_000
 
-    def __post_init__(self) -> None:
-        at_least("all_pairs_up_to", self.all_pairs_up_to, 0)
-        at_least("sampled_pairs", self.sampled_pairs)
-
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
         model = inspected(module)
         metrics: dict[str, float] = {}
@@ -193,10 +189,6 @@ class Matrices:
     """
 
     layers: Sequence[int] = (3, 4)
-
-    def __post_init__(self) -> None:
-        for layer in self.layers:
-            at_least("layers", layer)
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
         plain: dict[str, list[float]] = {name: [] for name in (*ATTENTION, *FEED_FORWARD)}

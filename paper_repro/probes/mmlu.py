@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from paper_repro.base.errors import UsageError, at_least
+from paper_repro.base.errors import UsageError
 from paper_repro.base.files import find_data, sha256_of_bytes
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
@@ -45,17 +45,16 @@ ANSWER_PATTERNS = tuple(
 """From "answer is X" down to a lone letter; the first pattern that is found decides.  To ignore the case is what the
 authors get by turning the text into upper case."""
 FALLBACK = "A"
-WAYS = ("mmlu", "mmlu_generated", "mmlu_always_a")
+WAYS = ("mmlu", "mmlu_generated")
 
 
 class MMLU:
     """Measures ``mmlu_<column>`` and ``mmlu_average`` by log-likelihood, and ``mmlu_generated_...`` as the authors do.
 
-    ``mmlu_always_a_...`` is what the second gives to a model that says nothing.  All are percentages.  A column is the
-    mean of its subjects, the average the mean of the columns.  Beside them: ``mmlu_cropped`` (prompts that the context
-    cannot hold), ``mmlu_generated_fallbacks`` and ``mmlu_generated_articles`` (texts scored as A for want of a letter,
-    or for an English article).  The attachment ``mmlu.json`` holds the counts of each subject, and the hash of the
-    questions.
+    All are percentages.  A column is the mean of its subjects, the average the mean of the columns.  Beside them:
+    ``mmlu_cropped`` (prompts that the context cannot hold), ``mmlu_generated_fallbacks`` and
+    ``mmlu_generated_articles`` (texts scored as A for want of a letter, or for an English article).  The attachment
+    ``mmlu.json`` holds the counts of each subject, and the hash of the questions.
 
     The data module needs a ``tokenizer``; the questions lie in ``mmlu/`` below the data folder,
     else every metric is unavailable.
@@ -76,12 +75,8 @@ class MMLU:
         if not columns or empty:
             raise ValueError(f"columns must name at least one subject each, got {empty or 'no column'}")
         self.columns = columns
-        self.sizes = {
-            subject: at_least(f"columns.{name}.{subject}", size)
-            for name, subjects in columns.items()
-            for subject, size in subjects.items()
-        }
-        self.num_tokens, self.instruction = at_least("num_tokens", num_tokens), instruction
+        self.sizes = {subject: size for subjects in columns.values() for subject, size in subjects.items()}
+        self.num_tokens, self.instruction = num_tokens, instruction
         if (folder := find_data(FOLDER)) is not None:  # before hours are spent on the training
             read(folder, self.sizes)
 
@@ -98,8 +93,7 @@ class MMLU:
         by_likelihood = by_log_likelihood(evaluator, subjects)
         metrics = {"mmlu_cropped": 100 * evaluator.num_cropped / evaluator.num_requests}
         generated = by_generation(evaluator, subjects, self.num_tokens, self.instruction)
-        always_a = _tallies(subjects, lambda prompts: [Reading(FALLBACK)] * len(prompts))
-        for way, tallies in zip(WAYS, (by_likelihood, generated, always_a), strict=True):
+        for way, tallies in zip(WAYS, (by_likelihood, generated), strict=True):
             scores = {
                 name: 100 * (math.fsum(tallies[subject].accuracy for subject in own) / len(own))
                 for name, own in self.columns.items()
@@ -143,20 +137,15 @@ def read(folder: Path, sizes: Mapping[str, int]) -> dict[str, Subject]:
     columns = ["subject", "question", "choices", "answer"]
     for split, name in HUB_FILES.items():
         path = folder / name
-        if not path.is_file():
-            raise UsageError(f"needs mmlu: there is no {path}; {mend}")
         try:
             rows: list[dict[str, Any]] = read_table(path, columns=columns, partitioning=None).to_pylist()
-        except (ArrowException, OSError) as error:
+        except (ArrowException, OSError) as error:  # also where there is no file
             raise UsageError(f"{path}: no parquet file of MMLU: {error}; {mend}") from error
         found: dict[str, list[Question]] = {subject: [] for subject in sizes}
         for number, row in enumerate(rows):
             if row["subject"] in found:
                 if len(row["choices"]) != len(LETTERS) or row["answer"] not in range(len(LETTERS)):
-                    raise UsageError(
-                        f"{path}: row {number}: found {row['choices']!r:.80} and the answer {row['answer']}, expected "
-                        f"four choices and a number from 0 to 3; {mend}"
-                    )
+                    raise UsageError(f"{path}: row {number}: expected four choices and a number from 0 to 3; {mend}")
                 found[row["subject"]].append(Question(row["question"], tuple(row["choices"]), row["answer"]))
         for subject, size in sizes.items():
             expected, count = SHOTS if split == "dev" else size, len(found[subject])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.base.errors import UsageError, at_least
+from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import IGNORED, mix
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
@@ -136,15 +136,8 @@ class Thinking:
 
     def __post_init__(self) -> None:
         check_sets(self.sets)
-        for name in ("steps", "samples"):
-            numbers = getattr(self, name)
-            if not numbers or len(set(numbers)) < len(numbers):
-                raise ValueError(f"{name} must be different numbers, at least one, got {list(numbers)}")
-            for number in numbers:
-                at_least(name, number)
         if 1 not in self.samples:
             raise ValueError(f"samples must have 1 among them, got {list(self.samples)}")
-        at_least("num_texts", self.num_texts)
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
         found, rows = Findings(), ["set,steps,samples,loss,oracle"]
@@ -259,8 +252,6 @@ class EnergyUncertainty:
         check_sets((VALIDATION, *self.sets))
         if foreign := [name for name in self.shown if name not in self.sets]:
             raise ValueError(f"shown names {foreign[0]!r}, which is not among the sets {list(self.sets)}")
-        at_least("num_steps", self.num_steps)
-        at_least("num_texts", self.num_texts)
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
         if not isinstance(data, TextData):

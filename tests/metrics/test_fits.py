@@ -123,14 +123,6 @@ def test_bracketed_optimum_is_the_minimum_of_scipys_interpolant_on_a_dense_grid(
     assert rates[0] <= optimum.learning_rate <= rates[-1]
 
 
-def test_dip_of_the_interpolant_beside_a_best_edge_is_not_trusted():
-    rates, values = [1.0, 2.0, 4.0, 8.0, 16.0], [5.0, 5.01, 9.0, 11.0, 12.0]
-    dip = Akima1DInterpolator(np.log2(rates), values)(np.linspace(0, 1, 1001)).min()
-    assert dip < 4.9
-    optimum = optimal_learning_rate(rates, values)
-    assert (optimum.at_edge, optimum.learning_rate, optimum.value) == (True, 1.0, 5.0)
-
-
 def test_a_diverged_rate_is_dropped_and_the_best_one_below_it_is_at_the_edge():
     values = parabola(CEM_RATES, 0.0014)
     assert optimal_learning_rate([0.016, *CEM_RATES], [math.inf, *values]) == optimal_learning_rate(CEM_RATES, values)

@@ -3,7 +3,7 @@ import torch
 
 from paper_repro.base.errors import UsageError
 from paper_repro.probes.causal_evaluator import Evaluator
-from paper_repro.tests.probes.doubles import Bytes, Reciting, small_gpt
+from paper_repro.tests.probes.doubles import Bytes, small_gpt
 
 ROUNDING = 1e-10
 """Float64 sums of some dozen log-likelihoods, in another order."""
@@ -41,15 +41,6 @@ def test_a_context_that_does_not_fit_is_cropped_from_the_left_and_counted() -> N
     cropped, whole = evaluator.log_likelihoods([long, short])
     assert cropped == whole
     assert (evaluator.num_requests, evaluator.num_cropped) == (2, 1)
-
-
-def test_requests_that_differ_in_their_last_token_share_a_forward_pass() -> None:
-    model = Reciting(":", " B", 64)
-    evaluator = Evaluator(model, Bytes())
-    scores = evaluator.log_likelihoods([evaluator.pair("Answer:", f" {letter}") for letter in "ABCD"])
-    assert len(model.seen) == 1
-    assert max(scores, key=lambda score: score.log_likelihood) is scores[1]
-    assert [score.greedy for score in scores] == [False] * 4  # the padding of the vocabulary is likelier
 
 
 def test_greedy_says_whether_every_token_is_the_likeliest() -> None:
@@ -91,7 +82,3 @@ def test_what_cannot_be_evaluated_is_refused() -> None:
         without_end.pair("", "text")
     with pytest.raises(UsageError, match="a continuation of 5 tokens"):
         without_end.log_likelihoods([((1,), (1, 2, 3, 4, 5))])
-    narrow = torch.nn.Sequential(torch.nn.Embedding(257, 8), torch.nn.Linear(8, 100))
-    narrow.block_length = 4
-    with pytest.raises(UsageError, match="a vocabulary of 100, the tokenizer of 257"):
-        Evaluator(narrow, Bytes()).continuations(["a"], 1)

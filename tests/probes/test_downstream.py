@@ -1,4 +1,3 @@
-import importlib
 import json
 import random
 import sys
@@ -16,7 +15,7 @@ from paper_repro.base.files import DATA_VARIABLE
 from paper_repro.cells.tasks import Findings
 from paper_repro.probes import downstream, mmlu
 from paper_repro.probes.causal_evaluator import Evaluator
-from paper_repro.probes.downstream import INSTALL, SWITCHES, Downstream, run_tasks
+from paper_repro.probes.downstream import INSTALL, Downstream
 from paper_repro.tests.probes import doubles
 from paper_repro.tests.probes.doubles import SIZES, Bytes, Reciting, small_gpt, write_task
 
@@ -73,30 +72,6 @@ def test_a_task_without_its_data_is_unavailable_and_so_is_the_mean(data: Path) -
     (reason,) = set(found.unavailable.values())
     assert reason.startswith("needs the task's data: ")
     assert reason.endswith("run: lm-eval run --model dummy --limit 1 --tasks own_words,own_endings")
-
-
-def test_the_harness_own_tasks_are_found_and_nothing_is_downloaded(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import datasets
-
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "nothing"))
-    modules = [importlib.import_module(name.rpartition(".")[0]) for name in SWITCHES]
-    seen: list[list[bool]] = []
-
-    def watched(*arguments: Any) -> dict[str, float]:
-        seen.append([module.HF_HUB_OFFLINE for module in modules])
-        return run_tasks(*arguments)
-
-    for module in modules:
-        monkeypatch.setattr(module, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(downstream, "run_tasks", watched)
-    tasks = {"arc_easy": "arc", "wsc273": "wsc273"}
-    found = measured(Downstream(tasks, ["arc_easy"]), small_gpt())
-    assert found.metrics == {}
-    assert found.unavailable.keys() == {*tasks, "arc_easy_norm", "downstream_mean", "downstream_cropped"}
-    assert seen == [[True, True]] * 2
-    assert [module.HF_HUB_OFFLINE for module in modules] == [False, False]
 
 
 def test_without_lm_eval_everything_is_unavailable_and_no_tokenizer_is_asked_for(
@@ -168,14 +143,6 @@ def test_a_task_shows_the_examples_asked_for_unless_its_file_says_none(tasks: Pa
     model = Reciting("Answer:", " B", 4096)
     downstream.run_tasks(Evaluator(model, Bytes()), ["own_fruit"], 3, 1, tasks)
     assert {bytes(min(item, 255) for item in ids).count(b"Answer:") for ids in model.seen} == {shown + 1}
-
-
-def test_a_task_that_asks_for_generated_texts_is_refused(tasks: Path) -> None:
-    files = {"test": tasks / "fruit_test.jsonl"}
-    own = {"output_type": "generate_until", "doc_to_text": "{{question}}", "doc_to_target": "D"}
-    doubles.write_task(tasks, "own_text", files, ["exact_match"], **own)
-    with pytest.raises(UsageError, match="a task asks for generated texts"):
-        downstream.run_tasks(Evaluator(Reciting("?", "x", 4096), Bytes()), ["own_text"], 0, 1, tasks)
 
 
 def test_what_tasks_draw_is_the_same_each_time_and_nobody_else_s_draws_change() -> None:

@@ -41,8 +41,6 @@ def test_a_model_that_always_means_b_and_writes_c_gets_both_shares(folder: Path)
     written = MMLU(COLUMNS, num_tokens=12).measure(Module(Reciting("needed.", " on a tree", 4096)), Text(), 0)
     assert written.metrics["mmlu_generated_articles"] == 100
     assert written.metrics["mmlu_generated_food"] == pytest.approx(share("A", "fruit"), abs=1e-9)
-    assert written.metrics["mmlu_always_a_food"] == written.metrics["mmlu_generated_food"]
-    assert found.metrics["mmlu_always_a_average"] == written.metrics["mmlu_generated_average"]
 
 
 def test_every_metric_is_measured_or_lacks_the_questions(folder: Path) -> None:
@@ -100,7 +98,7 @@ def test_damaged_files_are_refused_with_the_command(tmp_path: Path) -> None:
     path = tmp_path / "all" / "test-00000-of-00001.parquet"
     whole = read_table(path).to_pylist()
     write_table(Table.from_pylist([{**whole[0], "answer": 4}, *whole[1:]]), path)
-    with pytest.raises(UsageError, match=r"parquet: row 0: .*, expected four choices .*; run: hf download"):
+    with pytest.raises(UsageError, match=r"parquet: row 0: expected four choices .*; run: hf download"):
         mmlu.read(tmp_path, SIZES)
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(UsageError, match="no parquet file of MMLU"):

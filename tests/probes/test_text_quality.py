@@ -78,7 +78,6 @@ def test_the_mean_over_texts(folder: Path) -> None:
     texts = json.loads(findings.attachments[ATTACHMENT])["texts"]
     for name in ("perplexity_tiny", "distinct_1", "gqs_fixed"):
         assert findings.metrics[name] == math.fsum(text["scores"][name] for text in texts) / 4
-    assert findings.metrics["texts_averaged"] == 4 and all(text["reported"] for text in texts)
 
 
 def test_without_perplexity_the_mean_takes_its_place_and_says_so() -> None:
@@ -99,9 +98,6 @@ def test_tokens_stay_within_the_context_where_asked() -> None:
         measure(small(), prompts=["a" * 40], seeds=[1], within_context=True)
 
 
-def test_a_prompt_that_the_tokenizer_cannot_write_is_refused() -> None:
-    with pytest.raises(UsageError, match="the character 'R'"):
-        measure(small(), prompts=["ROMEO"], seeds=[1])
 
 
 CORPUS = "".join(f"Line {number} has words {number * 7} and {'long ' * (number % 4)}ends.\n" for number in range(200))
