@@ -91,14 +91,15 @@ def find(root: Path, cell: Cell) -> Result | None:
     record = records.find(root, cell.id)
     if record is None:
         return None
-    if record.status != FINISHED or not cell.probes:
+    planned = identity.probes(cell.config) if record.status == FINISHED else {}
+    if not planned:
         return Result(record, [])
-    record, measured = _without_stale(record, cell.probes)
-    for name, probe in cell.probes.items():
+    record, measured = _without_stale(record, planned)
+    for name, probe in planned.items():
         if (found := _read(measurement_path(root, cell.id, probe))) is not None:
             measured.add(name)
             record = _with(record, found)
-    return Result(record, [name for name in cell.probes if name not in measured])
+    return Result(record, [name for name in planned if name not in measured])
 
 
 def whole(root: Path, record: Record) -> Record:
@@ -129,10 +130,11 @@ def to_fill(root: Path, cell: Cell) -> list[str]:
     if found is None or found.record.status != FINISHED:
         return []
     lacking = {name for name, reason in found.record.unavailable.items() if reason != NOT_FINITE}
-    if not cell.probes or not lacking:
+    planned = identity.probes(cell.config)
+    if not planned or not lacking:
         return [TASK] if lacking else []
     owners = {probe for probe, given in found.record.measured.items() if {*given} & lacking}
-    return [name for name, probe in cell.probes.items() if probe in owners or not found.record.measured]
+    return [name for name, probe in planned.items() if probe in owners or not found.record.measured]
 
 
 def _without_stale(record: Record, planned: Mapping[str, str]) -> tuple[Record, set[str]]:

@@ -5,6 +5,7 @@ import importlib.util
 import inspect
 import math
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from paper_repro.base.configs import TARGET
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.files import absent, find_data, sha256_of_file
 from paper_repro.base.identity import MACHINE
-from paper_repro.cells.tasks import Cell
+from paper_repro.cells.tasks import WEIGHTS, Cell
 
 Key = tuple[tuple[str, str], ...]
 """The place of a cell in its artifact: (axis, value) pairs in the artifact's order of axes."""
@@ -33,6 +34,10 @@ TRAINING = "paper_repro.training.fit.Fit"
 """The task that trains; the training section of any other is its own."""
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true")
 """Lightning's words for what a training computes in; "mixed" keeps the weights in float32."""
+TAKEN = ("record.json", "begun.json", "log.txt", "logs", "lease", WEIGHTS, f"{WEIGHTS}.sha256")
+"""Names in a cell's folder that no attachment may have."""
+FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
+"""What a cell or a file beside its record may be called."""
 
 
 # Cells.
@@ -91,6 +96,18 @@ def _sha256(path: Path) -> str:
 def _sha256_of(path: Path, size: int, changed: int) -> str:
     """Return the SHA-256 of a file of this size and time of change, read once in a process."""
     return sha256_of_file(path)
+
+
+def check_attachment_name(name: Any) -> str:
+    """Return a file name that can lie in a cell's folder and nowhere else, and is not taken; else raise UsageError."""
+    if not isinstance(name, str) or FILE_NAME.fullmatch(name) is None:
+        raise UsageError(
+            f"attachment {str(name)[:100]!r}: expected a file name of one part, of letters, digits and _ . + -, "
+            "that begins with a letter, a digit or _"
+        )
+    if name.lower() in TAKEN or name.lower().startswith("step-"):
+        raise UsageError(f"attachment {name!r}: a name that the cell's folder needs itself; give it another")
+    return name
 
 
 # Jobs.

@@ -25,19 +25,17 @@ from paper_repro.base import identity
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.files import CodeState, CorruptFileError, read_regular, sha256_of_bytes, write_atomically
 from paper_repro.base.identity import MACHINE, canonical_json, fingerprint
-from paper_repro.cells.planned import TRAINING, on_gpu
+from paper_repro.cells.planned import FILE_NAME, TRAINING, check_attachment_name, on_gpu
 from paper_repro.cells.tasks import (
     ATTACHMENT_BYTES,
     CHECKPOINT,
     CHECKPOINTS,
     DIVERGED,
     FAILED,
-    FILE_NAME,
     FINISHED,
     OUT_OF_MEMORY,
     WEIGHTS,
     Outcome,
-    check_attachment_name,
     weights_of,
     without_not_finite,
 )

@@ -115,7 +115,7 @@ class Worker:
         again = measurements.to_fill(self.runs, cell) if fill else []
         if measurements.TASK in again:
             return False
-        wanted = [name for name in cell.probes if name in {*found.lacking, *again}]
+        wanted = [name for name in identity.probes(cell.config) if name in {*found.lacking, *again}]
         if not wanted:
             return True
         folder, task = record_path(self.runs, cell.id).parent, task_of(cell.config)
@@ -146,7 +146,7 @@ class Worker:
         metrics, unavailable = without_not_finite(findings.metrics, findings.unavailable)
         measurement = measurements.Measurement(
             cell=cell.id,
-            probe=cell.probes[name],
+            probe=identity.probes(cell.config)[name],
             name=name,
             config=node,
             metrics=metrics,

@@ -62,7 +62,7 @@ def runs(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 def test_a_new_probe_measures_kept_weights_and_trains_nothing(runs: Path) -> None:
     plain, one = cell(), cell(one={})
     own, log = runs / "plain", runs.parent / "steps.log"
-    assert plain.id == one.id and plain.probes == {} != one.probes
+    assert plain.id == one.id and identity.probes(plain.config) == {} != identity.probes(one.config)
     before = record_path(own, plain.id).read_bytes()
     assert measurements.is_done(own, plain) and not measurements.is_done(own, one)
 
@@ -72,9 +72,9 @@ def test_a_new_probe_measures_kept_weights_and_trains_nothing(runs: Path) -> Non
     assert found is not None and found.done
     total = found.record.metrics["total"]
     assert records.attachment(own, found.record, "total.txt") == f"{total!r} 0".encode()
-    assert found.record.measured == {one.probes["one"]: ["total", "total.txt"]}
+    assert found.record.measured == {identity.probes(one.config)["one"]: ["total", "total.txt"]}
     training, probe = measurements.code_of(found.record)
-    assert training == probe and found.record.provenance["probes"].keys() == {one.probes["one"]}
+    assert training == probe and found.record.provenance["probes"].keys() == {identity.probes(one.config)["one"]}
     together = measurements.find(runs / "probed", one)  # trained with the probe from the start
     assert together is not None and together.record.metrics == found.record.metrics
 
@@ -88,7 +88,7 @@ def test_what_a_probe_measured_and_is_no_number_is_said_and_not_measured_again(r
     found = measurements.find(own, diverged)
     assert found is not None and found.done
     assert found.record.unavailable == {"score": "not finite"} and "score" not in found.record.metrics
-    assert found.record.measured == {diverged.probes["one"]: ["score", "total", "total.txt"]}
+    assert found.record.measured == {identity.probes(diverged.config)["one"]: ["score", "total", "total.txt"]}
     assert lack({0: found.record}, "score") == "n/a: not finite"
     assert measurements.to_fill(own, diverged) == [], "nothing is lacking that could be brought"
 
@@ -135,7 +135,8 @@ ORIGIN = {"commit": "a" * 40, "dirty": False, "versions": {}, "device": "x"}
 
 
 def measurement(own: PlannedCell, **metrics: float) -> measurements.Measurement:
-    return measurements.Measurement(own.id, own.probes["one"], "one", own.config["probes"]["one"], metrics, {}, {}, 1.0)
+    probe, node = identity.probes(own.config)["one"], own.config["probes"]["one"]
+    return measurements.Measurement(own.id, probe, "one", node, metrics, {}, {}, 1.0)
 
 
 FORGED: dict[str, dict[str, Any]] = {
@@ -152,7 +153,7 @@ def test_a_damaged_measurement_counts_as_absent(tmp_path: Path, damage: str, cap
     config = identity.recorded({**own.config, "probes": {}})
     record = records.from_outcome(own.id, config, Outcome(FINISHED, {"test_rmse": 1.0}), ORIGIN)
     records.write(record_path(tmp_path, own.id), record)
-    path = measurements.measurement_path(tmp_path, own.id, own.probes["one"])
+    path = measurements.measurement_path(tmp_path, own.id, identity.probes(own.config)["one"])
     path.parent.mkdir(parents=True)
     fields = dataclasses.asdict(measurement(own, total=1.0)) | FORGED.get(damage, {})
     if damage == "without a field":
@@ -197,7 +198,7 @@ def test_a_record_joined_with_another_keeps_what_each_has_measured(tmp_path: Pat
 
 def test_a_measurement_that_none_would_read_is_not_written(tmp_path: Path) -> None:
     own = cell(one={})
-    right = measurements.Measurement(own.id, own.probes["one"], "one", {"_target_": SUMMING}, {"a": 1.0}, {}, {}, 1.0)
+    right = measurement(own, a=1.0)
     many = dataclasses.replace(right, metrics={f"a metric of number {number}": 1.5 for number in range(900)})
     with pytest.raises(ValueError, match="the limit is 20000"):
         measurements.write(tmp_path, many, {})
