@@ -24,8 +24,6 @@ from paper_repro.cells.worker import be_worker
 CONTEXT = multiprocessing.get_context("forkserver")
 NEEDED = ("hydra.utils", "paper_repro.cells.worker")
 """Modules that every worker needs."""
-LOST = 255
-"""The exit code that ``multiprocessing`` gives to a process whose fork server has ended; it may be alive."""
 
 
 @contextlib.contextmanager
@@ -52,7 +50,7 @@ class WorkerProcess:
     @property
     def waits(self) -> list[Any]:
         """What ``multiprocessing.connection.wait`` may wait for until there is something to hear."""
-        return [self.events] if self._process.exitcode is not None else [self.events, self._process.sentinel]
+        return [self.events, self._process.sentinel]
 
     def hear(self) -> tuple[list[dict[str, Any]], int | None]:
         """Return the events since the last call, and the exit code of a worker that has ended, else None."""
@@ -65,9 +63,9 @@ class WorkerProcess:
             self._process.join()
             code = self._process.exitcode
         else:
-            if code in (None, LOST):
+            if code is None:
                 return heard, None
-        self._signal(os.killpg, signal.SIGKILL)  # compilers, for example, that it has called
+        self._signal(os.killpg, signal.SIGKILL)  # compilers that it has called; itself where its fork server has ended
         self.events.close()
         self.cause = cause(code or 0)
         return heard, code
@@ -88,11 +86,10 @@ class WorkerProcess:
 
 
 class ForkServer:
-    """Starts workers; it is ended, with those that are left, at the end of the context."""
+    """Starts workers for cells of some configs; it is ended, with those that are left, at the end of the context."""
 
-    def __init__(self, runs: Path) -> None:
-        self._runs = runs
-        self._threads: int | None = -1
+    def __init__(self, runs: Path, configs: Sequence[Mapping[str, Any]]) -> None:
+        self._runs, self._configs, self._is_ready = runs, configs, False
         self._workers: list[WorkerProcess] = []
 
     def __enter__(self) -> "ForkServer":
@@ -104,16 +101,15 @@ class ForkServer:
                 worker.kill()
         self._end()
 
-    def prepare(self, configs: Sequence[Mapping[str, Any]]) -> None:
-        """Import what cells of these configs need, unless it was done for as many threads."""
-        threads = (configs[0].get(MACHINE) or {}).get("threads", 1)
-        if threads == self._threads:
+    def prepare(self) -> None:
+        """Import what the cells need, unless it was done; ``start`` comes after it."""
+        if self._is_ready:
             return
-        self._end()
-        self._threads = threads
+        self._end()  # one that another sweep of this process has left
+        threads = (self._configs[0].get(MACHINE) or {}).get("threads", 1)
         logs = self._runs / "logs"
         logs.mkdir(parents=True, exist_ok=True)
-        names = sorted({*NEEDED}.union(*map(modules, configs)))
+        names = sorted({*NEEDED}.union(*map(modules, self._configs)))
         own = {preload.VARIABLE: json.dumps([str(logs / f"workers-{os.getpid()}.txt"), names])}
         own["PYTHONSAFEPATH"] = "1"  # what is in the working folder is never imported in place of a library
         if threads is not None:
@@ -132,6 +128,7 @@ class ForkServer:
         except (OSError, EOFError) as error:
             raise RuntimeError(f"the process that imports what cells need has ended; see {logs}") from error
         first.join()
+        self._is_ready = True
 
     def start(self, **message: Any) -> WorkerProcess:
         """Start a worker that does what the message asks for."""
@@ -147,12 +144,12 @@ class ForkServer:
                 os.kill(server._forkserver_pid, signal.SIGKILL)
             server._stop()
 
-    def call(self, configs: Sequence[Mapping[str, Any]], function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what a function returns in a worker that has imported what cells of the configs need.
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a function returns in a worker.
 
         UsageError: the function's.  RuntimeError: it raised another error, or its process ended.
         """
-        self.prepare(configs)
+        self.prepare()
         with uninterrupted():
             worker = self.start(call=function, arguments=arguments)
         events, code = list[dict[str, Any]](), None

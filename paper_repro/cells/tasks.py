@@ -5,7 +5,6 @@ count or measure).  A task is given one cell, or several that differ only in wha
 allows.
 """
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -124,14 +123,6 @@ class Findings:
     """File name to content: what is too long for a record (texts, traces); it lies beside the record."""
     unavailable: dict[str, str] = field(default_factory=dict)
     """Metric to what it lacks and the command that mends it, for example "needs gpt2: ..."; printed as n/a."""
-
-
-def without_not_finite(
-    metrics: Mapping[str, float], unavailable: Mapping[str, str]
-) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the metrics that are finite, and why the others are unavailable: those that are not finite say so."""
-    finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
-    return finite, {**unavailable, **{name: NOT_FINITE for name in metrics if name not in finite}}
 
 
 class StopRequestedError(Exception):

@@ -1,6 +1,6 @@
 """A probe that a config gained later measures the weights that are kept, and nothing is trained again."""
 
-import dataclasses
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ from paper_repro.base import identity
 from paper_repro.cells import measurements, planned, records, runner
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import record_path
-from paper_repro.cells.tasks import FINISHED, Outcome
+from paper_repro.cells.tasks import FINISHED, Findings, Outcome
 from paper_repro.tables.view import lack
 from paper_repro.tests.support.probes import STEPS_VARIABLE
 
@@ -134,16 +134,15 @@ def test_without_weights_the_cell_is_trained_again(runs: Path) -> None:
 ORIGIN = {"commit": "a" * 40, "dirty": False, "versions": {}, "device": "x"}
 
 
-def measurement(own: PlannedCell, **metrics: float) -> measurements.Measurement:
-    probe, node = identity.probes(own.config)["one"], own.config["probes"]["one"]
-    return measurements.Measurement(own.id, probe, "one", node, metrics, {}, {}, 1.0)
+def measure(root: Path, own: PlannedCell, **metrics: float) -> None:
+    measurements.write(root, own, "one", Findings(metrics), 1.0, ORIGIN)
 
 
 FORGED: dict[str, dict[str, Any]] = {
     "a text": {"metrics": {"total": "1"}},
     "one more field": {"more": 1},
     "other cell": {"cell": "f" * 16},
-    "other probe": {"config": {"_target_": SUMMING, "size": 3}},
+    "other probe": {"config": {"probes": {"one": {"_target_": SUMMING, "size": 3}}}},
 }
 
 
@@ -154,10 +153,11 @@ def test_a_damaged_measurement_counts_as_absent(tmp_path: Path, damage: str, cap
     record = records.from_outcome(own.id, config, Outcome(FINISHED, {"test_rmse": 1.0}), ORIGIN)
     records.write(record_path(tmp_path, own.id), record)
     path = measurements.measurement_path(tmp_path, own.id, identity.probes(own.config)["one"])
-    path.parent.mkdir(parents=True)
-    fields = dataclasses.asdict(measurement(own, total=1.0)) | FORGED.get(damage, {})
+    measure(tmp_path, own, total=1.0)
+    fields = json.loads(path.read_bytes()) | FORGED.get(damage, {})
+    del fields["sha256"]
     if damage == "without a field":
-        del fields["attachments"]
+        del fields["config"]
     content = records.sealed(fields)
     if damage == "bit":
         content = content.replace(b'"total":1.0', b'"total":1.5')
@@ -175,7 +175,7 @@ def test_what_a_probe_could_not_give_goes_with_its_next_measurement(tmp_path: Pa
     outcome = Outcome(FINISHED, {"test_rmse": 1.0}, unavailable=lacking, measured={"one": ["score", "more"]})
     record = records.from_outcome(own.id, identity.recorded(own.config), outcome, ORIGIN)
     records.write(record_path(tmp_path, own.id), record)
-    measurements.write(tmp_path, measurement(own, score=2.0), {})
+    measure(tmp_path, own, score=2.0)
     found = measurements.find(tmp_path, own)
     assert found is not None and found.done
     assert found.record.unavailable == {"other": "of another probe"} and found.record.metrics["score"] == 2.0
@@ -198,10 +198,8 @@ def test_a_record_joined_with_another_keeps_what_each_has_measured(tmp_path: Pat
 
 def test_a_measurement_that_none_would_read_is_not_written(tmp_path: Path) -> None:
     own = cell(one={})
-    right = measurement(own, a=1.0)
-    many = dataclasses.replace(right, metrics={f"a metric of number {number}": 1.5 for number in range(900)})
     with pytest.raises(ValueError, match="the limit is 20000"):
-        measurements.write(tmp_path, many, {})
-    with pytest.raises(ValueError, match="the field 'metrics'"):
-        measurements.write(tmp_path, dataclasses.replace(right, metrics={"a": float("inf")}), {})
+        measure(tmp_path, own, **{f"a metric of number {number}": 1.5 for number in range(900)})
+    with pytest.raises(ValueError, match=r"attachment '\.\./up'"):
+        measurements.write(tmp_path, own, "one", Findings(attachments={"../up": b""}), 1.0, ORIGIN)
     assert not list(tmp_path.iterdir())
