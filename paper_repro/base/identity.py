@@ -358,6 +358,17 @@ def other_code(root: Path, name: str) -> tuple[str, ...] | None:
     return tuple(found)
 
 
+def joined(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Return hashes or states of files that a run has read twice; where the two differ, a hash that no file has."""
+    mixed: dict[str, Any] = {}
+    for name, state in before.items():
+        digest = state if isinstance(state, str) else state[2]
+        other = now.get(name)
+        if other is None or (other if isinstance(other, str) else other[2]) != digest:
+            mixed[name] = fingerprint([digest]) if isinstance(state, str) else [0, 0, fingerprint([digest])]
+    return {**now, **mixed}
+
+
 @functools.cache
 def _module(name: str) -> tuple[str, tuple[str, ...]] | None:
     """Return the hash of a module's file and the modules that it imports; None where no file of ours is it."""

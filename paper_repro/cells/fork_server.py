@@ -24,6 +24,8 @@ from paper_repro.cells.worker import be_worker
 CONTEXT = multiprocessing.get_context("forkserver")
 NEEDED = ("hydra.utils", "paper_repro.cells.worker")
 """Modules that every worker needs."""
+LOST = 255
+"""The exit code that ``multiprocessing`` gives to a process whose fork server has ended; it may be alive."""
 
 
 @contextlib.contextmanager
@@ -50,7 +52,7 @@ class WorkerProcess:
     @property
     def waits(self) -> list[Any]:
         """What ``multiprocessing.connection.wait`` may wait for until there is something to hear."""
-        return [self.events, self._process.sentinel]
+        return [self.events] if self._process.exitcode is not None else [self.events, self._process.sentinel]
 
     def hear(self) -> tuple[list[dict[str, Any]], int | None]:
         """Return the events since the last call, and the exit code of a worker that has ended, else None."""
@@ -63,9 +65,9 @@ class WorkerProcess:
             self._process.join()
             code = self._process.exitcode
         else:
-            if code is None:
+            if code in (None, LOST):
                 return heard, None
-        self._signal(os.killpg, signal.SIGKILL)  # compilers that it has called; itself where its fork server has ended
+        self._signal(os.killpg, signal.SIGKILL)  # compilers, for example, that it has called
         self.events.close()
         self.cause = cause(code or 0)
         return heard, code

@@ -163,14 +163,21 @@ class Worker:
             (folder / BEGUN).unlink(missing_ok=True)
 
     def _made_from(self, batch: Sequence[Cell], folder: Path) -> dict[str, dict[str, Any]]:
-        """Return each cell's code and data files; after a checkpoint those that it was begun with, if known."""
-        path, found = folder / BEGUN, dict[str, dict[str, Any]]()
-        if any((folder / CHECKPOINTS).glob("*")):
+        """Return each cell's code and data files; after a checkpoint all that it was trained with, if that is known."""
+        path, known, found = folder / BEGUN, dict[str, Any](), dict[str, dict[str, Any]]()
+        goes_on = any((folder / CHECKPOINTS).glob("*"))
+        if goes_on:
             with contextlib.suppress(OSError, ValueError, TypeError):
-                found = dict(json.loads(path.read_bytes()))
-            return {cell.id: found.get(cell.id, {}) for cell in batch}
+                known = dict(json.loads(path.read_bytes()))
         for cell in batch:
             code, files = identity.code_of(cell.config), identity.data_files(cell.config)
+            if goes_on:
+                begun = known.get(cell.id, {})
+                before = identity.read_code(self.runs, str(begun.get(measurements.LISTED)))
+                if before is None:
+                    found[cell.id] = {}
+                    continue
+                code, files = identity.joined(before, code), identity.joined(begun.get("files", {}), files)
             listed = {measurements.LISTED: identity.keep_code(self.runs, code)}
             found[cell.id] = listed | ({"files": files} if files else {})
         write_atomically(path, json.dumps(found).encode())

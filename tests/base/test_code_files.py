@@ -73,6 +73,19 @@ def test_a_folder_is_read_again_only_where_one_of_its_files_was_written(
     assert identity.other_data(config, known) == [str(folder)]
 
 
+def test_a_run_that_has_read_two_files_of_one_name_comes_from_neither(tmp_path: Path) -> None:
+    path = tmp_path / "points.txt"
+    config, states = {"data": {"path": str(path)}}, []
+    for text in "aba":
+        path.write_text(text)
+        states.append(identity.data_files(config))
+    first, second, again = states
+    assert identity.other_data(config, identity.joined(first, again)) == []
+    assert identity.other_data(config, identity.joined(first, second)) == [str(path)]
+    assert identity.other_data(config, identity.joined(identity.joined(first, second), again)) == [str(path)]
+    assert identity.joined({"m": "1", "gone": "2"}, {"m": "1", "n": "3"}).items() >= {"m": "1", "n": "3"}.items()
+
+
 TRACKED = ("kernels/op/code.py", "paper_repro/conf/a.yaml", "constraints.txt", "README.md")
 
 

@@ -105,7 +105,7 @@ def test_a_worker_killed_once_goes_on_from_its_checkpoint(tmp_path: Path, log: P
     assert sweeps.steps_by_cell(log) == {cell.id: 7}
 
 
-def test_a_fork_server_that_was_killed_is_started_again(tmp_path: Path, log: Path) -> None:
+def test_workers_outlive_their_fork_server_and_another_starts_the_next(tmp_path: Path, log: Path) -> None:
     def kill() -> None:
         while not log.is_file() or log.read_text().count("step") < 3:
             time.sleep(0.01)
@@ -114,6 +114,7 @@ def test_a_fork_server_that_was_killed_is_started_again(tmp_path: Path, log: Pat
     threading.Thread(target=kill, daemon=True).start()
     cells = sweeps.cells(3, workers=1, steps=20, delay=0.05)
     assert runner.run(cells, tmp_path / "runs", io.StringIO()).by_status == {FINISHED: 3}
+    assert set(sweeps.steps_by_cell(log).values()) == {20}
 
 
 def test_a_full_disk_stops_the_sweep_and_loses_nothing_finished(tmp_path: Path, log: Path) -> None:
