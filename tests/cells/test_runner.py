@@ -198,10 +198,8 @@ def test_a_runner_without_patience_leaves_what_others_run(tmp_path: Path, log: P
 @pytest.mark.parametrize(
     ("devices", "workers", "expected"),
     [
-        (1, 8, [[card] for card in "abcdefgh"]),
         (1, "auto", [[card] for card in "abcdefgh"]),
         (2, 4, [["a", "b"], ["c", "d"], ["e", "f"], ["g", "h"]]),
-        (8, 1, [[*"abcdefgh"]]),
         ([1, 3], 1, [[*"abcdefgh"]]),  # the user chooses
     ],
 )
