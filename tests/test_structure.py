@@ -65,7 +65,7 @@ def _imports(path: Path, node: ast.AST, top: bool, types: bool) -> Iterator[Impo
         yield from _imports(path, child, top and not called, types or typed)
 
 
-CONFIGS = {"omegaconf", "hydra", "yaml", "filelock", "rich", "tabulate", "numpy"}
+CONFIGS = {"omegaconf", "hydra", "yaml", "filelock", "tabulate", "numpy"}
 RULES: dict[str, tuple[set[str], set[str], set[str]]] = {
     "kernels": ({"torch", "triton"}, {"kernels", "models.common"}, set()),
     "paper_repro/models": ({"torch"}, {"models", "kernels"}, set()),

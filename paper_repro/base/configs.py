@@ -21,7 +21,6 @@ import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -736,19 +735,16 @@ def _yaml(value: Any) -> str:
 def own_packages() -> Mapping[str, Path]:
     """Return the folder of each package of the user by its name; their modules can be imported from here on.
 
-    $PAPER_REPRO_PACKAGES names them, or an entry point of the group ``paper_repro.packages``.  Below a package's
-    folder, ``conf/`` holds configs in the layout of ours, and ``papers/`` artifacts.
+    $PAPER_REPRO_PACKAGES names them.  Below a package's folder, ``conf/`` holds configs in the layout of ours, and
+    ``papers/`` artifacts.
     """
     return _packages(os.environ.get(PACKAGES, ""))
 
 
 @functools.lru_cache(maxsize=8)
 def _packages(given: str) -> Mapping[str, Path]:
-    named = [(word, f"${PACKAGES}={given}") for word in given.split(os.pathsep) if word]
-    for point in metadata.entry_points(group="paper_repro.packages"):
-        named.append((point.value, f"the entry point {point.name!r} of {point.dist and point.dist.name}"))
-    found: dict[str, Path] = {}
-    for word, where in named:
+    found, where = dict[str, Path](), f"${PACKAGES}={given}"
+    for word in filter(None, given.split(os.pathsep)):
         path, name = Path(word).expanduser(), word.strip()
         is_folder = path.is_dir() and (os.sep in word or not word.isidentifier())
         if is_folder:

@@ -199,13 +199,8 @@ def find_data(name: str, root: str | Path | None = None) -> Path | None:
 
 
 def absent(name: str, root: str | Path | None = None, command: str = "") -> str:
-    """Say that ``name`` is in none of the places, name each place once, and give the command that mends it."""
-    found = places(root)
-    looked = [
-        f"{where} ({folder / name if folder else 'not set'})"
-        for number, (where, folder) in enumerate(found)
-        if folder is None or folder not in (later for _, later in found[number + 1 :])
-    ]
+    """Say that ``name`` is in none of the places, and give the command that mends it."""
+    looked = [f"{where} ({folder / name if folder else 'not set'})" for where, folder in places(root)]
     advice = f"put it there, or run: {command}" if command else "put it there"
     return f"needs {name}; it is not in {' and not in '.join(looked)}, and nothing is downloaded; {advice}"
 

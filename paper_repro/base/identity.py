@@ -97,13 +97,8 @@ def settings(config: Mapping[str, Any]) -> str:
     return fingerprint(_canonical(found | ({MACHINE: timed} if (timed := _timed(renewed)) else {}), ""))
 
 
-def weights(config: Mapping[str, Any], files: Mapping[str, str]) -> str:
-    """Return the id of a cell; ``files`` has the SHA-256 of each file that ``data.files`` names, by role."""
-    return with_files(settings(config), files)
-
-
 def with_files(own: str, files: Mapping[str, str]) -> str:
-    """Return the id of a cell of these ``settings``; ``files`` as in ``weights``."""
+    """Return the id of a cell of these ``settings``; ``files``: the SHA-256 of each file of ``data.files``, by role."""
     return own if not files else sha256_of_bytes(f"{own}/{canonical_json(dict(files))}".encode())[:LENGTH]
 
 
@@ -121,8 +116,8 @@ def recorded(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def of_record(config: Mapping[str, Any], data: Mapping[str, str]) -> str | None:
     """Return the id that a record of this config must have; None where ``data`` (SHA-256 by role) lacks a file."""
-    roles = files_of(config)
-    return weights(config, {role: data[role] for role in sorted(roles)}) if roles.keys() <= data.keys() else None
+    roles = files_of(config).keys()
+    return with_files(settings(config), {role: data[role] for role in roles}) if roles <= data.keys() else None
 
 
 def is_timed(config: Mapping[str, Any]) -> bool:

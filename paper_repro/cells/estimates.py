@@ -121,10 +121,10 @@ def rehearse(cells: Sequence[PlannedCell], runs: Path) -> Iterator[tuple[Planned
     first = dict[str, PlannedCell]()
     for cell in cells:
         first.setdefault(shape(cell), cell)
-    with ForkServer(runs) as server:
+    with ForkServer(runs, [cell.config for cell in first.values()]) as server:
         for cell in first.values():
             try:
-                found: Rehearsal | None = server.call([cell.config], _rehearse_here, cell.config)
+                found: Rehearsal | None = server.call(_rehearse_here, cell.config)
             except RuntimeError as error:
                 found = Rehearsal(trouble=str(error))
             if found is not None:

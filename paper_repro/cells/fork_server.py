@@ -88,11 +88,10 @@ class WorkerProcess:
 
 
 class ForkServer:
-    """Starts workers; it is ended, with those that are left, at the end of the context."""
+    """Starts workers for cells of some configs; it is ended, with those that are left, at the end of the context."""
 
-    def __init__(self, runs: Path) -> None:
-        self._runs = runs
-        self._threads: int | None = -1
+    def __init__(self, runs: Path, configs: Sequence[Mapping[str, Any]]) -> None:
+        self._runs, self._configs, self._is_ready = runs, configs, False
         self._workers: list[WorkerProcess] = []
 
     def __enter__(self) -> "ForkServer":
@@ -104,16 +103,15 @@ class ForkServer:
                 worker.kill()
         self._end()
 
-    def prepare(self, configs: Sequence[Mapping[str, Any]]) -> None:
-        """Import what cells of these configs need, unless it was done for as many threads."""
-        threads = (configs[0].get(MACHINE) or {}).get("threads", 1)
-        if threads == self._threads:
+    def prepare(self) -> None:
+        """Import what the cells need, unless it was done; ``start`` comes after it."""
+        if self._is_ready:
             return
-        self._end()
-        self._threads = threads
+        self._end()  # one that another sweep of this process has left
+        threads = (self._configs[0].get(MACHINE) or {}).get("threads", 1)
         logs = self._runs / "logs"
         logs.mkdir(parents=True, exist_ok=True)
-        names = sorted({*NEEDED}.union(*map(modules, configs)))
+        names = sorted({*NEEDED}.union(*map(modules, self._configs)))
         own = {preload.VARIABLE: json.dumps([str(logs / f"workers-{os.getpid()}.txt"), names])}
         own["PYTHONSAFEPATH"] = "1"  # what is in the working folder is never imported in place of a library
         if threads is not None:
@@ -132,6 +130,7 @@ class ForkServer:
         except (OSError, EOFError) as error:
             raise RuntimeError(f"the process that imports what cells need has ended; see {logs}") from error
         first.join()
+        self._is_ready = True
 
     def start(self, **message: Any) -> WorkerProcess:
         """Start a worker that does what the message asks for."""
@@ -147,12 +146,12 @@ class ForkServer:
                 os.kill(server._forkserver_pid, signal.SIGKILL)
             server._stop()
 
-    def call(self, configs: Sequence[Mapping[str, Any]], function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what a function returns in a worker that has imported what cells of the configs need.
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a function returns in a worker.
 
         UsageError: the function's.  RuntimeError: it raised another error, or its process ended.
         """
-        self.prepare(configs)
+        self.prepare()
         with uninterrupted():
             worker = self.start(call=function, arguments=arguments)
         events, code = list[dict[str, Any]](), None

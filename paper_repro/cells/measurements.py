@@ -1,23 +1,24 @@
 """What a cell came to: its record, what probes have measured on its weights since, and which files it depends on.
 
 Weights are trained once and kept.  A probe that a config gained later measures these weights, and what it found lies in
-a file of its own beside the record: ``cells/<cell>/probes/<probe>.json``, its attachments in the folder of that name.
+a record of its own, whose config is the probe's node: ``cells/<cell>/probes/<probe>.json``; its attachments are in the
+folder of that name.
 """
 
 import contextlib
 import logging
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from paper_repro.base import identity
-from paper_repro.base.files import CorruptFileError, write_atomically
+from paper_repro.base.files import CorruptFileError, sha256_of_bytes, write_atomically
 from paper_repro.cells import leases, records
 from paper_repro.cells.leases import LeasedError
 from paper_repro.cells.records import Record, record_path
-from paper_repro.cells.tasks import FINISHED, NOT_FINITE, Cell
+from paper_repro.cells.tasks import FINISHED, NOT_FINITE, Cell, Findings, Outcome
 
 _log = logging.getLogger(__name__)
 
@@ -33,24 +34,6 @@ ASIDE = "replaced"
 """The folder, below that of all runs, of results that were run again."""
 _SHOWN = 4
 """How many files that have changed a line names."""
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """What one probe found on the weights of a cell that was trained before."""
-
-    cell: str
-    probe: str
-    """Its id."""
-    name: str
-    config: dict[str, Any]
-    """The probe's node."""
-    metrics: dict[str, float]
-    unavailable: dict[str, str]
-    attachments: dict[str, str]
-    """File name to SHA-256 of what lies in the measurement's folder."""
-    seconds: float
-    provenance: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -70,17 +53,22 @@ def measurement_path(root: Path, cell: str, probe: str) -> Path:
     return record_path(root, cell).parent / "probes" / f"{probe}.json"
 
 
-def write(root: Path, measurement: Measurement, files: Mapping[str, bytes]) -> None:
-    """Write a measurement, last, and its attachments; ValueError: it is too large, or a field is of another kind."""
-    content = asdict(measurement)
-    records.check_fields(content, of_measurement=True)
-    encoded = records.sealed(content)
-    if len(encoded) > records.LIMIT_BYTES:
-        raise ValueError(f"the measurement has {len(encoded)} bytes, the limit is {records.LIMIT_BYTES}")
-    path = measurement_path(root, measurement.cell, measurement.probe)
-    for name, file in files.items():
-        write_atomically(path.with_suffix("") / name, file)
-    write_atomically(path, encoded)
+def write(root: Path, cell: Cell, name: str, findings: Findings, seconds: float, provenance: Mapping[str, Any]) -> None:
+    """Write what the probe of that name found on a cell's weights, its attachments first.
+
+    ValueError: it is too large, or a field is of another kind.
+    """
+    outcome = Outcome(FINISHED, findings.metrics, unavailable=findings.unavailable, seconds=seconds)
+    outcome.attachments = {file: sha256_of_bytes(content) for file, content in findings.attachments.items()}
+    outcome.measured = {name: [*findings.metrics, *findings.unavailable, *findings.attachments]}
+    config = {identity.PROBES: {name: cell.config[identity.PROBES][name]}}
+    record = records.from_outcome(cell.id, config, outcome, provenance)
+    content = records.content(record)
+    (probe,) = record.measured
+    path = measurement_path(root, cell.id, probe)
+    for file, attachment in findings.attachments.items():
+        write_atomically(path.with_suffix("") / file, attachment)
+    write_atomically(path, content)
 
 
 def find(root: Path, cell: Cell) -> Result | None:
@@ -91,14 +79,15 @@ def find(root: Path, cell: Cell) -> Result | None:
     record = records.find(root, cell.id)
     if record is None:
         return None
-    if record.status != FINISHED or not cell.probes:
+    planned = identity.probes(cell.config) if record.status == FINISHED else {}
+    if not planned:
         return Result(record, [])
-    record, measured = _without_stale(record, cell.probes)
-    for name, probe in cell.probes.items():
+    record, measured = _without_stale(record, planned)
+    for name, probe in planned.items():
         if (found := _read(measurement_path(root, cell.id, probe))) is not None:
             measured.add(name)
             record = _with(record, found)
-    return Result(record, [name for name in cell.probes if name not in measured])
+    return Result(record, [name for name in planned if name not in measured])
 
 
 def whole(root: Path, record: Record) -> Record:
@@ -108,8 +97,11 @@ def whole(root: Path, record: Record) -> Record:
     """
     files = (record_path(root, record.cell).parent / "probes").glob("*.json")
     paths = sorted(files, key=lambda path: (path.stat().st_mtime_ns, path.name))
-    own = identity.probes(record.config) if paths else {}
-    found = {one.name: one for one in map(_read, paths) if one and own.get(one.name, one.probe) == one.probe}
+    own, found = identity.probes(record.config) if paths else {}, dict[str, Record]()
+    for one in filter(None, map(_read, paths)):
+        ((name, probe),) = identity.probes(one.config).items()
+        if own.get(name, probe) == probe:
+            found[name] = one
     for one in found.values() if record.status == FINISHED else ():
         record = _with(record, one)
     return record
@@ -129,10 +121,11 @@ def to_fill(root: Path, cell: Cell) -> list[str]:
     if found is None or found.record.status != FINISHED:
         return []
     lacking = {name for name, reason in found.record.unavailable.items() if reason != NOT_FINITE}
-    if not cell.probes or not lacking:
+    planned = identity.probes(cell.config)
+    if not planned or not lacking:
         return [TASK] if lacking else []
     owners = {probe for probe, given in found.record.measured.items() if {*given} & lacking}
-    return [name for name, probe in cell.probes.items() if probe in owners or not found.record.measured]
+    return [name for name, probe in planned.items() if probe in owners or not found.record.measured]
 
 
 def _without_stale(record: Record, planned: Mapping[str, str]) -> tuple[Record, set[str]]:
@@ -160,18 +153,14 @@ def _keeping(record: Record, gone: set[str]) -> Record:
     )
 
 
-def _with(record: Record, found: Measurement) -> Record:
-    given = {*found.metrics, *found.unavailable, *found.attachments}
-    kept = _keeping(record, given | {*record.measured.get(found.probe, ())})  # what it said before is void
-    return replace(
-        record,
-        metrics={**kept.metrics, **found.metrics},
-        unavailable={**kept.unavailable, **found.unavailable},
-        attachments={**kept.attachments, **found.attachments},
-        measured={**record.measured, found.probe: sorted(given)},
-        config={**record.config, identity.PROBES: {**(record.config.get("probes") or {}), found.name: found.config}},
-        provenance=record.provenance | {PROBES: _of_probes(record) | {found.probe: _code(found.provenance)}},
-    )
+def _with(record: Record, found: Record) -> Record:
+    """Return a record with what a probe has measured since; what the record said of it before is void."""
+    ((name, probe),) = identity.probes(found.config).items()
+    void = {*found.metrics, *found.unavailable, *found.attachments, *record.measured.get(probe, ())}
+    nodes = {one: node for one, node in (record.config.get(identity.PROBES) or {}).items() if one != name}
+    measured = {one: given for one, given in record.measured.items() if one != probe}
+    config = {**record.config, identity.PROBES: nodes}
+    return joined(replace(_keeping(record, void), config=config, measured=measured), found)
 
 
 def _code(provenance: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,32 +185,32 @@ def joined(record: Record, other: Record) -> Record:
     more = {name for name in theirs if name not in own}
     if not more:
         return record
-    nodes = {**record.config.get("probes", {}), **{name: other.config["probes"][name] for name in more}}
+    nodes = {**record.config.get(identity.PROBES, {}), **{name: other.config[identity.PROBES][name] for name in more}}
     known, trained = _of_probes(other), _code(other.provenance)
     code = {theirs[name]: known.get(theirs[name], trained) for name in sorted(more)}
+    is_told = other.measured and (record.measured or not own)
     return replace(
         record,
         metrics={**other.metrics, **record.metrics},
         unavailable={**other.unavailable, **record.unavailable},
         attachments={**other.attachments, **record.attachments},
-        measured={**other.measured, **record.measured} if record.measured and other.measured else {},
+        measured={**other.measured, **record.measured} if is_told else {},
         config={**record.config, identity.PROBES: nodes},
         provenance=record.provenance | {PROBES: _of_probes(record) | code},
     )
 
 
-def _read(path: Path) -> Measurement | None:
+def _read(path: Path) -> Record | None:
     """Return the measurement in ``path``; None where there is none, or a damaged or misplaced one, which is logged."""
     try:
-        content = records.unsealed(path, of_measurement=True)
+        found = records.read(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except CorruptFileError as error:
         _log.warning("%s; the probe measures again", error)
         return None
-    found = Measurement(**content)
-    own = identity.probes({identity.PROBES: {found.name: found.config}})
-    if (found.cell, found.probe) != (path.parent.parent.name, path.stem) or own != {found.name: found.probe}:
+    probes = [*identity.probes(found.config).values()]
+    if found.cell != path.parent.parent.name or not probes == [*found.measured] == [path.stem]:
         _log.warning("%s: it is the measurement of another probe or cell; the probe measures again", path)
         return None
     return found

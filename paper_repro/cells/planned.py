@@ -5,6 +5,7 @@ import importlib.util
 import inspect
 import math
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from paper_repro.base import configs, identity
-from paper_repro.base.configs import TARGET
+from paper_repro.base.configs import LARGEST, TARGET
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.files import absent, find_data, sha256_of_file
 from paper_repro.base.identity import MACHINE
-from paper_repro.cells.tasks import Cell
+from paper_repro.cells.tasks import WEIGHTS, Cell
 
 Key = tuple[tuple[str, str], ...]
 """The place of a cell in its artifact: (axis, value) pairs in the artifact's order of axes."""
@@ -28,11 +29,14 @@ PACKAGES = {TENSORBOARD: "tensorboard", WANDB: "wandb"}
 """The package that a logger needs, which is also the name of the extra that brings it."""
 FOLDER = "logs"
 """Where a cell's points lie, in the cell's own folder."""
-_SENDS_NOTHING = ("offline", "dryrun", "disabled")
 TRAINING = "paper_repro.training.fit.Fit"
 """The task that trains; the training section of any other is its own."""
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true")
 """Lightning's words for what a training computes in; "mixed" keeps the weights in float32."""
+TAKEN = ("record.json", "begun.json", "log.txt", "logs", "lease", WEIGHTS, f"{WEIGHTS}.sha256")
+"""Names in a cell's folder that no attachment may have."""
+FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
+"""What a cell or a file beside its record may be called."""
 
 
 # Cells.
@@ -93,6 +97,18 @@ def _sha256_of(path: Path, size: int, changed: int) -> str:
     return sha256_of_file(path)
 
 
+def check_attachment_name(name: Any) -> str:
+    """Return a file name that can lie in a cell's folder and nowhere else, and is not taken; else raise UsageError."""
+    if not isinstance(name, str) or FILE_NAME.fullmatch(name) is None:
+        raise UsageError(
+            f"attachment {str(name)[:100]!r}: expected a file name of one part, of letters, digits and _ . + -, "
+            "that begins with a letter, a digit or _"
+        )
+    if name.lower() in TAKEN or name.lower().startswith("step-"):
+        raise UsageError(f"attachment {name!r}: a name that the cell's folder needs itself; give it another")
+    return name
+
+
 # Jobs.
 
 
@@ -143,7 +159,7 @@ def check_machine(config: Mapping[str, Any]) -> None:
     if isinstance(stack := section.get("stack"), Mapping):
         values |= {"stack.over": stack.get("over"), "stack.most": stack.get("most")}
     for key, forms in _MACHINE.items():
-        if key in values and not any(_fits(values[key], form) for form in forms):
+        if key in values and not fits(values[key], forms):
             expected = " or ".join(_SAID.get(form, form) for form in forms)
             raise UsageError(f"{MACHINE}.{key}={values[key]!r}: expected {expected}")
     if section.get("cuda_graph") is True and section.get("accelerator") == "cpu":
@@ -172,35 +188,55 @@ def count_devices(devices: int | Sequence[int]) -> int:
     return devices if isinstance(devices, int) else len(devices)
 
 
-def _fits(value: Any, form: Any) -> bool:
-    """Return whether a value is None or a word, of a type, or accepted by a function."""
-    if form is None or isinstance(form, str):
-        return bool(value == form)
-    return isinstance(value, form) if isinstance(form, type) else bool(form(value))
+def fits(value: Any, form: Any) -> bool:
+    """Return whether a value has a form: the longest length of a text, a word, a pattern, a type (``int`` is a count,
+    ``float`` any finite number), a tuple of forms of which one fits, ``[form]`` for a list, a dict of forms for known
+    keys, ``{...: form}`` for any keys, or a predicate.
+    """
+    match form:
+        case int():
+            return isinstance(value, str) and len(value) <= form
+        case str() | None:
+            return bool(value == form)
+        case re.Pattern():
+            return isinstance(value, str) and form.fullmatch(value) is not None
+        case type():
+            whole, number = type(value) is int, type(value) is float
+            if form is int:
+                return whole and 0 <= value <= LARGEST
+            if form is float:
+                return (whole and abs(value) <= LARGEST) or (number and math.isfinite(value))
+            return isinstance(value, form)
+        case tuple():
+            return any(fits(value, one) for one in form)
+        case [item]:
+            return isinstance(value, list | tuple) and all(fits(one, item) for one in value)
+        case dict():
+            known = isinstance(value, Mapping) and (... in form or {*value} <= {*form})
+            return known and all(
+                isinstance(key, str) and fits(item, form[... if ... in form else key]) for key, item in value.items()
+            )
+    return bool(form(value))
+
+
+def not_negative(value: Any) -> bool:
+    return fits(value, float) and value >= 0
 
 
 def _whole(value: Any) -> bool:
     return type(value) is int and value >= 1
 
 
-def _whole_or_0(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
 def _positive(value: Any) -> bool:
-    return type(value) in (int, float) and 0 < value < math.inf
-
-
-def _positive_or_0(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value < math.inf
+    return fits(value, float) and value > 0
 
 
 def _gpus(value: Any) -> bool:
-    return isinstance(value, list) and 0 < len(value) == len({*map(str, value)}) and all(map(_whole_or_0, value))
+    return isinstance(value, list) and 0 < len(value) == len({*map(str, value)}) and fits(value, [int])
 
 
 def _keys(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    return fits(value, [str])
 
 
 _SAID: dict[Any, str] = {
@@ -209,9 +245,9 @@ _SAID: dict[Any, str] = {
     str: "a folder",
     Mapping: "a section with the keys over and most",
     _whole: "a whole number of 1 or more",
-    _whole_or_0: "a whole number of 0 or more",
+    int: "a whole number of 0 or more",
     _positive: "a number above 0",
-    _positive_or_0: "a number of 0 or more",
+    not_negative: "a number of 0 or more",
     _gpus: "different GPUs such as [0, 2]",
     _keys: "a list of keys such as [seed]",
 }
@@ -221,7 +257,7 @@ _MACHINE: dict[str, tuple[Any, ...]] = {
     "devices": (_whole, _gpus),
     "nodes": (_whole,),
     "accelerator": ("cpu", "gpu", "cuda", "auto"),
-    "data_workers": (_whole_or_0,),
+    "data_workers": (int,),
     "implementation": IMPLEMENTATIONS,
     "tf32": (bool,),
     "recompute": (bool,),
@@ -231,7 +267,7 @@ _MACHINE: dict[str, tuple[Any, ...]] = {
     "compile": (bool, "auto"),
     "checkpoint_every_seconds": (_positive, None),
     "checkpoint_every_steps": (_whole, None),
-    "progress_every_seconds": (_positive_or_0,),
+    "progress_every_seconds": (not_negative,),
     "logger": (CSV, TENSORBOARD, WANDB, None),
     "log_every_steps": (_whole,),
     "stack": (Mapping, None),
@@ -240,14 +276,14 @@ _MACHINE: dict[str, tuple[Any, ...]] = {
     "cache": (str, None),
     "data_root": (str, None),
 }
-"""What each key may hold (``_fits``)."""
+"""What each key may hold (``fits``)."""
 
 
 # Loggers.
 
 
 def check_loggers(configs: Iterable[Mapping[str, Any]]) -> None:
-    """Raise UsageError where a cell's logger is not installed, or Weights & Biases has no key and is not offline."""
+    """Raise UsageError where a cell's logger is not installed."""
     wanted = {(config.get(MACHINE) or {}).get("logger") for config in configs}
     for logger in [name for name in PACKAGES if name in wanted]:
         if importlib.util.find_spec(PACKAGES[logger]) is None:
@@ -255,20 +291,6 @@ def check_loggers(configs: Iterable[Mapping[str, Any]]) -> None:
                 f"machine.logger={logger}: the package {PACKAGES[logger]} is not installed; "
                 f"pip install 'paper-repro[{logger}]' brings it, machine.logger=csv needs none"
             )
-        if logger == WANDB and os.environ.get("WANDB_MODE") not in _SENDS_NOTHING and not _has_key():
-            raise UsageError(
-                f"machine.logger={logger}: no key of Weights & Biases was found; run `wandb login` (or set "
-                "WANDB_API_KEY), or set WANDB_MODE=offline to keep the runs on this machine for `wandb sync`"
-            )
-
-
-def _has_key() -> bool:
-    """Return whether Weights & Biases will find a key where it looks for one: in the environment or in netrc."""
-    from requests.utils import get_netrc_auth  # wandb, which is installed where this is called, brings it
-
-    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
-        return True
-    return get_netrc_auth(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai") is not None
 
 
 # The training section.
@@ -304,11 +326,6 @@ class TrainingSettings:
             raise UsageError(f"training.precision={self.precision!r}: expected one of {', '.join(PRECISIONS)}{near}")
         if self.clip_norm is not None and self.clip_norm <= 0:
             raise UsageError(f"training.clip_norm must be above 0, or null, got {self.clip_norm}")
-        if self.evaluation_batches is not None and self.evaluate_every is None:
-            raise UsageError(
-                f"training.evaluation_batches={self.evaluation_batches} is of curves, which "
-                "training.evaluate_every=null leaves out: set both, or neither"
-            )
         if self.evaluation_batches is not None and self.keep is not None:
             raise UsageError(
                 f"training.keep={self.keep}: kept weights are chosen by whole evaluations; "

@@ -1,5 +1,6 @@
-"""How far a sweep is: a line, with a bar on a terminal; in a file or a pipe a new line where something has changed."""
+"""How far a sweep is: a line, drawn again on a terminal; in a file or a pipe a new one where something has changed."""
 
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -10,8 +11,8 @@ from paper_repro.base.errors import duration
 
 PLAIN_EVERY_SECONDS = 10.0
 REDRAW_SECONDS = 0.25
-_RATE_SECONDS = 600.0
-"""Over how long a time the rate of work is taken, from which the time left follows."""
+CLEAR = "\r\x1b[K"
+"""What a terminal takes to clear the line."""
 
 
 @dataclass(eq=False)
@@ -48,57 +49,44 @@ class Display:
     stream: TextIO | None = None
 
     def __enter__(self) -> "Display":
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-        from rich.table import Column
-
         self._out = self.stream or sys.stderr
-        self._bar = self._out.isatty()
-        self._shown, self._last_line = -PLAIN_EVERY_SECONDS, ""
-        self._progress = Progress(
-            BarColumn(12),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
-            console=Console(file=self._out),
-            auto_refresh=False,
-            transient=True,
-            expand=True,
-            get_time=time.monotonic,
-            speed_estimate_period=_RATE_SECONDS,
-        )
-        self._task = self._progress.add_task("", total=self.work or None)
-        if self._bar:
-            self._progress.start()
+        self._clear = CLEAR if self._out.isatty() else ""
+        self._shown, self._said = -PLAIN_EVERY_SECONDS, ""
+        self._began: tuple[float, float] | None = None
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar:
-            self._progress.stop()
+        print(self._clear, end="", file=self._out, flush=True)
 
     def say(self, text: str) -> None:
-        """Print a line that stays, above the bar if there is one."""
-        if self._bar:
-            self._progress.console.print(text, markup=False, highlight=False)
-        else:
-            print(text, file=self._out, flush=True)
+        """Print a line that stays."""
+        print(f"{self._clear}{text}", file=self._out, flush=True)
 
     def update(self) -> None:
         """Bring what is shown up to date, but not more often than a reader can see."""
         now = time.monotonic()
-        if now - self._shown < (REDRAW_SECONDS if self._bar else PLAIN_EVERY_SECONDS):
+        if now - self._shown < (REDRAW_SECONDS if self._clear else PLAIN_EVERY_SECONDS):
             return
-        line = ": ".join(filter(None, [self.counts(), "; ".join(map(str, self.running))]))
-        self._progress.update(self._task, completed=self.work_so_far, description=line)
-        if self._bar:
-            self._progress.refresh()
-        elif not self.running or line == self._last_line:
+        counts, jobs = self.counts(), "; ".join(map(str, self.running))
+        line = ": ".join(filter(None, [counts + self._left(now), jobs]))
+        if self._clear:
+            columns = shutil.get_terminal_size().columns
+            print(f"{self._clear}{line[: columns - 1]}", end="", file=self._out, flush=True)
+        elif not jobs or counts + jobs == self._said:
             return
         else:
-            left = self._progress.tasks[0].time_remaining
-            counts = self.counts()
-            self.say(counts + ("" if left is None else f", ETA {duration(left)}") + line.removeprefix(counts))
-        self._shown, self._last_line = now, line
+            self.say(line)
+        self._shown, self._said = now, counts + jobs
+
+    def _left(self, now: float) -> str:
+        """Say how long the rest takes at the rate since the first step that was heard of."""
+        done = self.work_so_far
+        if self._began is None and done:
+            self._began = now, done
+        if self._began is None or done <= self._began[1]:
+            return ""
+        seconds = (self.work - done) * (now - self._began[0]) / (done - self._began[1])
+        return f", ETA {duration(max(0.0, seconds))}"
 
     @property
     def work_so_far(self) -> float:

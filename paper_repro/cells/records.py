@@ -25,21 +25,19 @@ from paper_repro.base import identity
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.files import CodeState, CorruptFileError, read_regular, sha256_of_bytes, write_atomically
 from paper_repro.base.identity import MACHINE, canonical_json, fingerprint
-from paper_repro.cells.planned import TRAINING, on_gpu
+from paper_repro.cells.planned import FILE_NAME, TRAINING, check_attachment_name, fits, not_negative, on_gpu
 from paper_repro.cells.tasks import (
     ATTACHMENT_BYTES,
     CHECKPOINT,
     CHECKPOINTS,
     DIVERGED,
     FAILED,
-    FILE_NAME,
     FINISHED,
+    NOT_FINITE,
     OUT_OF_MEMORY,
     WEIGHTS,
     Outcome,
-    check_attachment_name,
     weights_of,
-    without_not_finite,
 )
 
 _log = logging.getLogger(__name__)
@@ -56,7 +54,6 @@ PACKAGES = ("torch", "lightning", "torchmetrics", "numpy", "scipy", "hydra-core"
 STATUSES = (FINISHED, DIVERGED, OUT_OF_MEMORY, FAILED)
 MOST_NESTING, MOST_KEYS = 24, 1_500
 MOST_ATTACHMENTS = 50
-_LARGEST = 2**63
 
 
 # Records.
@@ -98,10 +95,10 @@ class Record:
 
 def from_outcome(cell: str, config: Mapping[str, Any], outcome: Outcome, provenance: Any) -> Record:
     """Return the record of an outcome."""
-    metrics, unavailable = without_not_finite(outcome.metrics, outcome.unavailable)
-    if outcome.status != FINISHED:  # its note says what happened
-        unavailable = outcome.unavailable
-    ids = identity.probes(config)
+    metrics = {name: float(value) for name, value in outcome.metrics.items() if math.isfinite(value)}
+    unavailable, ids = dict(outcome.unavailable), identity.probes(config)
+    if outcome.status == FINISHED:  # else its note says what happened
+        unavailable |= {name: NOT_FINITE for name in outcome.metrics if name not in metrics}
     return Record(
         cell=cell,
         status=outcome.status,
@@ -134,20 +131,25 @@ def thin(points: Sequence[tuple[int, float]], count: int) -> dict[str, list[floa
 
 
 def write(path: Path, record: Record) -> None:
-    """Write a record atomically, thinning its curves further if it is over the limit; ValueError: it is over the limit
-    even without curves, or a field is not what ``read`` would accept.
+    """Write a record atomically; raises as ``content``."""
+    write_atomically(path, content(record))
+
+
+def content(record: Record) -> bytes:
+    """Return a sealed record, its curves thinned further if it is over the limit; ValueError: it is over the limit even
+    without curves, or a field is not what ``read`` would accept.
     """
-    content = asdict(record)
-    check_fields(content)
+    fields = asdict(record)
+    check_fields(fields)
     points = CURVE_POINTS
-    while len(encoded := sealed(content)) > LIMIT_BYTES:
+    while len(encoded := sealed(fields)) > LIMIT_BYTES:
         if points == 0:
             raise ValueError(f"the record of cell {record.cell} has {len(encoded)} bytes, the limit is {LIMIT_BYTES}")
         points = points // 2 if points > 4 else 0
-        for name, curve in content["curves"].items():
+        for name, curve in fields["curves"].items():
             pairs = list(zip(curve["step"], curve["value"], strict=True))
-            content["curves"][name] = thin(pairs, points) if points else {"step": [], "value": []}
-    write_atomically(path, encoded)
+            fields["curves"][name] = thin(pairs, points) if points else {"step": [], "value": []}
+    return encoded
 
 
 def read(path: Path) -> Record:
@@ -157,29 +159,24 @@ def read(path: Path) -> Record:
         FileNotFoundError: there is none.
         CorruptFileError: a byte differs from what was written, or a field holds what a record cannot say.
     """
-    return Record(**unsealed(path))
-
-
-def unsealed(path: Path, of_measurement: bool = False) -> dict[str, Any]:
-    """Return the fields of a record, or of a measurement, in a file that ``sealed`` has made; raises as ``read``."""
     again = "delete it to run the cell again"
     try:
         raw = read_regular(path, LIMIT_BYTES)
     except CorruptFileError as error:
         raise CorruptFileError(f"{error}; {again}") from error
     try:
-        content: dict[str, Any] = json.loads(raw)
-        given = content.pop(SEAL)
+        fields: dict[str, Any] = json.loads(raw)
+        given = fields.pop(SEAL)
         if not isinstance(given, str):
             raise TypeError(f"{SEAL} is a text, not {given!r}")
-        if seal(content) != given or _spelled(content, given) != raw:
+        if seal(fields) != given or _spelled(fields, given) != raw:
             raise CorruptFileError(f"{path}: its hash does not fit its content; {again}")
-        check_fields(content, of_measurement)
+        check_fields(fields)
     except CorruptFileError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptFileError(f"{path}: not a run record: {error}; {again}") from error
-    return content
+    return Record(**fields)
 
 
 def find(root: Path, cell: str) -> Record | None:
@@ -348,16 +345,15 @@ def _spelled(content: Mapping[str, Any], seal: str) -> bytes:
 # What each field may hold.
 
 
-def check_fields(content: Mapping[str, Any], of_measurement: bool = False) -> None:
-    """Check kind and size of every field of a record, or of a measurement, given as a dict without its seal."""
-    fields, optional = (_OF_MEASUREMENT, ("provenance",)) if of_measurement else (_FIELDS, _ADDED_LATER)
+def check_fields(content: Mapping[str, Any]) -> None:
+    """Check kind and size of every field of a record, given as a dict without its seal."""
     for name in content:
-        if name not in fields:
-            raise UsageError(f"unknown field {str(name)[:100]!r}{nearest(str(name)[:100], fields)}")
-    for name, form in fields.items():
-        if name not in content and name not in optional:
+        if name not in _FIELDS:
+            raise UsageError(f"unknown field {str(name)[:100]!r}{nearest(str(name)[:100], _FIELDS)}")
+    for name, form in _FIELDS.items():
+        if name not in content and name not in _ADDED_LATER:
             raise UsageError(f"the field {name!r} is absent")
-        if name in content and not _fits(content[name], form):
+        if name in content and not fits(content[name], form):
             raise UsageError(f"the field {name!r} has a value of another kind or size")
     if (count := _keys(content, MOST_NESTING)) > MOST_KEYS:
         raise UsageError(f"{count} keys, at most {MOST_KEYS} are accepted")
@@ -380,49 +376,14 @@ def _keys(value: Any, levels: int) -> int:
     return count + sum(_keys(part, levels - 1) for part in parts if isinstance(part, dict | list | tuple))
 
 
-def _fits(value: Any, form: Any) -> bool:
-    """Return whether a value has a form: the longest length of a text, a pattern, a type (``int`` is a count, ``float``
-    any finite number), several forms of which one fits, ``[form]`` for a list, a dict of forms for known keys,
-    ``{...: form}`` for any keys, or a predicate.
-    """
-    match form:
-        case int():
-            return isinstance(value, str) and len(value) <= form
-        case re.Pattern():
-            return isinstance(value, str) and form.fullmatch(value) is not None
-        case None:
-            return value is None
-        case type():
-            whole, number = type(value) is int, type(value) is float
-            if form is int:
-                return whole and 0 <= value <= _LARGEST
-            if form is float:
-                return (whole and abs(value) <= _LARGEST) or (number and math.isfinite(value))
-            return isinstance(value, form)
-        case tuple():
-            return any(_fits(value, one) for one in form)
-        case [item]:
-            return isinstance(value, list | tuple) and all(_fits(one, item) for one in value)
-        case dict():
-            known = isinstance(value, Mapping) and (... in form or {*value} <= {*form})
-            return known and all(
-                isinstance(key, str) and _fits(item, form[... if ... in form else key]) for key, item in value.items()
-            )
-    return bool(form(value))
-
-
-def _not_negative(value: Any) -> bool:
-    return _fits(value, float) and value >= 0
-
-
 def _curve(value: Any) -> bool:
-    whole = _fits(value, {"step": [float], "value": [float]}) and value.keys() == {"step", "value"}
+    whole = fits(value, {"step": [float], "value": [float]}) and value.keys() == {"step", "value"}
     return whole and len(value["step"]) == len(value["value"])
 
 
 def _file_state(value: Any) -> bool:
     """Return whether a value is size, time of change and SHA-256 of a file, or of the files of a folder."""
-    return isinstance(value, list | tuple) and len(value) == 3 and all(map(_fits, value, (int, int, 64)))
+    return isinstance(value, list | tuple) and len(value) == 3 and all(map(fits, value, (int, int, 64)))
 
 
 _CODE: dict[str, Any] = {
@@ -437,7 +398,7 @@ _PROVENANCE: dict[str, Any] = {
     "files": {...: _file_state},
     "data": {...: 200},
     "compiled": 500,
-    "probes": {...: lambda value: _fits(value, _CODE) and {"commit", "dirty"} <= {*value}},
+    "probes": {...: lambda value: fits(value, _CODE) and {"commit", "dirty"} <= {*value}},
 }
 _FIELDS: dict[str, Any] = {
     "cell": FILE_NAME,
@@ -448,8 +409,8 @@ _FIELDS: dict[str, Any] = {
     "curves": {...: _curve},
     "parameters": (None, int),
     "multiply_adds": (None, int),
-    "seconds": _not_negative,
-    "peak_memory_mib": (None, _not_negative),
+    "seconds": not_negative,
+    "peak_memory_mib": (None, not_negative),
     "note": 1_000,
     "provenance": _PROVENANCE,
     "attachments": {...: re.compile("[0-9a-f]{64}")},
@@ -457,12 +418,6 @@ _FIELDS: dict[str, Any] = {
     "measured": {...: [200]},
     "renamed": {...: 1_000},
 }
-"""The form of each field (``_fits``)."""
-_OF_MEASUREMENT = {
-    **{name: _FIELDS[name] for name in ("cell", "config", "metrics", "unavailable", "attachments")},
-    **{name: _FIELDS[name] for name in ("seconds", "provenance")},
-    "probe": FILE_NAME,
-    "name": 200,
-}
+"""The form of each field (``planned.fits``)."""
 _ADDED_LATER = ("provenance", "attachments", "unavailable", "measured", "renamed")
 """Fields that the oldest records lack."""

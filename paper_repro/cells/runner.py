@@ -1,6 +1,5 @@
 """Runs the cells of a plan that have no result yet: in jobs where that is possible, each cell exactly once."""
 
-import itertools
 import shutil
 import sys
 import time
@@ -52,10 +51,6 @@ class Share:
         """Return every ``count``-th job from ``index`` on, then the others from there on."""
         return [job for turn in range(self.count) for job in jobs[(self.index + turn) % self.count :: self.count]]
 
-    def of(self, cells: Sequence[PlannedCell]) -> Sequence[PlannedCell]:
-        """Return every ``count``-th cell: those that this runner looks after where one of all is enough."""
-        return cells[self.index :: self.count]
-
 
 WHOLE = Share()
 
@@ -90,8 +85,7 @@ def run(
 ) -> Result:
     """Run every cell that has no result in ``runs``, and let probes measure that have not measured yet.
 
-    Before, every config is checked and its cost is estimated; UsageError: one of them is wrong.  Of several runners
-    each counts its own share of the cells in what it returns.
+    Before, every config is checked and its cost is estimated; UsageError: one of them is wrong.
 
     Args:
         stream: where the progress is shown; None: the standard error.
@@ -105,14 +99,13 @@ def run(
     able = [cell for cell in cells if not cell.missing]
     changed = measurements.changed(runs, able) if again else {}
     done = ids_of_done(runs, able, fill) - changed.keys()
-    for cell in share.of(able):
-        if cell.id in done:
-            is_free(lease_path(runs, cell.id))  # a worker may be killed right after its last record
+    for name in done:
+        is_free(lease_path(runs, name))  # a worker may be killed right after its last record
     todo = []
-    for number, job in enumerate(jobs(able)):
+    for job in jobs(able):
         if any(cell.id not in done for cell in job.cells):
             todo.append(job)
-        elif len(job.cells) > 1 and number % share.count == share.index:
+        elif len(job.cells) > 1:
             shutil.rmtree(work_folder(runs, [cell.id for cell in job.cells]), ignore_errors=True)
     interrupted, fatal = False, ""
     if todo:
@@ -123,8 +116,8 @@ def run(
             check_started(cell.machine.get("nodes", 1))
         if slow := slow_products(configs[0]):
             print(slow, file=sys.stderr)
-        with ForkServer(runs) as server:
-            count = partial(server.call, configs, partial(count_here, devices=configs[0]))
+        with ForkServer(runs, configs) as server:
+            count = partial(server.call, partial(count_here, devices=configs[0]))
             estimates = {cell.id: Estimate(None, 0.0) for cell in able} | estimate(to_run, roots, runs, count)
             measurements.set_aside(runs, changed)
             todo.sort(key=lambda job: -sum(estimates[cell.id].seconds for cell in job.cells))
@@ -132,7 +125,7 @@ def run(
             with Display(len(able), done=len(done), work=work, stream=stream) as display:
                 dispatcher = Dispatcher(runs, server, display, estimates, fill, share.patience, share.since or now)
                 interrupted, fatal = dispatcher.run(share.first(todo))
-    return Result(count_by_status(share.of(able), runs), missing, interrupted, fatal)
+    return Result(count_by_status(able, runs), missing, interrupted, fatal)
 
 
 def ids_of_done(runs: Path, cells: Iterable[PlannedCell], fill: bool = False) -> set[str]:
@@ -192,22 +185,18 @@ class Dispatcher:
         Jobs that measure time run alone, after all others.
         """
         workers = Workers.of(todo[0].cells[0].machine)
-
-        def kind(job: Job) -> tuple[bool, int]:
-            return identity.is_timed(job.cells[0].config), job.cells[0].machine.get("threads", 1) or 0
-
-        for (timed, _), part in itertools.groupby(sorted(todo, key=kind), kind):
-            interrupted = self._drain([*part], Workers(1) if timed else workers)
+        for timed in (False, True):
+            part = [job for job in todo if identity.is_timed(job.cells[0].config) is timed]
+            interrupted = self._drain(part, Workers(1) if timed else workers)
             if interrupted or self._fatal:
                 return interrupted, self._fatal
         return False, ""
 
     def _drain(self, todo: list[Job], workers: Workers) -> bool:
-        configs = [job.cells[0].config for job in todo]
         self._todo, interrupted = todo, False
         while True:
             try:
-                self._server.prepare(configs)
+                self._server.prepare()
                 while self._running or (not (self._stopping or self._fatal) and (self._todo or self._elsewhere)):
                     self._turn(workers)
                 return interrupted

@@ -5,15 +5,12 @@ count or measure).  A task is given one cell, or several that differ only in wha
 allows.
 """
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from paper_repro.base import identity
 from paper_repro.base.configs import instantiate, require
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes, write_atomically
@@ -37,10 +34,6 @@ CHECKPOINTS = "checkpoints"
 """The folder of checkpoints, in a cell's folder or in that of a stack."""
 CHECKPOINT = re.compile(r"step-([0-9]{9,})\.ckpt")
 """The name of a checkpoint, with its step."""
-TAKEN = ("record.json", "begun.json", "log.txt", "logs", "lease", WEIGHTS, f"{WEIGHTS}.sha256")
-"""Names in a cell's folder that no attachment may have."""
-FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
-"""What a cell or a file beside its record may be called."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +47,6 @@ class Cell:
     def machine(self) -> dict[str, Any]:
         """The section that changes place and speed alone; it may be absent."""
         return self.config.get(MACHINE) or {}
-
-    @cached_property
-    def probes(self) -> dict[str, str]:
-        """The id of each probe that is to measure the weights, by its name."""
-        return identity.probes(self.config)
 
 
 @dataclass(frozen=True)
@@ -137,14 +125,6 @@ class Findings:
     """Metric to what it lacks and the command that mends it, for example "needs gpt2: ..."; printed as n/a."""
 
 
-def without_not_finite(
-    metrics: Mapping[str, float], unavailable: Mapping[str, str]
-) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the metrics that are finite, and why the others are unavailable: those that are not finite say so."""
-    finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
-    return finite, {**unavailable, **{name: NOT_FINITE for name in metrics if name not in finite}}
-
-
 class StopRequestedError(Exception):
     """Raised by a task after it has saved what it needs to go on; nothing is recorded."""
 
@@ -216,18 +196,6 @@ def task_of(config: Mapping[str, Any]) -> Task:
 def loss_point(step: int, steps: int) -> int:
     """Return the index of the loss curve's point that step ``step`` (0-based) of ``steps`` counts into."""
     return step * min(LOSS_POINTS, steps) // steps
-
-
-def check_attachment_name(name: Any) -> str:
-    """Return a file name that can lie in a cell's folder and nowhere else, and is not taken; else raise UsageError."""
-    if not isinstance(name, str) or FILE_NAME.fullmatch(name) is None:
-        raise UsageError(
-            f"attachment {str(name)[:100]!r}: expected a file name of one part, of letters, digits and _ . + -, "
-            "that begins with a letter, a digit or _"
-        )
-    if name.lower() in TAKEN or name.lower().startswith("step-"):
-        raise UsageError(f"attachment {name!r}: a name that the cell's folder needs itself; give it another")
-    return name
 
 
 def weights_of(folder: Path) -> Path:

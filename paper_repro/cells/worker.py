@@ -20,7 +20,7 @@ from typing import Any
 
 from paper_repro.base import identity
 from paper_repro.base.errors import INTERRUPTED, STOPPING, UsageError, end_with_parent
-from paper_repro.base.files import CodeState, disk_refuses, read_code_state, sha256_of_bytes, write_atomically
+from paper_repro.base.files import CodeState, disk_refuses, read_code_state, write_atomically
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells import leases, measurements, preload, records
 from paper_repro.cells.leases import LeasedError
@@ -35,7 +35,6 @@ from paper_repro.cells.tasks import (
     Outcome,
     StopRequestedError,
     task_of,
-    without_not_finite,
 )
 
 BEGUN = "begun.json"
@@ -115,7 +114,8 @@ class Worker:
         again = measurements.to_fill(self.runs, cell) if fill else []
         if measurements.TASK in again:
             return False
-        wanted = [name for name in cell.probes if name in {*found.lacking, *again}]
+        nodes = cell.config.get(identity.PROBES) or {}
+        wanted = [name for name in nodes if name in {*found.lacking, *again}]
         if not wanted:
             return True
         folder, task = record_path(self.runs, cell.id).parent, task_of(cell.config)
@@ -129,33 +129,17 @@ class Worker:
                 started = time.monotonic()
                 try:
                     findings = task.measure(_localised(cell, self.runs), folder, name)
+                    code = identity.code_of({**cell.config, identity.PROBES: {name: nodes[name]}})
+                    listed = {measurements.LISTED: identity.keep_code(self.runs, code)}
+                    taken = round(time.monotonic() - started, 3)
+                    measurements.write(self.runs, cell, name, findings, taken, origin | listed)
                 except Exception as error:  # the weights and their record stay as they are
+                    if isinstance(error, OSError) and disk_refuses(error):
+                        raise
                     traceback.print_exc()
                     status, note = FAILED, f"probes.{name}: {_last_line(error)}"
-                    continue
-                try:
-                    self._keep(cell, name, findings, time.monotonic() - started, origin)
-                except ValueError as error:
-                    status, note = FAILED, f"probes.{name}: {error}"
         self.channel.emit("done", cell=cell.id, status=status, note=note)
         return True
-
-    def _keep(self, cell: Cell, name: str, findings: Any, seconds: float, origin: dict[str, Any]) -> None:
-        node = cell.config[identity.PROBES][name]
-        code = identity.code_of({**cell.config, identity.PROBES: {name: node}})
-        metrics, unavailable = without_not_finite(findings.metrics, findings.unavailable)
-        measurement = measurements.Measurement(
-            cell=cell.id,
-            probe=cell.probes[name],
-            name=name,
-            config=node,
-            metrics=metrics,
-            unavailable=unavailable,
-            attachments={key: sha256_of_bytes(content) for key, content in findings.attachments.items()},
-            seconds=round(seconds, 3),
-            provenance={**origin, measurements.LISTED: identity.keep_code(self.runs, code)},
-        )
-        measurements.write(self.runs, measurement, findings.attachments)
 
     def _run_held(self, cells: Sequence[Cell], open_cells: Sequence[Cell], cost: Cost | None) -> None:
         batch = self._cut_off(cells, open_cells) or list(open_cells)

@@ -294,7 +294,8 @@ class View:
             for p in self.points.values()
         ]
         pairs = [pair for own in places for pair in own]
-        if not all(places) or not all(c.probes.keys() <= identity.probes(r.config).keys() for c, r in pairs):
+        measured = (identity.probes(c.config).keys() <= identity.probes(r.config).keys() for c, r in pairs)
+        if not all(places) or not all(measured):
             return {}
         known, slips = _names(record for _, record in pairs), dict[str, str]()
         for name, metric in self.artifact.metrics.items():

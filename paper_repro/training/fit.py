@@ -20,7 +20,7 @@ import torch
 from paper_repro.base.configs import instantiate
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import AUTO, MACHINE
-from paper_repro.cells import tasks
+from paper_repro.cells import planned, tasks
 from paper_repro.cells.planned import TrainingSettings
 from paper_repro.cells.tasks import Cell, Findings, Outcome, Rehearsal, Report, Task
 from paper_repro.datamodules.counter_based import Batch, CounterBasedDataModule
@@ -252,7 +252,7 @@ def _findings(built: BuiltCell, name: str) -> Findings:
     with torch.no_grad():
         findings = built.probes[name].measure(module, built.data, module.seed)
     for file, content in findings.attachments.items():
-        tasks.check_attachment_name(file)
+        planned.check_attachment_name(file)
         if len(content) > tasks.ATTACHMENT_BYTES:
             raise UsageError(
                 f"probes.{name} leaves {file} of {len(content)} bytes, at most {tasks.ATTACHMENT_BYTES} are kept: "

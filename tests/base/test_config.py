@@ -1,23 +1,14 @@
 import copy
 import hashlib
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from paper_repro.base import configs, files, identity
-from paper_repro.base.configs import (
-    CONF,
-    check_targets,
-    compose,
-    compose_seeds,
-    experiments,
-    instantiate,
-    locate,
-)
+from paper_repro.base.configs import check_targets, compose, compose_seeds, experiments, instantiate, locate
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import DATA_VARIABLE, find_data
 from paper_repro.base.identity import settings
@@ -143,13 +134,6 @@ def test_no_resolver_puts_what_is_elsewhere_into_a_config(
     assert "d0nt-r3c0rd-m3" not in found and "\n" not in found
 
 
-def test_plain_references_between_keys_still_stand() -> None:
-    config = compose(
-        GP, ["+a=['${seed}',true]", "+b='${data.seed}-${seed}'", "+c={d:3,e:'${c.d}'}", "+f='${c}'"], seed=2
-    )
-    assert (config["a"], config["b"], config["f"]) == ([2, True], "2-2", {"d": 3, "e": 3})
-
-
 def test_an_interpolation_that_is_still_open_is_never_resolved_while_building(tmp_path: Path) -> None:
     trap = "${oc.create:{_target_: pathlib.Path.touch, _args_: ['" + str(tmp_path / "trap") + "']}}"
     with pytest.raises(UsageError, match=r"final_factor: .* is not resolved"):
@@ -258,16 +242,6 @@ def test_composing_does_not_leak_from_one_call_into_the_next() -> None:
     assert compose(GP) == before and compose(GP, ["+deep={}"])["deep"] == {}
 
 
-def test_a_missing_mandatory_value_is_refused_and_can_be_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    folder = tmp_path / "experiment" / "mine"
-    folder.mkdir(parents=True)
-    (folder / "open.yaml").write_text("# @package _global_\nsize: ???\nseed: 0\n")
-    shutil.copy(CONF / "train.yaml", tmp_path)
-    monkeypatch.setattr(configs, "CONF", tmp_path)
-    assert "size" in refusal("mine/open")
-    assert compose("mine/open", ["size=3"])["size"] == 3
-
-
 def with_file(name: str) -> planned.PlannedCell:
     return planned.single(COST, [f"+data={{files:{{corpus:{name}}}}}"], 0)
 
@@ -323,38 +297,6 @@ def test_absent_data_says_what_is_needed_and_every_place_that_was_looked_in(
     (tmp_path / "some.json").write_text("{}")
     found = planned.single(COST, source, 0)
     assert not found.missing and found.id != found.settings == absent.id
-
-
-def groups_of(name: str) -> set[str]:
-    """The config groups that an experiment chooses from, those of the experiments it builds on included."""
-    found: set[str] = set()
-    for entry in OmegaConf.load(CONF / f"{name}.yaml").get("defaults", []):
-        if isinstance(entry, DictConfig):
-            found |= {group.removeprefix("/") for group in entry}
-        elif entry != "_self_":
-            found |= groups_of(entry.removeprefix("/"))
-    return found
-
-
-def choices(experiment: str) -> list[list[str]]:
-    """No group choice, and every choice of every group of the experiment that has a folder of its paper."""
-    paper = experiment.split("/", maxsplit=1)[0]
-    found: list[list[str]] = [[]]
-    for group in sorted(CONF / name for name in groups_of(f"experiment/{experiment}") - {"machine"}):
-        folder = group / paper
-        found += [[f"{group.name}={paper}/{path.stem}"] for path in sorted(folder.glob("*.yaml"))]
-    return found + [[f"machine={path.stem}"] for path in sorted((CONF / "machine").glob("*.yaml"))]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("experiment", experiments())
-def test_every_shipped_experiment_composes_with_every_choice_of_its_paper(experiment: str) -> None:
-    for overrides in choices(experiment):
-        config = compose(experiment, overrides, seed=1)
-        assert config["seed"] == 1 and config["task"]["_target_"].startswith("paper_repro.")
-        stack = config["machine"]["stack"]
-        for key in stack["over"] if stack else ():
-            configs.lookup(config, key)
 
 
 def test_references_are_resolved_as_omegaconf_resolves_them() -> None:

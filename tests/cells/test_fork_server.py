@@ -21,28 +21,20 @@ from paper_repro.tests.support import sweeps
 
 
 @pytest.fixture
-def prepared(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
-    """The threads of the fork servers that the test has started."""
-    found, ensure_running = list[int | None](), fork_server.forkserver.ensure_running
-
-    def start() -> None:
-        threads = fork_server.os.environ.get("OMP_NUM_THREADS")
-        found.append(None if threads is None else int(threads))
-        ensure_running()
-
-    monkeypatch.setattr(fork_server.forkserver, "ensure_running", start)
+def cell() -> PlannedCell:
+    (found,) = sweeps.cells(1, steps=2, mishap="measure")
     return found
 
 
 @pytest.fixture
-def server(tmp_path: Path, log: Path) -> Iterator[ForkServer]:
+def server(tmp_path: Path, log: Path, cell: PlannedCell) -> Iterator[ForkServer]:
     (tmp_path / "runs").mkdir()
-    with ForkServer(tmp_path / "runs") as found:
+    with ForkServer(tmp_path / "runs", [cell.config]) as found:
         yield found
 
 
 def _job(server: ForkServer, cell: PlannedCell) -> WorkerProcess:
-    server.prepare([cell.config])
+    server.prepare()
     return server.start(cells=[cell], fill=False, cost=None, cards=[])
 
 
@@ -55,18 +47,6 @@ def _wait(worker: WorkerProcess) -> tuple[list[dict[str, Any]], int]:
         events += heard
         if code is not None:
             return events, code
-
-
-def test_cells_with_other_threads_have_another_server(
-    tmp_path: Path, log: Path, prepared: list[int | None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    cells = sweeps.cells(5, workers=2, steps=2)
-    for cell, threads in zip(cells, (1, 2, 2, None, 1), strict=True):
-        cell.config["machine"]["threads"] = threads
-    assert runner.run(cells, tmp_path / "runs", io.StringIO()).exit_code == 0
-    assert prepared == [1, None, 1, 2], "the first one counts what the cells cost"
-    assert len({line.split()[2] for line in log.read_text().splitlines()}) == 5, "each job has a process of its own"
 
 
 def test_what_was_counted_before_a_sweep_stands_in_its_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,10 +63,10 @@ def test_costs_are_counted_in_another_process_and_errors_come_back(tmp_path: Pat
     good = single("cem/gaussian_process", ["training.steps=2"], 0)
     wrong = replace(good, config={**good.config, "model": {**good.config["model"], "widht": 3}})
     broken = replace(good, config={**good.config, "task": {"_target_": sweeps.BROKEN}})
-    with ForkServer(tmp_path) as server:
+    with ForkServer(tmp_path, [good.config]) as server:
 
         def count(cells: list[PlannedCell], others: list[PlannedCell]) -> Any:
-            return server.call([good.config], count_here, cells, others, good.config)
+            return server.call(count_here, cells, others, good.config)
 
         (cost,) = count([good], [])
         assert cost is not None and cost.parameters > 0 and cost.steps == 2
@@ -101,9 +81,8 @@ def test_costs_are_counted_in_another_process_and_errors_come_back(tmp_path: Pat
         assert count([good], []) == [cost]
 
 
-def test_a_worker_that_measures_ends_when_it_is_told_to(server: ForkServer, log: Path) -> None:
+def test_a_worker_that_measures_ends_when_it_is_told_to(server: ForkServer, cell: PlannedCell, log: Path) -> None:
     """Its training is on the disk; it does not look at requests, and probes suppress errors."""
-    (cell,) = sweeps.cells(1, steps=2, mishap="measure")
     worker = _job(server, cell)
     while "measure" not in (log.read_text() if log.is_file() else ""):
         time.sleep(0.01)

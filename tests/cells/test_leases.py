@@ -9,7 +9,7 @@ import filelock
 import pytest
 
 from paper_repro.base.errors import UsageError
-from paper_repro.cells.leases import LeasedError, hold, holder, is_free, lease_path
+from paper_repro.cells.leases import LeasedError, hold, holder, lease_path
 
 GRAB = """
 import sys, time
@@ -73,18 +73,6 @@ def test_several_cells_are_taken_together_or_not_at_all(tmp_path: Path) -> None:
         assert [cell for cell in "abcd" if lease_path(tmp_path, cell).exists()] == ["c"]
     with hold(tmp_path, ["a", "b", "c", "d", "a"]):
         assert all(holder(lease_path(tmp_path, cell)) for cell in "abcd")
-
-
-@pytest.mark.parametrize("content", ["", "pid 1 on another"])
-def test_the_file_that_a_dead_process_left_is_nobodys(tmp_path: Path, content: str) -> None:
-    path = lease_path(tmp_path, "cell")
-    path.parent.mkdir(parents=True)
-    path.write_text(content)
-    assert is_free(path) and not path.exists()
-    path.write_text(content)
-    with hold(tmp_path, ["cell"]):
-        pass
-    assert holder(path) is None
 
 
 def test_the_lease_of_a_killed_process_is_taken_over(tmp_path: Path) -> None:

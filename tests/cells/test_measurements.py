@@ -1,6 +1,6 @@
 """A probe that a config gained later measures the weights that are kept, and nothing is trained again."""
 
-import dataclasses
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ from paper_repro.base import identity
 from paper_repro.cells import measurements, planned, records, runner
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import record_path
-from paper_repro.cells.tasks import FINISHED, Outcome
+from paper_repro.cells.tasks import FINISHED, Findings, Outcome
 from paper_repro.tables.view import lack
 from paper_repro.tests.support.probes import STEPS_VARIABLE
 
@@ -62,7 +62,7 @@ def runs(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 def test_a_new_probe_measures_kept_weights_and_trains_nothing(runs: Path) -> None:
     plain, one = cell(), cell(one={})
     own, log = runs / "plain", runs.parent / "steps.log"
-    assert plain.id == one.id and plain.probes == {} != one.probes
+    assert plain.id == one.id and identity.probes(plain.config) == {} != identity.probes(one.config)
     before = record_path(own, plain.id).read_bytes()
     assert measurements.is_done(own, plain) and not measurements.is_done(own, one)
 
@@ -72,9 +72,9 @@ def test_a_new_probe_measures_kept_weights_and_trains_nothing(runs: Path) -> Non
     assert found is not None and found.done
     total = found.record.metrics["total"]
     assert records.attachment(own, found.record, "total.txt") == f"{total!r} 0".encode()
-    assert found.record.measured == {one.probes["one"]: ["total", "total.txt"]}
+    assert found.record.measured == {identity.probes(one.config)["one"]: ["total", "total.txt"]}
     training, probe = measurements.code_of(found.record)
-    assert training == probe and found.record.provenance["probes"].keys() == {one.probes["one"]}
+    assert training == probe and found.record.provenance["probes"].keys() == {identity.probes(one.config)["one"]}
     together = measurements.find(runs / "probed", one)  # trained with the probe from the start
     assert together is not None and together.record.metrics == found.record.metrics
 
@@ -88,7 +88,7 @@ def test_what_a_probe_measured_and_is_no_number_is_said_and_not_measured_again(r
     found = measurements.find(own, diverged)
     assert found is not None and found.done
     assert found.record.unavailable == {"score": "not finite"} and "score" not in found.record.metrics
-    assert found.record.measured == {diverged.probes["one"]: ["score", "total", "total.txt"]}
+    assert found.record.measured == {identity.probes(diverged.config)["one"]: ["score", "total", "total.txt"]}
     assert lack({0: found.record}, "score") == "n/a: not finite"
     assert measurements.to_fill(own, diverged) == [], "nothing is lacking that could be brought"
 
@@ -134,15 +134,15 @@ def test_without_weights_the_cell_is_trained_again(runs: Path) -> None:
 ORIGIN = {"commit": "a" * 40, "dirty": False, "versions": {}, "device": "x"}
 
 
-def measurement(own: PlannedCell, **metrics: float) -> measurements.Measurement:
-    return measurements.Measurement(own.id, own.probes["one"], "one", own.config["probes"]["one"], metrics, {}, {}, 1.0)
+def measure(root: Path, own: PlannedCell, **metrics: float) -> None:
+    measurements.write(root, own, "one", Findings(metrics), 1.0, ORIGIN)
 
 
 FORGED: dict[str, dict[str, Any]] = {
     "a text": {"metrics": {"total": "1"}},
     "one more field": {"more": 1},
     "other cell": {"cell": "f" * 16},
-    "other probe": {"config": {"_target_": SUMMING, "size": 3}},
+    "other probe": {"config": {"probes": {"one": {"_target_": SUMMING, "size": 3}}}},
 }
 
 
@@ -152,11 +152,12 @@ def test_a_damaged_measurement_counts_as_absent(tmp_path: Path, damage: str, cap
     config = identity.recorded({**own.config, "probes": {}})
     record = records.from_outcome(own.id, config, Outcome(FINISHED, {"test_rmse": 1.0}), ORIGIN)
     records.write(record_path(tmp_path, own.id), record)
-    path = measurements.measurement_path(tmp_path, own.id, own.probes["one"])
-    path.parent.mkdir(parents=True)
-    fields = dataclasses.asdict(measurement(own, total=1.0)) | FORGED.get(damage, {})
+    path = measurements.measurement_path(tmp_path, own.id, identity.probes(own.config)["one"])
+    measure(tmp_path, own, total=1.0)
+    fields = json.loads(path.read_bytes()) | FORGED.get(damage, {})
+    del fields["sha256"]
     if damage == "without a field":
-        del fields["attachments"]
+        del fields["config"]
     content = records.sealed(fields)
     if damage == "bit":
         content = content.replace(b'"total":1.0', b'"total":1.5')
@@ -174,7 +175,7 @@ def test_what_a_probe_could_not_give_goes_with_its_next_measurement(tmp_path: Pa
     outcome = Outcome(FINISHED, {"test_rmse": 1.0}, unavailable=lacking, measured={"one": ["score", "more"]})
     record = records.from_outcome(own.id, identity.recorded(own.config), outcome, ORIGIN)
     records.write(record_path(tmp_path, own.id), record)
-    measurements.write(tmp_path, measurement(own, score=2.0), {})
+    measure(tmp_path, own, score=2.0)
     found = measurements.find(tmp_path, own)
     assert found is not None and found.done
     assert found.record.unavailable == {"other": "of another probe"} and found.record.metrics["score"] == 2.0
@@ -197,10 +198,8 @@ def test_a_record_joined_with_another_keeps_what_each_has_measured(tmp_path: Pat
 
 def test_a_measurement_that_none_would_read_is_not_written(tmp_path: Path) -> None:
     own = cell(one={})
-    right = measurements.Measurement(own.id, own.probes["one"], "one", {"_target_": SUMMING}, {"a": 1.0}, {}, {}, 1.0)
-    many = dataclasses.replace(right, metrics={f"a metric of number {number}": 1.5 for number in range(900)})
     with pytest.raises(ValueError, match="the limit is 20000"):
-        measurements.write(tmp_path, many, {})
-    with pytest.raises(ValueError, match="the field 'metrics'"):
-        measurements.write(tmp_path, dataclasses.replace(right, metrics={"a": float("inf")}), {})
+        measure(tmp_path, own, **{f"a metric of number {number}": 1.5 for number in range(900)})
+    with pytest.raises(ValueError, match=r"attachment '\.\./up'"):
+        measurements.write(tmp_path, own, "one", Findings(attachments={"../up": b""}), 1.0, ORIGIN)
     assert not list(tmp_path.iterdir())

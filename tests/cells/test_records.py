@@ -11,7 +11,6 @@ import pytest
 
 from paper_repro.base import identity
 from paper_repro.base.files import CorruptFileError, read_code_state, sha256_of_bytes
-from paper_repro.base.identity import canonical_json
 from paper_repro.cells import records
 from paper_repro.cells.records import LIMIT_BYTES, Record, find, from_outcome, read, record_path, thin, write
 from paper_repro.cells.tasks import FAILED, FINISHED, Outcome
@@ -178,13 +177,3 @@ def test_an_attachment_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
             records.attachment(tmp_path, record, "a.txt")
     beside(tmp_path, record, "b.txt", b"not named by the record")
     assert records.attachment(tmp_path, record, "b.txt") is None
-
-
-def test_a_record_from_before_there_were_attachments_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "record.json"
-    write(path, small())
-    content = json.loads(path.read_bytes())
-    del content["attachments"], content["unavailable"], content["sha256"]
-    content["sha256"] = sha256_of_bytes(canonical_json(content).encode())
-    path.write_text(canonical_json(content) + "\n")
-    assert read(path) == small()

@@ -198,10 +198,8 @@ def test_a_runner_without_patience_leaves_what_others_run(tmp_path: Path, log: P
 @pytest.mark.parametrize(
     ("devices", "workers", "expected"),
     [
-        (1, 8, [[card] for card in "abcdefgh"]),
         (1, "auto", [[card] for card in "abcdefgh"]),
         (2, 4, [["a", "b"], ["c", "d"], ["e", "f"], ["g", "h"]]),
-        (8, 1, [[*"abcdefgh"]]),
         ([1, 3], 1, [[*"abcdefgh"]]),  # the user chooses
     ],
 )
@@ -214,13 +212,6 @@ def test_each_worker_of_a_gpu_sees_cards_of_its_own(
     assert runner.run(cells, tmp_path / "runs", io.StringIO()).exit_code == 0
     told = [line.split()[0].split(",") for line in log.read_text().splitlines()]
     assert sorted(one for one in told if one[0] in "abcdefgh") == expected
-
-
-def test_of_several_runners_each_counts_its_share(tmp_path: Path) -> None:
-    cells = sweeps.cells(5, steps=1)
-    assert runner.run(cells, tmp_path, io.StringIO()).by_status == {FINISHED: 5}
-    shares = [runner.run(cells, tmp_path, io.StringIO(), share=runner.Share(index, 2)).by_status for index in range(2)]
-    assert shares == [{FINISHED: 3}, {FINISHED: 2}]
 
 
 def test_a_disk_that_the_runner_itself_cannot_write_to_stops_the_run(

@@ -96,7 +96,7 @@ def test_models_on_the_same_data_share_a_baseline_whose_id_follows_from_the_data
     for one in found.baselines:
         for cell in one.cells.values():
             assert settings({**cell.config, "optimizer": {}, "model": {}, "training": {}}) == cell.settings
-            assert cell.config["data"]["kernel"] == one.common()["kernel"] and not cell.probes
+            assert cell.config["data"]["kernel"] == one.common()["kernel"] and not cell.config.get("probes")
 
 
 def test_better_models_are_judged_and_others_are_not(tmp_path: Path) -> None:

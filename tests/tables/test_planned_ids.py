@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base import files
+from paper_repro.base import files, identity
 from paper_repro.tables import plan, spec
 
 KNOWN = Path(__file__).with_name("planned_ids.json")
@@ -40,7 +40,7 @@ def test_no_planned_cell_has_another_id(paper: str, tmp_path: Path, monkeypatch:
         artifact = spec.load(name)
         for scale in [scale for scale in SCALES if scale in artifact.scales]:
             cells = plan.make(artifact, scale, [0]).all_cells
-            ids = sorted(f"{cell.name} {cell.id} {sorted(cell.probes.items())}" for cell in cells)
+            ids = sorted(f"{cell.name} {cell.id} {sorted(identity.probes(cell.config).items())}" for cell in cells)
             found[f"{name} {scale}"] = hashlib.sha256("\n".join(ids).encode()).hexdigest()[:16]
     known = json.loads(KNOWN.read_bytes()) if KNOWN.exists() else {}
     if os.environ.get("WRITE_PLANNED_IDS"):
