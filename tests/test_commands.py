@@ -197,7 +197,6 @@ COMMANDS = [
     (["reproduce.py", "--list"], 0, True),
     (["generate.py", "none"], 2, False),
     (["think.py", "none", "--prompt", "a"], 2, False),
-    (["compare.py", "none", "other"], 2, False),
     (["export.py", "none", "--to", "/dev/null/none"], 2, False),
     (["prepare_data.py", "--help"], 0, True),
     (["report.py", "from=/dev/null/none"], 2, False),

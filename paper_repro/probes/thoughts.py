@@ -47,7 +47,7 @@ def command_for(model: nn.Module) -> str:
     for option, kind in (*KINDS.items(), *DESCENTS.items()):
         if isinstance(model, kind):
             return f"think.py --{option} shows how this one thinks"
-    return "compare.py shows results of this one, export.py writes its weights"
+    return "export.py writes the weights of this one"
 
 
 @dataclass(frozen=True)

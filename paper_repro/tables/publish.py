@@ -133,7 +133,7 @@ def listing(runs: Path, results: Path, names: Sequence[str] = (), columns: int |
 
     The error of a faulty file stands below the table.  A terminal of so many columns is shown a part, wrapped.
     """
-    rows, missing, faults = list[list[str]](), dict[str, str](), spec.misplaced()
+    rows, missing, faults = list[list[str]](), dict[str, str](), list[str]()
     headers = ["artifact", "title (the paper's)", "scales", "data", "reference", "made from", "the paper's claims"]
     headers += ["questions of ours", "yours"]
     found = spec.scan()

@@ -468,16 +468,6 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """What the cells must have in common that the artifact compares; it is checked when they are planned."""
-
-    keys: list[str]
-    """Keys of the config; ``tokens`` means those of the whole training."""
-    within: list[str] = field(default_factory=list)
-    """The axes that may tell cells apart in it: those with the same values on them must agree (none: all cells)."""
-
-
-@dataclass(frozen=True)
 class DataNeed:
     """Data that the user must bring: a path below $PAPER_REPRO_DATA and how to get it."""
 
@@ -517,7 +507,6 @@ class Artifact:
     needs: dict[str, DataNeed] = field(default_factory=dict)
     best_within: list[str] = field(default_factory=list)
     """The axes within whose values the best result is set in bold (empty: nothing is)."""
-    agree: list[Agreement] = field(default_factory=list)
     runs: Restriction = field(default_factory=Restriction)
     """Which points every scale is restricted to; a scale may restrict itself further."""
     table: str | None = None
@@ -646,16 +635,6 @@ def find() -> dict[str, Path]:
     return {name: paths[0] for name, paths in scan().items()}
 
 
-def misplaced() -> list[str]:
-    """Return what is wrong with YAML files that lie beside the artifacts and are not read."""
-    return [
-        f"{path} is not read: an artifact is a file PAPER/NAME.yaml in {folder}"
-        for folder in folders()
-        for path in sorted([*folder.glob("*/*.yml"), *folder.glob("*.yml"), *folder.glob("*.yaml")])
-        if path.parent != PAPERS
-    ]
-
-
 def folders() -> list[Path]:
     """Return the folders of papers: ours, $PAPER_REPRO_PAPERS and those of the user's packages."""
     extra = os.environ.get(EXTRA_PAPERS)
@@ -687,9 +666,8 @@ def load(name: str, found: Mapping[str, Sequence[Path]] | None = None) -> Artifa
 
 
 def _unknown_artifact(word: str, known: Sequence[str]) -> str:
-    beside, paper = "".join(f"; {fault}" for fault in misplaced()), word.partition("/")[0].casefold()
-    own = [name for name in known if name.startswith(f"{paper}/")]
-    return f"unknown artifact {word!r}{nearest(word, own or known)}; --list shows them all{beside}"
+    own = [name for name in known if name.startswith(f"{word.partition('/')[0].casefold()}/")]
+    return f"unknown artifact {word!r}{nearest(word, own or known)}; --list shows them all"
 
 
 def load_file(path: Path) -> Artifact:
@@ -850,8 +828,6 @@ def _problems_of_axes(artifact: Artifact) -> Problems:
             yield from _at(unknown("scale", item.at_scale, scales), "axes", axis, "values", value, "at_scale")
             places = ({other: name} for other, own in item.beside.items() for name in own)
             yield from _at((f"'beside': {one}" for place in places for one in place_problems(axes, place)), "axes")
-    within = [axis for rule in artifact.agree for axis in rule.within]
-    yield from _at((f"'agree': {problem}" for problem in unknown("axis", within, axes)), "agree")
     yield from _at(unknown("axis", artifact.best_within, axes), "best_within")
     if file_of(f"experiment/{artifact.experiment}") is None:
         yield from _at(unknown("experiment", [artifact.experiment], experiments()), "experiment")
@@ -994,25 +970,20 @@ def matching(word: str) -> tuple[list[str], str]:
     A word is an artifact in any case, its file or folder, a paper, or a pattern such as ``cem/*``.
     """
     found = find()
-    if word in found:
-        return [word], ""
-    known, papers = {name.casefold(): name for name in found}, {name.partition("/")[0] for name in found}
-    if (path := Path(word)).suffix == ".yaml" and path.is_file():
-        for name, own in found.items():
-            if own.samefile(path):
-                return [name], ""
+    known, path = {name.casefold(): name for name in found}, Path(word)
+    if path.suffix == ".yaml" and path.is_file():
+        if same := [name for name, own in found.items() if own.samefile(path)]:
+            return same, ""
         folder, name = path.resolve().parents[1], f"{path.parent.name}/{path.stem}"
         raise UsageError(f"{path} is no artifact here: set {EXTRA_PAPERS}={folder} and give {name}")
     parts = [part for part in word.casefold().split("/") if part not in ("", ".")]
-    for place in reversed(range(len(parts) - 1)):
-        name, rest = f"{parts[place]}/{parts[place + 1].removesuffix('.yaml')}", parts[place + 2 :]
-        led = place == 0 or parts[place - 1] in FOLDERS or path.is_dir()
-        if name in known and led and (not rest or rest[0] in (*SCALES, EXACT)):
-            return [known[name]], rest[0] if rest else ""
-    if parts[-1:] and parts[-1] in papers and (len(parts) == 1 or parts[-2] in FOLDERS):
-        return [name for name in found if name.startswith(f"{parts[-1]}/")], ""
-    if chosen := fnmatch.filter(known, word.casefold() if "/" in word else f"{word.casefold()}/*"):
-        return [known[name] for name in chosen], ""
-    if alike := [name for name in found if name.partition("/")[2].casefold() == "/".join(parts)]:
+    parts = parts[max((place for place, part in enumerate(parts, start=1) if part in FOLDERS), default=0) :]
+    name, rest = "/".join(parts[:2]).removesuffix(".yaml"), parts[2:]
+    if name in known and (not rest or rest[0] in (*SCALES, EXACT)):
+        return [known[name]], "".join(rest[:1])
+    if chosen := fnmatch.filter(known, f"{name}/*" if len(parts) == 1 else word.casefold()):
+        return [known[one] for one in chosen], ""
+    if alike := [one for one in found if one.partition("/")[2].casefold() == name]:
         raise UsageError(f"artifact {word!r} lacks its paper: give {' or '.join(alike)}")
+    papers = {one.partition("/")[0] for one in found}
     raise UsageError(_unknown_artifact(word, [*found, *papers]))
