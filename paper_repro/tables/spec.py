@@ -367,8 +367,6 @@ class Column:
     factor: float = 1.0
     digits: int = 0
     published: bool | None = None
-    only: dict[str, list[str]] = field(default_factory=dict)
-    """Restricts it to some values of axes, where cells elsewhere have no such number."""
 
     @classmethod
     def from_yaml(cls, node: Node) -> "Column":
@@ -376,10 +374,6 @@ class Column:
         found = configs.entries(node, ("title", "from"), [name for name in hints if name not in ("title", "from")])
         values: dict[str, Any] = {key: configs.convert(hints[key], child) for key, child in found.items()}
         return cls(source=values.pop("from"), **values)
-
-    def is_at(self, key: Key) -> bool:
-        """Return whether a point has such a number."""
-        return all(value in self.only.get(axis, [value]) for axis, value in key)
 
     def text(self, value: float) -> str:
         return f"{value / self.factor:.{self.digits}f}{self.unit}"
@@ -410,8 +404,7 @@ class Number:
 @dataclass(frozen=True)
 class PublishedRow:
     at: dict[str, str]
-    values: dict[str, Number | None]
-    """None, written "-": the paper prints no number there."""
+    values: dict[str, Number]
     where: str
 
     @classmethod
@@ -420,11 +413,7 @@ class PublishedRow:
         if "at" not in entries:
             raise node.error("missing 'at' (which axis values this row is for)")
         at = {axis: child.text() for axis, child in entries["at"].items().items()}
-        values = {
-            key: None if child.plain() == "-" else Number.from_yaml(child)
-            for key, child in entries.items()
-            if key != "at"
-        }
+        values = {key: Number.from_yaml(child) for key, child in entries.items() if key != "at"}
         return cls(at, values, node.where)
 
 
@@ -521,15 +510,10 @@ class Artifact:
         """Everything a row prints, by name."""
         return {**self.columns, **self.metrics}
 
-    @functools.cached_property
-    def _points(self) -> list[Key]:
-        return list(itertools.product(*([(name, value) for value in axis.values] for name, axis in self.axes.items())))
-
-    def points(self, scale: Scale | None = None) -> list[Key]:
-        """Return every point of the axes' product, the last axis running fastest; of a scale, those that it runs."""
-        if scale is None:
-            return self._points
-        return [key for key in self._points if self.runs.runs(key) and scale.runs(key)]
+    def points(self, scale: Scale) -> list[Key]:
+        """Return the points of the axes' product that a scale runs, the last axis running fastest."""
+        axes = [[(name, value) for value in axis.values] for name, axis in self.axes.items()]
+        return [key for key in itertools.product(*axes) if self.runs.runs(key) and scale.runs(key)]
 
     def label(self, key: Key) -> str:
         """Return the labels of axis values."""
@@ -591,9 +575,7 @@ class Artifact:
         return [_module(f"{HOMES[0]}{name}", path) for name, path in zip(names, files, strict=True) if path.is_file()]
 
     def function(self, name: str, where: str) -> Callable[..., Any]:
-        """Return the function ``estimate_NAME`` of the nearest Python file, or the one of a dotted path."""
-        if "." in name:
-            return cast(Callable[..., Any], named(name, where))
+        """Return the function ``estimate_NAME`` of the nearest Python file."""
         found = [function for one in self.modules if (function := getattr(one, f"estimate_{name}", None)) is not None]
         if not found:
             raise UsageError(f"{where}: there is no function estimate_{name}(view) in the Python file beside it")
@@ -817,8 +799,6 @@ def _problems_of_axes(artifact: Artifact) -> Problems:
     axes, scales = artifact.axes, artifact.scales
     for word in scales:
         yield from _at(unknown("scale", [word], (*SCALES, EXACT)), "scales", word)
-    if EXACT in scales and len(scales) > 1:
-        yield ("scales",), "an exact artifact has the scale 'exact' alone"
     restricted: list[tuple[Sequence[str], Restriction]] = [(("scales", word), scale) for word, scale in scales.items()]
     for path, restriction in [*restricted, (("runs",), artifact.runs)]:
         for word, place in restriction.places():
@@ -844,16 +824,9 @@ def _problems_of_quantities(artifact: Artifact, tolerances: Iterable[str]) -> Pr
         yield from _at(unknown("scale", metric.scales, scales), "metrics", name)
         if any(one not in DERIVED or len(sources) != DERIVED[one][1] for one, sources in metric.derived.items()):
             yield ("metrics", name), f"'{name}' is derived by one of {', '.join(DERIVED)}, of its number of metrics"
-    for name, column in artifact.columns.items():
+    for name in artifact.columns:
         if name in artifact.metrics:
             yield ("columns",), f"'{name}' is both a metric and a column"
-        for _, place in Restriction(column.only).places():
-            yield from _at(place_problems(artifact.axes, place), "columns", name)
-    for name, need in artifact.needs.items():
-        yield from _at(unknown("scale", need.scales, SCALES), "needs", name)
-    for name, item in artifact.summary.items():
-        if (item.published is None) != (item.tolerance is None):
-            yield ("summary", name), f"'{name}': a published number and a tolerance go together"
 
 
 def _problems_of_parts(artifact: Artifact) -> Problems:
@@ -910,7 +883,7 @@ def _problems_of_row(artifact: Artifact, row: PublishedRow, earlier: Sequence[Pu
     yield from unknown("metric or column", row.values, printed)
     for name, number in row.values.items():
         tolerance = artifact.tolerances.get(name)
-        if tolerance is not None and tolerance.published_stds is not None and number and number.std is None:
+        if tolerance is not None and tolerance.published_stds is not None and number.std is None:
             yield f"'{name}' is judged by published_stds: give it as [mean, std]"
         for other in earlier:  # rows that have a point in common
             if name in other.values and all(row.at.get(axis, value) == value for axis, value in other.at.items()):

@@ -400,8 +400,6 @@ def lack(found: Mapping[int, Record], name: str) -> str:
 
 def column_value(artifact: Artifact, column: Column, point: Point, found: Mapping[int, Record]) -> float | None:
     """Return parameters or multiply-adds from a record, or a number from an axis or the config."""
-    if not column.is_at(point.key):
-        return None
     if column.source in ("parameters", "multiply_adds"):
         counted = {getattr(record, column.source) for record in found.values() if record.status in (FINISHED, DIVERGED)}
         counted.discard(None)
