@@ -201,6 +201,10 @@ class View:
         """Return a metric by seed, of the finished cells at a place; none where the scale has no such place."""
         return values(self._noted(self.point(place), name), name)
 
+    def only(self, name: str, place: Mapping[str, str]) -> float | None:
+        """Return a metric that every seed has alike, such as a count; None where nothing has run."""
+        return next(iter(self.samples(name, place).values()), None)
+
     def counted(self, name: str, place: Mapping[str, str]) -> float | None:
         """Return a column's value at a place, which is the same for all seeds."""
         point = self.point(place)

@@ -28,6 +28,7 @@ EXPERIMENT, TABLE = "cem/gaussian_process", "cem/table3"
         ([TABLE, f"experiment={EXPERIMENT}"], f"train.py {EXPERIMENT} trains that one"),
         (["results/cem/table3/smoke/"], "cem/table3 at scale smoke"),
         (["results/cem/table3/smoke", "scale=cpu"], "scale=cpu and a folder of scale smoke: give one scale"),
+        (["results/cem/table3/cpu", "results/cem/fig2a/gpu"], "folders of the scales cpu and gpu"),
         (["inner_steps"], "artifact 'inner_steps' lacks its paper: give cem/inner_steps"),
     ],
 )

@@ -53,15 +53,6 @@ def test_what_a_cell_lacks_is_nan_and_what_was_not_run_has_no_row(made: Any, tmp
     assert other["error"] == 0.5 and pandas.isna(other["similarity"])
 
 
-def test_a_damaged_record_is_left_out_and_named(made: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    synthetic.fill(tmp_path / "runs", made, lambda cell: Outcome(FINISHED, {"error": 0.5}))
-    path = record_path(tmp_path / "runs", made.cells[0].id)
-    path.write_bytes(path.read_bytes().replace(b"0.5", b"0.4"))
-    found = frame(made.artifact.id, scale=made.scale_name, runs=tmp_path / "runs")
-    assert {*found.cell} == {cell.id for cell in made.cells[1:]}
-    assert str(path) in caplog.text
-
-
 def test_a_record_is_found_by_its_folder_its_id_or_the_beginning_of_it(made: Any, tmp_path: Path) -> None:
     synthetic.fill(tmp_path, made, lambda cell: Outcome(FINISHED, {"error": 0.5}))
     home = record_path(tmp_path, made.cells[0].id).parent

@@ -126,12 +126,6 @@ def test_a_duplicate_id_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert f"cem/table3 is faulty: {found}" in told and "\ncem/fig2a " in told
 
 
-def test_a_paper_names_all_of_its_artifacts_and_a_name_alone_lacks_its_paper() -> None:
-    assert spec.artifacts(["cem"])[0] == [name for name in spec.find() if name.startswith("cem/")]
-    assert "give " in message_of(lambda: spec.artifacts(["table3"]))
-    assert "scales" in message_of(lambda: spec.artifacts(["results/cem/table3/cpu", "results/cem/fig2a/gpu"]))
-
-
 LIKE = "like: made/plain\ntitle: Like another\nscales: {smoke: {seeds: [0]}}\nnotes: !more [Its own note.]\n"
 
 
