@@ -22,7 +22,6 @@ COMMANDS = {
     "bench": "bench",
     "data": "prepare_data",
     "report": "report",
-    "compare": "compare",
     "export": "export",
 }
 """The words of the command, each with its script."""

@@ -12,7 +12,6 @@ if __name__ == "__main__":  # before imports that another Python lacks
     runpy.run_path(str(Path(__file__).with_name("environment.py")), {"SCRIPT": __file__}, "__main__")
 
 import json
-import math
 import os
 import re
 import statistics
@@ -82,7 +81,6 @@ def _readme(tables: Sequence[dict[str, Any]], claims: Sequence[Headline]) -> str
         totals=_totals(tables),
         fitted=measured.count(FITTED),
         judged=len(measured),
-        expected="{:.0f} to {:.0f} %".format(*(100 * share for share in within_one_deviation())),
     )
 
 
@@ -143,11 +141,6 @@ def _claims(tables: Sequence[dict[str, Any]]) -> str:
     count = sum(p is not None for p in corrected)
     missed = misses(claim for _, claim in found)
     return _filled("claims.md", totals=_totals(tables), misses=missed, count=count, table=listing)
-
-
-def within_one_deviation() -> list[float]:
-    """Return the shares of means of ten seeds within one deviation of a mean of five and of infinitely many repeats."""
-    return [2 * statistics.NormalDist().cdf(1 / math.sqrt(error)) - 1 for error in (1 / 10 + 1 / 5, 1 / 10)]
 
 
 def _table(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> str:

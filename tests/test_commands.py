@@ -170,15 +170,6 @@ def test_cells_without_a_result_or_without_data_say_so(
     assert code == 0 and "no data" in out and "run: python scripts/prepare_data.py" in out
 
 
-def test_a_paper_or_a_pattern_names_all_of_its_artifacts(call: Command) -> None:
-    def listed(*words: str) -> list[str]:
-        return re.findall(r"^(\w+/\w+) ", call("reproduce.py", "--list", *words)[1], re.MULTILINE)
-
-    everything = listed()
-    assert listed("cem") == listed("cem/*") == listed("cem/") == [name for name in everything if name[:4] == "cem/"]
-    assert listed("ebt/table?", "cem/table3", "cem/table3") == ["cem/table3", *(f"ebt/table{n}" for n in (2, 3, 4, 5))]
-
-
 NOTEBOOK = {
     "MPLBACKEND": "module://matplotlib_inline.backend_inline",
     "JPY_PARENT_PID": "1",
@@ -196,7 +187,6 @@ COMMANDS = [
     (["reproduce.py", "--list"], 0, True),
     (["generate.py", "none"], 2, False),
     (["think.py", "none", "--prompt", "a"], 2, False),
-    (["compare.py", "none", "other"], 2, False),
     (["export.py", "none", "--to", "/dev/null/none"], 2, False),
     (["prepare_data.py", "--help"], 0, True),
     (["report.py", "from=/dev/null/none"], 2, False),

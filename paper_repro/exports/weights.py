@@ -239,11 +239,11 @@ def _exported(source: str | Path) -> Path | None:
 
 def _find(source: str | Path, runs: str | Path | None) -> tuple[Path, Record]:
     """Return the folder and the record of a finished cell that has trained a model and kept its weights."""
-    word, roots = Path(source).expanduser(), [default_runs() if runs is None else Path(runs).expanduser()]
+    word, root = Path(source).expanduser(), default_runs() if runs is None else Path(runs).expanduser()
     if re.fullmatch(r"[A-Za-z]\w*", str(word)) and not re.fullmatch("[0-9a-f]{4,}", str(word)) and not word.exists():
         near = nearest(str(word), names())
         raise UsageError(f"{word}: no model of that name{near}; give a name, {HUB}owner/name, or a cell's folder or id")
-    folder, record = view.find_record(source, roots)
+    folder, record = view.find_record(source, root)
     if record.status != FINISHED:
         raise UsageError(f"{folder}: the cell is {record.status} ({record.note}), expected finished: it has no weights")
     check_has_weights(folder, record)

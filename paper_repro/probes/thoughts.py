@@ -43,7 +43,7 @@ def command_for(model: nn.Module) -> str:
         return "generate.py continues texts with this one"
     if option := asked_by(model):
         return f"think.py --{option} shows how this one thinks"
-    return "compare.py shows results of this one, export.py writes its weights"
+    return "export.py writes the weights of this one"
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from paper_repro.tables.publish import counted as largest
 from paper_repro.tables.view import count_text
 
 HERE = Path(__file__).parent
-EXAMPLES = RESULTS / "models"  # the folders of scripts/model_examples.py
+EXAMPLES = RESULTS / "models"  # by model, what the command `try` of weights.yaml prints and draws
 PAPERS = {"nrgpt": "NRGPT", "ngpt": "nGPT", "cet": "CET", "ebt": "EBT", "cem": "CEM"}
 MENU = {
     **{"index.html": "Results", "claims.html": "Claims", "figures.html": "Figures"},

@@ -1,10 +1,8 @@
 """The cells of an artifact: every point of its axes times every seed, with the identity of each."""
 
-import math
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from paper_repro.base import configs, identity
 from paper_repro.base.configs import Override, parse
@@ -12,10 +10,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells.planned import TRAINING, Key, PlannedCell, plan_cell
 from paper_repro.tables import spec
-from paper_repro.tables.spec import Agreement, Artifact, Baseline, Scale, seed_problems
-
-TOKENS = "tokens"
-TOKEN_FACTORS = ("training.steps", "training.accumulate", "data.batch_size", "data.window")
+from paper_repro.tables.spec import Artifact, Baseline, Scale, seed_problems
 
 
 @dataclass(frozen=True)
@@ -88,8 +83,6 @@ def make(
         except UsageError as error:
             raise error if overrides else spec.named_first(artifact.path, error) from error
     _refuse_twins(artifact, cells, overrides)
-    for rule in artifact.agree:
-        _refuse_disagreement(artifact, rule, cells)
     trivial = tuple(_baselines(artifact, name, scale_spec, [cell for cell in cells if cell.seed in chosen], overrides))
     return Plan(artifact, name, scale_spec, tuple(chosen), tuple(overrides), tuple(cells), trivial)
 
@@ -146,30 +139,3 @@ def _refuse_twins(artifact: Artifact, cells: Sequence[PlannedCell], overrides: S
             why = f"with {words}; train.py {artifact.experiment} {words} runs one cell" if words else "nothing differs"
             both = f"{dict(twin.key)} and {dict(cell.key)} at seed {cell.seed}"
             raise UsageError(f"{artifact.path}: {both} are the same experiment: {why}")
-
-
-def _refuse_disagreement(artifact: Artifact, rule: Agreement, cells: Sequence[PlannedCell]) -> None:
-    firsts: dict[Key, PlannedCell] = {}
-    for cell in cells:
-        pair = firsts.setdefault(tuple(pair for pair in cell.key if pair[0] in rule.within), cell), cell
-        for name in rule.keys:
-            values = [_agreed(artifact, name, one) for one in pair]
-            if values[0] != values[1]:
-                texts = [f"{value:,}" if isinstance(value, int) else repr(value) for value in values]
-                told = ", ".join(f"{dict(one.key)} has {text}" for one, text in zip(pair, texts, strict=True))
-                keys = " x ".join(TOKEN_FACTORS) if name == TOKENS else name
-                raise UsageError(
-                    f"{artifact.path}: {artifact.id} compares cells with different {name}: {told}; give both the same "
-                    f"{keys}, or compare them in different artifacts"
-                )
-
-
-def _agreed(artifact: Artifact, name: str, cell: PlannedCell) -> Any:
-    try:
-        if name == TOKENS:
-            return math.prod(configs.lookup(cell.config, key) for key in TOKEN_FACTORS)
-        return configs.lookup(cell.config, name)
-    except (KeyError, TypeError) as error:
-        raise UsageError(
-            f"{artifact.path}: 'agree' names '{name}', for which the config of {dict(cell.key)} lacks {error}"
-        ) from error

@@ -12,7 +12,7 @@ from tabulate import tabulate
 
 from paper_repro.base import identity
 from paper_repro.base.configs import TARGET, explained, file_of, leaves
-from paper_repro.base.errors import UsageError, duration, nearest
+from paper_repro.base.errors import UsageError, duration
 from paper_repro.base.files import CorruptFileError, find_data, write_atomically
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells import estimates, measurements, records
@@ -27,7 +27,7 @@ from paper_repro.tables import plan as plans
 from paper_repro.tables import spec
 from paper_repro.tables.claims import VERDICTS
 from paper_repro.tables.plan import Plan
-from paper_repro.tables.spec import EXACT, PAPERS, SCALES, Artifact, DataNeed, unknown
+from paper_repro.tables.spec import EXACT, PAPERS, SCALES, Artifact, DataNeed, place_problems
 from paper_repro.tables.table import Grid, render
 from paper_repro.tables.view import NOT_RUN
 
@@ -133,7 +133,7 @@ def listing(runs: Path, results: Path, names: Sequence[str] = (), columns: int |
 
     The error of a faulty file stands below the table.  A terminal of so many columns is shown a part, wrapped.
     """
-    rows, missing, faults = list[list[str]](), dict[str, str](), spec.misplaced()
+    rows, missing, faults = list[list[str]](), dict[str, str](), list[str]()
     headers = ["artifact", "title (the paper's)", "scales", "data", "reference", "made from", "the paper's claims"]
     headers += ["questions of ours", "yours"]
     found = spec.scan()
@@ -383,9 +383,7 @@ def explain(artifact: Artifact, scale: str, words: Sequence[str], seed: int | No
     overrides: list[str] = []
     for text in words:
         found = _place(artifact, text)
-        if clash := [axis for axis in found if axis in place]:
-            raise UsageError(f"{text}: axis '{clash[0]}' is given twice")
-        place.update(found)
+        place |= found
         overrides += [] if found else [text]
     keys = [key for key in artifact.points(spec) if place.items() <= dict(key).items()]
     if not keys:
@@ -399,20 +397,14 @@ def explain(artifact: Artifact, scale: str, words: Sequence[str], seed: int | No
 
 
 def _place(artifact: Artifact, text: str) -> dict[str, str]:
+    """Return the axis values that a word gives; nothing for an override."""
     key, _, value = text.partition("=")
     if key not in artifact.axes or file_of(f"{key}/{value}") is not None:
         return {}
-    first, *rest = value.split(",")
-    found = {key: first, **{axis: one for axis, _, one in (part.strip().partition("=") for part in rest)}}
-    if "seed" in found.keys() - artifact.axes.keys():
-        raise UsageError(
-            f"{artifact.id}: {text}: the seed is a word of its own: {key}={first} ... seed={found['seed']}"
-        )
-    for axis, one in found.items():
-        for problem in unknown("axis", [axis], artifact.axes):
-            raise UsageError(f"{artifact.id}: {text}: {problem}")
-        if one not in (values := artifact.axes[axis].values):
-            raise UsageError(f"{artifact.id}: {text}: axis '{axis}' has no value '{one}'{nearest(one, values)}")
+    pairs = (part.strip().partition("=") for part in text.split(","))
+    found = {axis: one for axis, _, one in pairs}
+    for problem in place_problems(artifact.axes, found):
+        raise UsageError(f"{artifact.id}: {text}: {problem}")
     return found
 
 

@@ -367,8 +367,6 @@ class Column:
     factor: float = 1.0
     digits: int = 0
     published: bool | None = None
-    only: dict[str, list[str]] = field(default_factory=dict)
-    """Restricts it to some values of axes, where cells elsewhere have no such number."""
 
     @classmethod
     def from_yaml(cls, node: Node) -> "Column":
@@ -376,10 +374,6 @@ class Column:
         found = configs.entries(node, ("title", "from"), [name for name in hints if name not in ("title", "from")])
         values: dict[str, Any] = {key: configs.convert(hints[key], child) for key, child in found.items()}
         return cls(source=values.pop("from"), **values)
-
-    def is_at(self, key: Key) -> bool:
-        """Return whether a point has such a number."""
-        return all(value in self.only.get(axis, [value]) for axis, value in key)
 
     def text(self, value: float) -> str:
         return f"{value / self.factor:.{self.digits}f}{self.unit}"
@@ -410,8 +404,7 @@ class Number:
 @dataclass(frozen=True)
 class PublishedRow:
     at: dict[str, str]
-    values: dict[str, Number | None]
-    """None, written "-": the paper prints no number there."""
+    values: dict[str, Number]
     where: str
 
     @classmethod
@@ -420,11 +413,7 @@ class PublishedRow:
         if "at" not in entries:
             raise node.error("missing 'at' (which axis values this row is for)")
         at = {axis: child.text() for axis, child in entries["at"].items().items()}
-        values = {
-            key: None if child.plain() == "-" else Number.from_yaml(child)
-            for key, child in entries.items()
-            if key != "at"
-        }
+        values = {key: Number.from_yaml(child) for key, child in entries.items() if key != "at"}
         return cls(at, values, node.where)
 
 
@@ -468,16 +457,6 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """What the cells must have in common that the artifact compares; it is checked when they are planned."""
-
-    keys: list[str]
-    """Keys of the config; ``tokens`` means those of the whole training."""
-    within: list[str] = field(default_factory=list)
-    """The axes that may tell cells apart in it: those with the same values on them must agree (none: all cells)."""
-
-
-@dataclass(frozen=True)
 class DataNeed:
     """Data that the user must bring: a path below $PAPER_REPRO_DATA and how to get it."""
 
@@ -517,7 +496,6 @@ class Artifact:
     needs: dict[str, DataNeed] = field(default_factory=dict)
     best_within: list[str] = field(default_factory=list)
     """The axes within whose values the best result is set in bold (empty: nothing is)."""
-    agree: list[Agreement] = field(default_factory=list)
     runs: Restriction = field(default_factory=Restriction)
     """Which points every scale is restricted to; a scale may restrict itself further."""
     table: str | None = None
@@ -532,15 +510,10 @@ class Artifact:
         """Everything a row prints, by name."""
         return {**self.columns, **self.metrics}
 
-    @functools.cached_property
-    def _points(self) -> list[Key]:
-        return list(itertools.product(*([(name, value) for value in axis.values] for name, axis in self.axes.items())))
-
-    def points(self, scale: Scale | None = None) -> list[Key]:
-        """Return every point of the axes' product, the last axis running fastest; of a scale, those that it runs."""
-        if scale is None:
-            return self._points
-        return [key for key in self._points if self.runs.runs(key) and scale.runs(key)]
+    def points(self, scale: Scale) -> list[Key]:
+        """Return the points of the axes' product that a scale runs, the last axis running fastest."""
+        axes = [[(name, value) for value in axis.values] for name, axis in self.axes.items()]
+        return [key for key in itertools.product(*axes) if self.runs.runs(key) and scale.runs(key)]
 
     def label(self, key: Key) -> str:
         """Return the labels of axis values."""
@@ -602,9 +575,7 @@ class Artifact:
         return [_module(f"{HOMES[0]}{name}", path) for name, path in zip(names, files, strict=True) if path.is_file()]
 
     def function(self, name: str, where: str) -> Callable[..., Any]:
-        """Return the function ``estimate_NAME`` of the nearest Python file, or the one of a dotted path."""
-        if "." in name:
-            return cast(Callable[..., Any], named(name, where))
+        """Return the function ``estimate_NAME`` of the nearest Python file."""
         found = [function for one in self.modules if (function := getattr(one, f"estimate_{name}", None)) is not None]
         if not found:
             raise UsageError(f"{where}: there is no function estimate_{name}(view) in the Python file beside it")
@@ -646,16 +617,6 @@ def find() -> dict[str, Path]:
     return {name: paths[0] for name, paths in scan().items()}
 
 
-def misplaced() -> list[str]:
-    """Return what is wrong with YAML files that lie beside the artifacts and are not read."""
-    return [
-        f"{path} is not read: an artifact is a file PAPER/NAME.yaml in {folder}"
-        for folder in folders()
-        for path in sorted([*folder.glob("*/*.yml"), *folder.glob("*.yml"), *folder.glob("*.yaml")])
-        if path.parent != PAPERS
-    ]
-
-
 def folders() -> list[Path]:
     """Return the folders of papers: ours, $PAPER_REPRO_PAPERS and those of the user's packages."""
     extra = os.environ.get(EXTRA_PAPERS)
@@ -687,9 +648,8 @@ def load(name: str, found: Mapping[str, Sequence[Path]] | None = None) -> Artifa
 
 
 def _unknown_artifact(word: str, known: Sequence[str]) -> str:
-    beside, paper = "".join(f"; {fault}" for fault in misplaced()), word.partition("/")[0].casefold()
-    own = [name for name in known if name.startswith(f"{paper}/")]
-    return f"unknown artifact {word!r}{nearest(word, own or known)}; --list shows them all{beside}"
+    own = [name for name in known if name.startswith(f"{word.partition('/')[0].casefold()}/")]
+    return f"unknown artifact {word!r}{nearest(word, own or known)}; --list shows them all"
 
 
 def load_file(path: Path) -> Artifact:
@@ -839,8 +799,6 @@ def _problems_of_axes(artifact: Artifact) -> Problems:
     axes, scales = artifact.axes, artifact.scales
     for word in scales:
         yield from _at(unknown("scale", [word], (*SCALES, EXACT)), "scales", word)
-    if EXACT in scales and len(scales) > 1:
-        yield ("scales",), "an exact artifact has the scale 'exact' alone"
     restricted: list[tuple[Sequence[str], Restriction]] = [(("scales", word), scale) for word, scale in scales.items()]
     for path, restriction in [*restricted, (("runs",), artifact.runs)]:
         for word, place in restriction.places():
@@ -850,8 +808,6 @@ def _problems_of_axes(artifact: Artifact) -> Problems:
             yield from _at(unknown("scale", item.at_scale, scales), "axes", axis, "values", value, "at_scale")
             places = ({other: name} for other, own in item.beside.items() for name in own)
             yield from _at((f"'beside': {one}" for place in places for one in place_problems(axes, place)), "axes")
-    within = [axis for rule in artifact.agree for axis in rule.within]
-    yield from _at((f"'agree': {problem}" for problem in unknown("axis", within, axes)), "agree")
     yield from _at(unknown("axis", artifact.best_within, axes), "best_within")
     if file_of(f"experiment/{artifact.experiment}") is None:
         yield from _at(unknown("experiment", [artifact.experiment], experiments()), "experiment")
@@ -868,16 +824,9 @@ def _problems_of_quantities(artifact: Artifact, tolerances: Iterable[str]) -> Pr
         yield from _at(unknown("scale", metric.scales, scales), "metrics", name)
         if any(one not in DERIVED or len(sources) != DERIVED[one][1] for one, sources in metric.derived.items()):
             yield ("metrics", name), f"'{name}' is derived by one of {', '.join(DERIVED)}, of its number of metrics"
-    for name, column in artifact.columns.items():
+    for name in artifact.columns:
         if name in artifact.metrics:
             yield ("columns",), f"'{name}' is both a metric and a column"
-        for _, place in Restriction(column.only).places():
-            yield from _at(place_problems(artifact.axes, place), "columns", name)
-    for name, need in artifact.needs.items():
-        yield from _at(unknown("scale", need.scales, SCALES), "needs", name)
-    for name, item in artifact.summary.items():
-        if (item.published is None) != (item.tolerance is None):
-            yield ("summary", name), f"'{name}': a published number and a tolerance go together"
 
 
 def _problems_of_parts(artifact: Artifact) -> Problems:
@@ -934,7 +883,7 @@ def _problems_of_row(artifact: Artifact, row: PublishedRow, earlier: Sequence[Pu
     yield from unknown("metric or column", row.values, printed)
     for name, number in row.values.items():
         tolerance = artifact.tolerances.get(name)
-        if tolerance is not None and tolerance.published_stds is not None and number and number.std is None:
+        if tolerance is not None and tolerance.published_stds is not None and number.std is None:
             yield f"'{name}' is judged by published_stds: give it as [mean, std]"
         for other in earlier:  # rows that have a point in common
             if name in other.values and all(row.at.get(axis, value) == value for axis, value in other.at.items()):
@@ -994,25 +943,20 @@ def matching(word: str) -> tuple[list[str], str]:
     A word is an artifact in any case, its file or folder, a paper, or a pattern such as ``cem/*``.
     """
     found = find()
-    if word in found:
-        return [word], ""
-    known, papers = {name.casefold(): name for name in found}, {name.partition("/")[0] for name in found}
-    if (path := Path(word)).suffix == ".yaml" and path.is_file():
-        for name, own in found.items():
-            if own.samefile(path):
-                return [name], ""
+    known, path = {name.casefold(): name for name in found}, Path(word)
+    if path.suffix == ".yaml" and path.is_file():
+        if same := [name for name, own in found.items() if own.samefile(path)]:
+            return same, ""
         folder, name = path.resolve().parents[1], f"{path.parent.name}/{path.stem}"
         raise UsageError(f"{path} is no artifact here: set {EXTRA_PAPERS}={folder} and give {name}")
     parts = [part for part in word.casefold().split("/") if part not in ("", ".")]
-    for place in reversed(range(len(parts) - 1)):
-        name, rest = f"{parts[place]}/{parts[place + 1].removesuffix('.yaml')}", parts[place + 2 :]
-        led = place == 0 or parts[place - 1] in FOLDERS or path.is_dir()
-        if name in known and led and (not rest or rest[0] in (*SCALES, EXACT)):
-            return [known[name]], rest[0] if rest else ""
-    if parts[-1:] and parts[-1] in papers and (len(parts) == 1 or parts[-2] in FOLDERS):
-        return [name for name in found if name.startswith(f"{parts[-1]}/")], ""
-    if chosen := fnmatch.filter(known, word.casefold() if "/" in word else f"{word.casefold()}/*"):
-        return [known[name] for name in chosen], ""
-    if alike := [name for name in found if name.partition("/")[2].casefold() == "/".join(parts)]:
+    parts = parts[max((place for place, part in enumerate(parts, start=1) if part in FOLDERS), default=0) :]
+    name, rest = "/".join(parts[:2]).removesuffix(".yaml"), parts[2:]
+    if name in known and (not rest or rest[0] in (*SCALES, EXACT)):
+        return [known[name]], "".join(rest[:1])
+    if chosen := fnmatch.filter(known, f"{name}/*" if len(parts) == 1 else word.casefold()):
+        return [known[one] for one in chosen], ""
+    if alike := [one for one in found if one.partition("/")[2].casefold() == name]:
         raise UsageError(f"artifact {word!r} lacks its paper: give {' or '.join(alike)}")
+    papers = {one.partition("/")[0] for one in found}
     raise UsageError(_unknown_artifact(word, [*found, *papers]))

@@ -163,8 +163,6 @@ class Table:
         return Grid([*headers, *(column.title for column in columns.values())], rows)
 
     def _column_text(self, name: str, column: Column, point: Point) -> str:
-        if not column.is_at(point.key):
-            return ""
         found = column_value(self.artifact, column, point, self.view.judged(point))
         text = on_column(column, self.view.printed(point.key, name), found, self.view.plan.scale.comparable)[1]
         return self._unknown(point) if text == NOT_RUN else text
@@ -414,13 +412,11 @@ class Table:
                         row["as_reference"] = agreement(own, reference)
                     if (beaten := self.view.is_beaten(key, name)) is not None:
                         row["beaten"] = beaten
-                elif column.is_at(key):
+                else:
                     found = column_value(self.artifact, column, point, self.view.judged(point))
                     word = on_column(column, printed, found, self.view.plan.scale.comparable)[0]
                     own_values = [] if found is None else [found]
                     row |= {"paper_std": None, **stats.columns(OWN, own_values), "verdict": word}
-                else:
-                    continue
                 rows.append(row)
         for one in self.view.baselines:
             place = {axis: one.plan.common().get(axis, "") for axis in self.artifact.axes}

@@ -1,7 +1,6 @@
 """An artifact joined with its records: all that a table, a figure or a claim may read; records as a tidy table."""
 
 import csv
-import difflib
 import functools
 import io
 import json
@@ -202,6 +201,10 @@ class View:
         """Return a metric by seed, of the finished cells at a place; none where the scale has no such place."""
         return values(self._noted(self.point(place), name), name)
 
+    def only(self, name: str, place: Mapping[str, str]) -> float | None:
+        """Return a metric that every seed has alike, such as a count; None where nothing has run."""
+        return next(iter(self.samples(name, place).values()), None)
+
     def counted(self, name: str, place: Mapping[str, str]) -> float | None:
         """Return a column's value at a place, which is the same for all seeds."""
         point = self.point(place)
@@ -325,14 +328,22 @@ def build(plan: Plan, own: Path, reference: Path | None) -> View:
 
     Where data is missing or differs from the reference's, so that ids differ, the reference is found by its settings.
     """
-    committed = Committed(own if reference is None else reference, plan)
+    root, artifact = own if reference is None else reference, plan.artifact
+    published = functools.cache(lambda: _published(root, plan))
+
+    def committed(cell: PlannedCell) -> Record | None:
+        record = None if cell.missing else result_of(root, cell, artifact)
+        if record is None and (cell.missing or cell.id != cell.settings):
+            ids = published().get(cell.settings, ())
+            record = next(filter(None, (result_of(root, replace(cell, id=one), artifact) for one in ids)), None)
+        return record
 
     def read(cells: Mapping[int, PlannedCell]) -> tuple[dict[int, Record], dict[int, Record]]:
         """Return the user's records and those of the reference, by seed."""
-        known = {seed: record for seed, cell in cells.items() if (record := committed.find(cell)) is not None}
+        known = {seed: record for seed, cell in cells.items() if (record := committed(cell)) is not None}
         if reference is None:
             return known, {}
-        users = ((seed, result_of(own, cell, plan.artifact)) for seed, cell in cells.items())
+        users = ((seed, result_of(own, cell, artifact)) for seed, cell in cells.items())
         return {seed: record for seed, record in users if record is not None}, known
 
     by_key: dict[Key, dict[int, PlannedCell]] = {}
@@ -344,41 +355,15 @@ def build(plan: Plan, own: Path, reference: Path | None) -> View:
     return View(plan, points, own, reference, measured, changed)
 
 
-@dataclass
-class Committed:
-    """Records of the reference, found by id or by settings."""
-
-    root: Path
-    plan: Plan
-
-    def find(self, cell: PlannedCell) -> Record | None:
-        artifact = self.plan.artifact
-        record = None if cell.missing else result_of(self.root, cell, artifact)
-        if record is not None or not (cell.missing or cell.id != cell.settings):
-            return record
-        # the records of the published table first: to read all takes long
-        others = (other for known in ("_published", "_all") for other in getattr(self, known).get(cell.settings, ()))
-        found = (result_of(self.root, replace(cell, id=other), artifact) for other in others)
-        return next((record for record in found if record is not None), None)
-
-    @cached_property
-    def _published(self) -> dict[str, list[str]]:
-        with suppress(*_UNREADABLE):
-            table = json.loads(read_regular(self.root / self.plan.folder / "table.json", _TABLE_BYTES))
-            return self._by_settings(table["cells"])
-        return {}
-
-    @cached_property
-    def _all(self) -> dict[str, list[str]]:
-        return self._by_settings(reversed(cells_of(self.root)))
-
-    def _by_settings(self, ids: Iterable[str]) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
-        for cell in ids:
+def _published(root: Path, plan: Plan) -> dict[str, list[str]]:
+    """Return the cells of the plan's published table by their settings, for readers with other data, or without any."""
+    found: dict[str, list[str]] = {}
+    with suppress(*_UNREADABLE):
+        for cell in json.loads(read_regular(root / plan.folder / "table.json", _TABLE_BYTES))["cells"]:
             with suppress(*_UNREADABLE):
-                config = json.loads(read_regular(record_path(self.root, cell), LIMIT_BYTES))["config"]
+                config = json.loads(read_regular(record_path(root, cell), LIMIT_BYTES))["config"]
                 found.setdefault(identity.settings(config), []).append(cell)
-        return found
+    return found
 
 
 def result_of(root: Path, cell: PlannedCell, artifact: Artifact) -> Record | None:
@@ -420,8 +405,6 @@ def lack(found: Mapping[int, Record], name: str) -> str:
 
 def column_value(artifact: Artifact, column: Column, point: Point, found: Mapping[int, Record]) -> float | None:
     """Return parameters or multiply-adds from a record, or a number from an axis or the config."""
-    if not column.is_at(point.key):
-        return None
     if column.source in ("parameters", "multiply_adds"):
         counted = {getattr(record, column.source) for record in found.values() if record.status in (FINISHED, DIVERGED)}
         counted.discard(None)
@@ -517,7 +500,7 @@ def frame(*artifacts: str, scale: str = "cpu", runs: str | Path | None = None) -
         raise UsageError(f"{root}: no folder cells/ in it, expected a runs folder; give runs=DIR")
     rows, axes = list[dict[str, Any]](), list[str]()
     for name in artifacts:
-        plan = with_seeds_of_table(plans.make(spec.load(name), scale), root)
+        plan = plans.make(spec.load(name), scale)
         axes += plan.artifact.axes
         head = {"artifact": plan.artifact.id, "scale": plan.scale_name}
         units = {name: metric.unit for name, metric in plan.artifact.metrics.items() if metric.measured}
@@ -551,64 +534,26 @@ def _rows(record: Record, units: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         }
 
 
-def with_seeds_of_table(plan: Plan, root: Path) -> Plan:
-    """Return the plan with the seeds of its table below ``root``, which may be others than the scale's."""
-    with suppress(OSError, ValueError, KeyError, TypeError):  # no table, or a damaged one: those of the scale
-        seeds = json.loads((root / plan.folder / "table.json").read_text(encoding="utf-8"))["seeds"]
-        if list(seeds) != list(plan.seeds):
-            return plans.make(plan.artifact, plan.scale_name, seeds, plan.overrides)
-    return plan
-
-
-def _tables(root: Path) -> Iterator[dict[str, Any]]:
-    """Yield the content of each table.json below ``root`` that is whole."""
-    for path in sorted(root.glob("*/*/*/table.json")):
-        with suppress(OSError, ValueError):
-            table = json.loads(path.read_text(encoding="utf-8"))
-            if isinstance(table, dict) and isinstance(table.get("cells"), dict) and "artifact" in table:
-                yield table
-
-
-def cells_of(root: Path) -> list[str]:
-    """Return the ids of the cells below ``root`` that have a record."""
-    return sorted(path.parent.name for path in (root / "cells").glob("*/record.json"))
-
-
-def find_record(word: str | Path, roots: Sequence[Path]) -> tuple[Path, Record]:
+def find_record(word: str | Path, root: Path) -> tuple[Path, Record]:
     """Return the folder of a cell and its record, with the metrics of probes that measured later.
 
     Args:
         word: the folder of a cell, a file in it, the cell's id, or at least four characters with which it begins.
-        roots: runs folders, the first that has the cell counts.
+        root: the runs folder in which ids are looked up.
     """
     path = Path(word).expanduser()
     folder = path.parent if path.is_file() else path
     if not (folder / "record.json").is_file():
-        if folder.is_dir() and path.name != str(word):
-            raise UsageError(f"{word}: no record.json in it, expected the folder of a cell, runs/cells/<cell>")
-        folder = _folder(str(word), roots)
+        known = sorted(one.parent.name for one in (root / "cells").glob("*/record.json"))
+        begin = [cell for cell in known if cell.startswith(str(word))] if len(str(word)) >= SHORTEST else []
+        if len(begin) > 1:
+            raise UsageError(f"{word}: {len(begin)} cells begin so, {', '.join(begin[:5])}; give more of the id")
+        if not begin:
+            raise UsageError(f"{word}: no record.json in it, and it is not the id of a cell in {root / 'cells'}")
+        folder = record_path(root, begin[0]).parent
     try:
         record = records.read(folder / "record.json")
     except (OSError, CorruptFileError) as error:
         raise UsageError(str(error)) from error
     inside = folder.parent.name == "cells" and folder.name == record.cell
     return folder, measurements.whole(folder.parent.parent, record) if inside else record
-
-
-def _folder(word: str, roots: Sequence[Path]) -> Path:
-    known = {cell: root for root in reversed(roots) for cell in cells_of(root)}
-    begin = [cell for cell in known if cell.startswith(word)] if len(word) >= SHORTEST else []
-    if len(begin) > 1:
-        raise UsageError(f"{word}: {len(begin)} cells begin so, {', '.join(sorted(begin)[:5])}; give more of the id")
-    if begin:
-        return record_path(known[begin[0]], begin[0]).parent
-    where = " and ".join(str(root / "cells") for root in roots)
-    unlike = f"{word}: neither the folder of a cell nor the id of one in {where}"
-    for table in _tables(RESULTS) if len(word) >= SHORTEST else ():
-        if any(cell.startswith(word) for cell in table["cells"]):
-            command = f"reproduce.py {table['artifact']} scale={table.get('scale')}"
-            shown = f"its record is published with {table['artifact']}, weights are not: run {command} to train it"
-            raise UsageError(f"{unlike}; {shown}")
-    cutoff = 0.3 if len(word) < identity.LENGTH else 0.8  # of whole ids any two are alike by chance
-    close = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
-    raise UsageError(f"{unlike} (did you mean '{close[0]}'?)" if close else unlike)

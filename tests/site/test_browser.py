@@ -91,23 +91,3 @@ def test_a_mark_shows_its_values_and_words_that_look_like_tags_do_nothing(tmp_pa
     assert browser.run(TIP) == f"{label}\n{', '.join(values)}" and label == small_results.BAD
     browser.point_at(2, 2)
     assert browser.run(TIP) == ""
-
-
-def test_two_clicks_lead_to_an_answer_of_a_paper_and_three_to_a_record(site: Any, browser: Browser) -> None:
-    browser.resize(1280)
-    browser.open(site.folder / "index.html")
-    browser.click('a[href="papers/cet.html"]')
-    assert browser.run("return document.querySelectorAll('.headlines tbody tr').length") == 1
-    browser.click('article h3 a[href*="cet/table1"]')
-    assert (
-        "/artifacts/cet/table1/" in browser.url
-        and browser.run("return document.querySelectorAll('.text table').length") >= 1
-    )
-    browser.open(site.folder / "index.html")
-    browser.click('.headlines a[href="artifacts/cem/table3/paper.html"]')
-    browser.click("#records a")
-    assert "/records/" in browser.url
-    browser.open(site.folder / "index.html")
-    browser.click('a[href="models.html"]')
-    browser.click('a[href="models/ebt_sudoku.html"]')
-    assert browser.run("return document.querySelector('.drawing svg').getBoundingClientRect().width") > 300

@@ -87,18 +87,6 @@ def test_the_pages_say_what_the_tables_say(site: Any) -> None:
             assert f"figures/{name}/{figure.name}" in sheet, figure
 
 
-@pytest.mark.slow
-def test_the_page_of_a_paper_has_its_claims_sizes_and_replications_and_no_other_papers(site: Any) -> None:
-    tables = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*/*/*/table.json"))]
-    rows = headlines(tables, lambda cell: None)
-    for paper in {row.artifact.partition("/")[0] for row in rows}:
-        text, written = Page(site.folder / "papers" / f"{paper}.html").text, (RESULTS / paper / "README.md").read_text()
-        for row in rows:
-            own = row.artifact.startswith(f"{paper}/")
-            said = [row.paper, row.sentence, *(one["found"] for one in row.replications)]
-            assert [one for one in said if (one in text) != own or (one in written) != own] == [], (paper, row.name)
-
-
 def test_words_are_text_and_colours_follow_the_page(tmp_path: Path) -> None:
     to, page = tmp_path / "site", tmp_path / "site" / "artifacts" / "own" / "one" / "cpu.html"
     build(small_results.write(tmp_path / "results"), to)

@@ -39,7 +39,6 @@ WIDTH = "width: {title: Width, values: {narrow: {overrides: {trunk.width: 8}}}}"
     ("axes", "scale", "wins"),
     [
         (WIDTH, "about: tiny, over_axes: {trunk.width: 4}", 4),
-        (WIDTH, "about: tiny, overrides: {trunk.width: 8}", 8),
         (WIDTH, "about: tiny, overrides: {trunk.layers: 1}", 8),
         (WIDTH.replace("{overrides:", "{at_scale: {smoke: {trunk.width: 16}}, overrides:"), SMOKE, 16),
         (

@@ -7,10 +7,8 @@ import pytest
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import DIVERGED, FINISHED, Outcome
-from paper_repro.tables import plan as plans
 from paper_repro.tables import spec
-from paper_repro.tables.publish import render
-from paper_repro.tables.view import frame
+from paper_repro.tables.view import find_record, frame
 from paper_repro.tests.support import synthetic
 
 
@@ -55,23 +53,17 @@ def test_what_a_cell_lacks_is_nan_and_what_was_not_run_has_no_row(made: Any, tmp
     assert other["error"] == 0.5 and pandas.isna(other["similarity"])
 
 
-def test_the_seeds_of_the_users_own_table_are_found(made: Any, tmp_path: Path) -> None:
-    runs, (first, *_) = tmp_path / "runs", made.seeds
-    other = plans.make(made.artifact, made.scale_name, [70, 71])
-    synthetic.fill(runs, other, lambda cell: Outcome(FINISHED, {"error": 0.5}))
-    assert not len(frame(made.artifact.id, scale=made.scale_name, runs=runs)), "no table says which seeds"
-    render(other, runs, tmp_path / "none")
-    found = frame(made.artifact.id, scale=made.scale_name, runs=runs)
-    assert {*found.seed} == {70, 71} and {*found.cell} == {cell.id for cell in other.cells} and first not in {70, 71}
-
-
-def test_a_damaged_record_is_left_out_and_named(made: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    synthetic.fill(tmp_path / "runs", made, lambda cell: Outcome(FINISHED, {"error": 0.5}))
-    path = record_path(tmp_path / "runs", made.cells[0].id)
-    path.write_bytes(path.read_bytes().replace(b"0.5", b"0.4"))
-    found = frame(made.artifact.id, scale=made.scale_name, runs=tmp_path / "runs")
-    assert {*found.cell} == {cell.id for cell in made.cells[1:]}
-    assert str(path) in caplog.text
+def test_a_record_is_found_by_its_folder_its_id_or_the_beginning_of_it(made: Any, tmp_path: Path) -> None:
+    synthetic.fill(tmp_path, made, lambda cell: Outcome(FINISHED, {"error": 0.5}))
+    home = record_path(tmp_path, made.cells[0].id).parent
+    for word in (home, home / "record.json", made.cells[0].id, made.cells[0].id[:6]):
+        folder, record = find_record(word, tmp_path)
+        assert folder == home and record.cell == made.cells[0].id
+    home.rename(home.with_name("abcd000000000001"))
+    record_path(tmp_path, made.cells[1].id).parent.rename(home.with_name("abcd000000000002"))
+    for word, said in (("abcd", "abcd: 2 cells begin so"), ("abc", "abc: no record.json in it")):
+        with pytest.raises(UsageError, match=said):
+            find_record(word, tmp_path)
 
 
 @pytest.mark.slow

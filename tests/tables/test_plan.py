@@ -18,22 +18,6 @@ def refusal(folder: Path, text: str, overrides: tuple[str, ...] = ()) -> str:
     return str(caught.value)
 
 
-def test_cells_that_differ_and_agreement_on_what_is_not_there_are_refused(tmp_path: Path) -> None:
-    path = str(tmp_path / "made" / "up.yaml")
-    found = refusal(tmp_path, ARTIFACT + "agree:\n  - {keys: [trunk.layers]}\n")
-    assert found.startswith(f"{path}: made/up compares cells with different trunk.layers: ")
-    assert "{'task': 'easy', 'model': 'old'} has 1, {'task': 'hard', 'model': 'old'} has 2" in found
-    assert "give both the same trunk.layers" in found
-    found = refusal(tmp_path, ARTIFACT + "agree:\n  - {keys: [trunk.width], within: [task]}\n")
-    assert "{'task': 'easy', 'model': 'old'} has 8, {'task': 'easy', 'model': 'new'} has 16" in found
-    found = refusal(tmp_path, ARTIFACT + "agree:\n  - {keys: [trunk.layres]}\n")
-    assert "'agree' names 'trunk.layres', for which the config of {'task': 'easy', 'model': 'old'} lacks" in found
-    found = refusal(tmp_path, ARTIFACT + "agree:\n  - {keys: [tokens]}\n")
-    assert "'agree' names 'tokens'" in found and "lacks 'training.accumulate'" in found
-    found = refusal(tmp_path, ARTIFACT + "agree:\n  - {keys: [trunk.layers], within: [tsk]}\n")
-    assert "'agree': unknown axis 'tsk' (did you mean 'task'?)" in found
-
-
 def test_what_follows_from_two_axes_stands_beside_one_of_them(tmp_path: Path) -> None:
     beside = "overrides: {trunk.width: 16}\n        beside: {task: {hard: {trunk.width: 32}}}"
     artifact = synthetic.load(tmp_path, ARTIFACT.replace("overrides: {trunk.width: 16}", beside))

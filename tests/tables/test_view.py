@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base import identity
 from paper_repro.base.files import DATA_VARIABLE, sha256_of_bytes
 from paper_repro.cells import records
 from paper_repro.cells.planned import PlannedCell
@@ -78,12 +77,8 @@ def test_the_reference_of_data_that_a_reader_lacks_is_found_by_its_settings(
     corpus.write_text("some text")
     published = synthetic.plan(tmp_path, text)
     fill(tmp_path / "results", published)
+    Table(build(published, tmp_path / "results", None)).write(tmp_path / "results" / published.folder)
     corpus.write_text("another text") if data == "others" else corpus.unlink()
-    for place, content in (("f" * 16, None), ("e" * 16, b"[]"), ("d" * 16, b"{"), ("c" * 16, b'{"config": 1}')):
-        other = record_path(tmp_path / "results", place)  # damaged, or a record that lies elsewhere
-        other.parent.mkdir()
-        whole = record_path(tmp_path / "results", published.cells[0].id).read_bytes()
-        other.write_bytes(whole if content is None else content)
     plan = synthetic.plan(tmp_path, text)
     assert {cell.id for cell in plan.cells}.isdisjoint(cell.id for cell in published.cells)
     assert [cell.settings for cell in plan.cells] == [cell.settings for cell in published.cells]
@@ -103,7 +98,7 @@ def test_the_reference_of_data_that_a_reader_lacks_is_found_by_its_settings(
         assert Table(view).document()["cells"].keys() == {cell.id for cell in plan.cells}
 
 
-@pytest.mark.parametrize("table", ["some text", "another text", "damaged", "of others", "none"])
+@pytest.mark.parametrize("table", ["some text", "another text", "damaged", "of others"])
 def test_of_records_with_the_same_settings_the_published_table_says_which_are_the_reference(
     table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,19 +116,15 @@ def test_of_records_with_the_same_settings_the_published_table_says_which_are_th
     if table in ("damaged", "of others"):
         written = results / plan.folder / "table.json"
         written.parent.mkdir(parents=True)
-        written.write_text("[" if table == "damaged" else '{"cells": {"ffffffffffffffff": {}, "..": {}}}')
+        (results / "cells" / ("e" * 16)).mkdir()
+        (results / "cells" / ("e" * 16) / "record.json").write_text('{"config": 1}')
+        others = {cell: {} for cell in ("f" * 16, "e" * 16, "..")}
+        written.write_text("[" if table == "damaged" else json.dumps({"cells": others}))
     corpus.unlink()
 
     view = build(synthetic.plan(tmp_path, text), tmp_path / "runs", results)
     found = [record.cell for point in view.points.values() for record in point.reference.values()]
-    last = {max(pair) for pair in zip(*(sorted_by_settings(results, ids[content]) for content in ids), strict=True)}
-    assert set(found) == ids.get(table, last) and len(found) == len(plan.cells)
-
-
-def sorted_by_settings(results: Path, ids: set[str]) -> list[str]:
-    """Return ids of cells in the order of their settings, as their records tell them."""
-    configs = {cell: json.loads(record_path(results, cell).read_text())["config"] for cell in ids}
-    return sorted(ids, key=lambda cell: identity.settings(configs[cell]))
+    assert set(found) == ids.get(table, set()) and len(found) == len(ids.get(table, ()))
 
 
 METRICS = {

@@ -9,8 +9,7 @@ def estimate_half_of_the_attention(view: View) -> claims.Estimate:
     found: dict[str, float | None] = {}
     for size, spec in view.artifact.axes["size"].values.items():
         llama, own = ({"size": size, "model": model} for model in ("llama", "attention"))
-        counts = [next(iter(view.samples("parameters", place).values()), None) for place in (llama, own)]
+        before, after = (view.only("parameters", place) for place in (llama, own))
         width, layers = (view.counted(name, llama) or 0.0 for name in ("width", "layers"))
-        known = counts[0] is not None and counts[1] is not None
-        found[spec.label] = (counts[0] - counts[1]) / (4 * width**2 * layers) if known else None  # type: ignore[operator]
+        found[spec.label] = None if before is None or after is None else (before - after) / (4 * width**2 * layers)
     return claims.count("saved share of attention's parameters", found)

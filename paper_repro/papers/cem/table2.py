@@ -11,9 +11,8 @@ class Table2(table.Table):
     def remarks(self) -> list[str]:
         found = []
         for key in self.view.points:
-            steps, tokens = (self.view.samples(name, dict(key)) for name in ("steps", "tokens"))
+            steps, tokens = (self.view.only(name, dict(key)) for name in ("steps", "tokens"))
             if steps and tokens:
                 label = self.view.label("size", dict(key)["size"])
-                total = next(iter(steps.values())) * next(iter(tokens.values()))
-                found.append(f"{label}: {total / 1e9:.2f} billion tokens")
+                found.append(f"{label}: {steps * tokens / 1e9:.2f} billion tokens")
         return [f"Steps times tokens a step: {'; '.join(found)}."] if found else []

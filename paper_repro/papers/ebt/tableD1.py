@@ -127,11 +127,11 @@ def points(view: View, model: str, of_printed: bool = False) -> list[Point]:
     for size in view.artifact.axes["size"].values:
         place = {"size": size, "model": model}
         losses, flops = (view.printed(tuple(place.items()), name) for name in ("loss", "flops"))
-        counted = view.samples("flops", place)
+        counted = view.only("flops", place)
         assert losses is not None and flops is not None
-        if not counted:
+        if counted is None:
             return []
-        cost = flops.mean if of_printed else next(iter(counted.values()))
+        cost = flops.mean if of_printed else counted
         found += [(size, seed, cost, loss) for seed, loss in losses.per_seed]
     return found
 

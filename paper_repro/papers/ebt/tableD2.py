@@ -21,6 +21,6 @@ def estimate_step_costs_as_the_rule_says(view: View) -> claims.Estimate:
     axes, found = view.artifact.axes, dict[str, float | None]()
     for model, rule in RULE.items():
         for size, spec in axes["size"].values.items():
-            counted = next(iter(view.samples("weights_concatenated", {"size": size, "model": model}).values()), None)
+            counted = view.only("weights_concatenated", {"size": size, "model": model})
             found[f"{axes['model'].values[model].label}, {spec.label}"] = None if counted is None else counted / rule
     return claims.count("FLOPs of a step, counted", found, "FLOPs by the paper's rule")

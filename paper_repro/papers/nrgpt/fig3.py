@@ -101,8 +101,7 @@ class Figure3(figure.Figure):
 
     def _answers(self) -> int:
         """Return how many answers a question has: the modulus of the task."""
-        cell = next(cell for point in self.view.points.values() for cell in point.cells.values())
-        return int(cell.config["data"]["task"]["modulus"])
+        return int(self.view.plan.cells[0].config["data"]["task"]["modulus"])
 
 
 def estimate_listops_parity(view: View) -> claims.Estimate:

@@ -48,7 +48,7 @@ def estimate_flops_1_to_2(view: View) -> claims.Estimate:
     for model, heads, window in product(("ff1_8d", "ff2w"), axes["heads"].values, axes["window"].values):
         place = {"parameters": "equal", "heads": heads, "window": window, "model": model}
         label = ", ".join(axes[axis].values[place[axis]].label for axis in ("model", "heads", "window"))
-        values[label] = _counted(view, "ratio", place)
+        values[label] = view.only("ratio", place)
     return claims.count("FLOPs of NRGPT", values, "RGPT with as many parameters", "times")
 
 
@@ -57,13 +57,8 @@ def estimate_heads_add_parameters(view: View) -> claims.Estimate:
     models, growth = view.artifact.axes["model"].values, {}
     for model in models:
         place = {"parameters": "same_width", "window": "t1024", "model": model}
-        one, twelve = (_counted(view, "parameters", {**place, "heads": heads}) for heads in ("h1", "h12"))
+        one, twelve = (view.only("parameters", {**place, "heads": heads}) for heads in ("h1", "h12"))
         growth[model] = twelve / one if one and twelve else math.nan
     values = {spec.label: growth[model] / growth["rgpt"] for model, spec in models.items() if model.startswith("ff")}
     known = {label: None if math.isnan(value) else value for label, value in values.items()}
     return claims.count("growth of parameters from 1 to 12 heads of NRGPT", known, "of RGPT", "times")
-
-
-def _counted(view: View, name: str, place: claims.Place) -> float | None:
-    """Return a counted metric; every seed counts the same."""
-    return next(iter(view.samples(name, place).values()), None)

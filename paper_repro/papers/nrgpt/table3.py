@@ -35,5 +35,4 @@ class Table3(table.Table):
 
     def _ranges(self) -> dict[str, tuple[float, float]]:
         """Map each metric to its lower and upper end, from the cells' config."""
-        cell = next(cell for point in self.view.points.values() for cell in point.cells.values())
-        return {name: (low, high) for name, (low, high) in cell.config["ranges"].items()}
+        return {name: (low, high) for name, (low, high) in self.view.plan.cells[0].config["ranges"].items()}

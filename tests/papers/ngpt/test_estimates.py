@@ -6,12 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from matplotlib.figure import Figure as Canvas
 
 from paper_repro.papers.ngpt import fig2
 from paper_repro.papers.ngpt.bases.ablation import CHANGE, with_changes
 from paper_repro.papers.ngpt.fig2 import Part
-from paper_repro.papers.ngpt.fig7 import Figure7
 from paper_repro.tables import claims
 from paper_repro.tests.support import made_up
 from paper_repro.tests.support.made_up import Made, MadeUpView, Numbers, Place, estimate, estimated, value
@@ -190,23 +188,3 @@ def test_a_change_is_against_the_default_of_the_same_seed() -> None:
     assert changed.samples(CHANGE, {"setting": "no_qk_norm"}) == pytest.approx({0: 1.0, 1: 1.0}, rel=1e-3)
     assert changed.samples(CHANGE, {"setting": "default"}) == {0: 0.0, 1: 0.0}
     assert not table6.samples(CHANGE, {"setting": "no_qk_norm"})
-
-
-def test_figure_7_has_every_run_and_draws_no_line_to_a_point_outside_its_panel() -> None:
-    def one_far_above(place: Place, seed: int) -> Numbers:
-        far = place["budget"] == "f1" and place["lr"] == "2e-2"
-        loss = 3.0 + 0.2 * (place["model"] == "gpt") + 0.1 * seed + 0.05 * (place["lr"] == "5e-3") + 10.0 * far
-        return {"val_loss": loss, "test_loss": loss}
-
-    figure, canvas = Figure7(view("fig7", one_far_above)), Canvas()
-    rows = figure.rows()
-    assert sum(row["budget"] == "f1" and row["model"] == "ngpt" for row in rows) == 3 * 3
-    figure.draw(canvas, rows)
-    drawn = 0
-    for axes in canvas.axes:
-        tops = [loss for curve in axes.lines for loss in curve.get_ydata() if math.isfinite(loss)]
-        assert all(loss <= axes.get_ylim()[1] for loss in tops)
-        drawn += len(tops)
-    means = {(row["context"], row["budget"], row["model"], row["rate"]) for row in rows}
-    far = {mean for mean in means if mean[1:] == ("f1", "ngpt", 0.02)}
-    assert len(far) == 1 and drawn == len(means - far)
