@@ -6,6 +6,7 @@ digit d.
 
 import random
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from paper_repro.base.errors import UsageError, at_least
 

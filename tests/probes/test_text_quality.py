@@ -98,8 +98,6 @@ def test_tokens_stay_within_the_context_where_asked() -> None:
         measure(small(), prompts=["a" * 40], seeds=[1], within_context=True)
 
 
-
-
 CORPUS = "".join(f"Line {number} has words {number * 7} and {'long ' * (number % 4)}ends.\n" for number in range(200))
 
 
