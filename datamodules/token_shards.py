@@ -273,5 +273,6 @@ class _StreamFolder(TokenFolder):
     def finished(self) -> dict[str, int]:
         """Return the number of documents of each split where all that is asked for was written before."""
         earlier = None if (self.folder / PROGRESS).is_file() else self.earlier()
-        same = earlier is not None and earlier.settings.get(MAX_TOKENS) == self.settings[MAX_TOKENS]
-        return {split: total[DOCUMENTS] for split, total in earlier.totals().items()} if same else {}
+        if earlier is None or earlier.settings.get(MAX_TOKENS) != self.settings[MAX_TOKENS]:
+            return {}
+        return {split: total[DOCUMENTS] for split, total in earlier.totals().items()}

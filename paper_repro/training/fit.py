@@ -252,7 +252,10 @@ def _findings(built: BuiltCell, name: str) -> Findings:
     with torch.no_grad():
         findings = built.probes[name].measure(module, built.data, module.seed)
     for file, content in findings.attachments.items():
-        planned.check_attachment_name(file)
+        try:
+            planned.check_attachment_name(file)
+        except UsageError as error:
+            raise UsageError(f"probes.{name}: {error}") from error
         if len(content) > tasks.ATTACHMENT_BYTES:
             raise UsageError(
                 f"probes.{name} leaves {file} of {len(content)} bytes, at most {tasks.ATTACHMENT_BYTES} are kept: "

@@ -34,7 +34,10 @@ def keep_unit_rows(optimizer: Optimizer) -> None:
 
 
 class UnitAdamW(torch.optim.AdamW):
-    """torch.optim.AdamW, and unit rows in the groups with ``unit_rows: True``: ``kernels.unit_adam.adam_``."""
+    """torch.optim.AdamW, and unit rows in the groups with ``unit_rows: True``: ``kernels.unit_adam.adam_``.
+
+    AdamW and this load each other's state dicts.
+    """
 
     projects_unit_rows = True
 
@@ -49,6 +52,13 @@ class UnitAdamW(torch.optim.AdamW):
         super().__init__(params, lr, betas, eps, weight_decay)
         for group in self.param_groups:
             group.setdefault("unit_rows", False)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load the state as any optimiser does, but not which groups have unit rows: AdamW's may not know."""
+        own = [group["unit_rows"] for group in self.param_groups]
+        super().load_state_dict(state_dict)
+        for group, unit_rows in zip(self.param_groups, own, strict=True):
+            group["unit_rows"] = unit_rows
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -72,6 +82,8 @@ class UnitAdamW(torch.optim.AdamW):
                 state["step"] = torch.zeros(())
                 state["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
                 state["exp_avg_sq"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+            if state["step"].device.type != "cpu":  # of a fused AdamW: read once, never again
+                state["step"] = state["step"].cpu()
             state["step"] += 1
             four = (parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"])
             found.setdefault(float(state["step"]), []).append(four)

@@ -100,8 +100,8 @@ class Watch:
         """Account for the last of ``step`` steps, whose losses are in the log; return False once all have diverged."""
         word = self.rank.share(_GO if self.rank.index else self._decide(step))
         self._obey(word, step)
-        if step == self.log.steps and self.rank.index == 0:  # from then on a request to stop ends the process
-            self._tell(step)
+        if word != _END and step == self.log.steps and self.rank.index == 0:
+            self._tell(step)  # from then on a request to stop ends the process
         return word != _END
 
     def stop_if_requested(self, step: int) -> None:
@@ -116,11 +116,11 @@ class Watch:
         if self.journal is not None:
             self.journal.after_step(step, self.log.latest, self.seconds)
         if last or now - self._reported >= self.machine.progress_every_seconds:
-            if None not in self.log.diverged():
+            over = None not in self.log.diverged()
+            if over or not last:
                 self._tell(step)
+            if over:
                 return _END
-            if not last:
-                self._tell(step)
         if self.report.stop_requested:
             return _STOP
         return _SAVE if last or self._due(step, now) else _GO

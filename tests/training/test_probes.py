@@ -49,7 +49,7 @@ def test_probes_measure_the_weights_that_are_kept_and_leave_files_with_their_has
         ({"metric": "total", "file": "again.txt"}, r"probes\.two: total is there already"),
         ({"metric": "test_rmse", "file": "again.txt"}, r"probes\.two: test_rmse is there already"),
         ({"metric": "other", "file": "total.txt"}, r"probes\.two: total\.txt"),
-        ({"metric": "other", "file": "record.json"}, r"attachment 'record\.json'"),
+        ({"metric": "other", "file": "record.json"}, r"probes\.two.*record\.json"),
     ],
 )
 def test_a_metric_or_a_file_whose_name_is_taken_is_refused(second, message, cell, run, tmp_path):
