@@ -4,8 +4,13 @@ What the diagonal adds to a score is the same for all heads: C = u (h d)^T, (B, 
 programs of the heads read; to compute it in each took 17 to 25 times as long as flash attention on an H100.  Every sum
 has a fixed order, nothing is added atomically.
 
-The backward pass (formulas: see ``op``) goes over keys for dq, over queries for both terms of dk, and, if there is a
-diagonal, over heads for dS, ds summed over them, (B, T, T) in the keys' dtype; du and d(h d) are products of it.
+With p = exp(s - lse), G the gradient of o, dp = G k^T and ds = p (dp - G . o), sums over queries i,
+
+    dq = ds k / tau,   dk = p^T G + ds^T q / tau,   du = dS (h d) / tau,   d(h d) = dS^T u / tau
+
+where dS is ds summed over heads.  The rows of ds sum to 0: the gradient of bias_cross is minus that of bias_self, the
+sum of the diagonals.  The backward pass goes over keys for dq, over queries for both terms of dk, and, if there is a
+diagonal, over heads for dS, (B, T, T) in the keys' dtype; du and d(h d) are products of it.
 
 A program takes some queries (or keys) of one head of a sequence and goes over the others; that of ``over_heads`` takes
 some pairs of both and goes over heads.  Heads of a width like 72 are read as 64 and 16 columns, the second the tail.
@@ -20,8 +25,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from paper_repro.kernels.first_order import FirstOrder, WithGradient
 from paper_repro.kernels.triton import product_constants
-from paper_repro.models.common import Positions, wide
+from paper_repro.models.common import wide
 
 LEAST = 16
 """What a matrix product of Triton's takes at least of each of its sizes."""
@@ -74,100 +80,87 @@ def _power_below(count: int) -> int:
     return 1 << (count.bit_length() - 1)
 
 
-class Attention:
-    """As ``op.ClosedForm``; computed in float32 (float64 where an input is), matrix products in the keys' dtype."""
+class TiedAttentionGradient(FirstOrder):
+    """The gradients of all tensors, given that of o, the tensors, o and lse."""
 
-    def __init__(self, keys: Tensor, context: Tensor | None, positions: Positions, tau: float) -> None:
-        self.keys, self.tau = keys.contiguous(), tau
-        self.context = None if context is None else context.to(keys.dtype).contiguous()
-        self.positions = Positions(*(value.contiguous() for value in positions))
-        self.wide = wide(keys)
-        self.dkeys: Tensor | None = None
-        self.dcontext: Tensor | None = None
-        self.diagonal = torch.zeros((), dtype=self.wide, device=keys.device)
-
-    def forward(self, query: Tensor, state: Tensor | None, lse: Tensor) -> Tensor:
-        """Compute o (B, T, H, Y) of q (B, T, H, Y) and u (B, T, D); fills ``lse``, (B, T, H)."""
-        query = self._read(query)
-        self._forward(query, self._shared(query, state), lse, out := torch.empty_like(self.keys))
-        return out
-
-    def backward(
-        self, direction: Tensor, query: Tensor, state: Tensor | None, lse: Tensor, out: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return o, computed again unless it is given as ``out``, and dq and du, given G (B, T, H, Y)."""
-        direction, query = self._read(direction), self._read(query)
-        shared = self._shared(query, state)
-        if out is None:
-            self._forward(query, shared, torch.empty_like(lse), out := torch.empty_like(self.keys))
-        out = out.contiguous()
-        if self.dkeys is None:
-            self.dkeys = torch.zeros(self.keys.shape, dtype=self.wide, device=self.keys.device)
-        plan, (sequences, tokens, heads, _) = self._tiles(), query.shape
-        grid = self._grid(plan)
-        delta, dquery = torch.empty_like(lse), torch.empty_like(query)
-        partial = torch.empty(grid, dtype=self.wide, device=query.device)
-        given = tokens, heads, query, self.keys, shared, *self.positions, direction, lse, delta
-        constants, of_keys = self._constants(plan), self._tiles(own_keys=True)
+    @staticmethod
+    def forward(*given: Any) -> tuple[Tensor | None, ...]:
+        direction, query, keys, state, context, slopes, bias_self, bias_cross, out, lse, tau = given
+        direction, query, keys, out = (value.contiguous() for value in (direction, query, keys, out))
+        sequences, tokens, heads, _ = keys.shape
+        plan, of_keys = _tiles(keys), _tiles(keys, own_keys=True)
+        grid, constants = _grid(keys, plan), _constants(keys, context, tau, plan)
+        delta, dquery, dkeys = torch.empty_like(lse), torch.empty_like(query), torch.empty_like(keys)
+        partial = torch.empty(grid, dtype=lse.dtype, device=query.device)
+        read = query, keys, _shared(query, state, context), *_contiguous(slopes, bias_self, bias_cross)
+        read = tokens, heads, *read, direction, lse, delta
+        dstate = dcontext = None
         with torch.cuda.device_of(query):
-            to_queries[grid](*given, out, dquery, partial, **constants, ROWS=plan.own, COLUMNS=plan.other)
-            to_keys[self._grid(of_keys)](
-                *given, self.dkeys, **self._constants(of_keys), ROWS=of_keys.other, COLUMNS=of_keys.own
+            to_queries[grid](*read, out, dquery, partial, **constants, ROWS=plan.own, COLUMNS=plan.other)
+            to_keys[_grid(keys, of_keys)](
+                *read, dkeys, **_constants(keys, context, tau, of_keys), ROWS=of_keys.other, COLUMNS=of_keys.own
             )
-            self.diagonal += partial.sum()
-            if state is None:
-                return out, dquery, None
-            summed = query.new_zeros(sequences, tokens, tokens)  # dS, (B, T, T)
-            of_pairs = triton.cdiv(tokens, plan.other), triton.cdiv(tokens, plan.own), sequences
-            over_heads[of_pairs](*given, summed, **constants, ROWS=plan.own, COLUMNS=plan.other)
-        return out, dquery, self._through_shared(self._read(state), summed)
+            if state is not None:
+                summed = query.new_zeros(sequences, tokens, tokens)  # dS / tau, (B, T, T)
+                of_pairs = triton.cdiv(tokens, plan.other), triton.cdiv(tokens, plan.own), sequences
+                over_heads[of_pairs](*read, summed, **constants, ROWS=plan.own, COLUMNS=plan.other)
+                dstate, dcontext = torch.bmm(summed, context), torch.bmm(summed.mT, state)  # (B, T, D) each
+        diagonal = partial.sum()
+        return dquery, dkeys, dstate, dcontext, None, diagonal.to(bias_self.dtype), -diagonal.to(bias_cross.dtype)
 
-    def gradients(self) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-        """Return the gradients of the keys, h d, bias_self and bias_cross."""
-        assert self.dkeys is not None
-        return self.dkeys, self.dcontext, self.diagonal, -self.diagonal
 
-    def _forward(self, query: Tensor, shared: Tensor, lse: Tensor, out: Tensor) -> None:
-        plan, (_, tokens, heads, _) = self._tiles(), query.shape
-        given = tokens, heads, query, self.keys, shared, *self.positions, out, lse
+class TiedAttention(WithGradient):
+    """o (B, T, H, Y) and lse (B, T, H) of q, k, u, h d, slopes, bias_self, bias_cross and tau, see ``op``.
+
+    Sums are float32 (float64 where an input is); q, k, u and h d have one dtype, in which matrices are multiplied.
+    """
+
+    gradient = TiedAttentionGradient
+    keeps_results = True
+
+    @staticmethod
+    def forward(*given: Any) -> tuple[Tensor, Tensor]:
+        query, keys, state, context, slopes, bias_self, bias_cross, tau = given
+        query, keys = query.contiguous(), keys.contiguous()
+        out, lse = torch.empty_like(keys), query.new_empty(query.shape[:-1], dtype=wide(query))
+        plan, (_, tokens, heads, _) = _tiles(keys), keys.shape
+        read = query, keys, _shared(query, state, context), *_contiguous(slopes, bias_self, bias_cross)
+        constants = _constants(keys, context, tau, plan)
         with torch.cuda.device_of(query):
-            forward[self._grid(plan)](*given, **self._constants(plan), ROWS=plan.own, COLUMNS=plan.other)
+            forward[_grid(keys, plan)](tokens, heads, *read, out, lse, **constants, ROWS=plan.own, COLUMNS=plan.other)
+        return out, lse
 
-    def _shared(self, query: Tensor, state: Tensor | None) -> Tensor:
-        """Compute C = u (h d)^T, (B, T, T); without a diagonal anything stands for it."""
-        if state is None or self.context is None:
-            return query
-        state, columns = self._read(state), self.context.mT
-        if state.dtype == self.wide:
-            return torch.bmm(state, columns)
-        if state.is_cuda:
-            return torch.bmm(state, columns, out_dtype=self.wide)
-        return torch.bmm(state.to(self.wide), columns.to(self.wide))
 
-    def _through_shared(self, state: Tensor, summed: Tensor) -> Tensor:
-        """Compute du, and add to d(h d), given dS / tau, (B, T, T)."""
-        assert self.context is not None
-        dcontext = torch.bmm(summed.mT, state)  # (B, T, D)
-        self.dcontext = dcontext.to(self.wide) if self.dcontext is None else self.dcontext.add_(dcontext)
-        return torch.bmm(summed, self.context)
+def _contiguous(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return tuple(tensor.contiguous() for tensor in tensors)
 
-    def _read(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self.keys.dtype).contiguous()
 
-    def _tiles(self, own_keys: bool = False) -> Tiles:
-        return tiles(self.keys.shape[3], self.keys.element_size(), own_keys)
+def _shared(query: Tensor, state: Tensor | None, context: Tensor | None) -> Tensor:
+    """Compute C = u (h d)^T, (B, T, T) in float32 at least; without a diagonal anything stands for it."""
+    if state is None or context is None:
+        return query
+    exact = wide(state)
+    if state.is_cuda and state.dtype != exact:
+        return torch.bmm(state, context.mT, out_dtype=exact)
+    return torch.bmm(state.to(exact), context.mT.to(exact))
 
-    def _grid(self, plan: Tiles) -> tuple[int, int]:
-        """Return the programs: heads of one tile beside each other, since they read the same tiles of C."""
-        sequences, tokens, heads, _ = self.keys.shape
-        return triton.cdiv(tokens, plan.own) * heads, sequences
 
-    def _constants(self, plan: Tiles) -> dict[str, Any]:
-        return {
-            **product_constants(self.keys), "INVERSE_TAU": 1 / self.tau, "SHARED": self.context is not None,
-            "Y": self.keys.shape[3], "BLOCK": plan.block, "TAIL": plan.tail,
-            "num_warps": plan.warps, "num_stages": plan.stages,
-        }
+def _tiles(keys: Tensor, own_keys: bool = False) -> Tiles:
+    return tiles(keys.shape[3], keys.element_size(), own_keys)
+
+
+def _grid(keys: Tensor, plan: Tiles) -> tuple[int, int]:
+    """Return the programs: heads of one tile beside each other, since they read the same tiles of C."""
+    sequences, tokens, heads, _ = keys.shape
+    return triton.cdiv(tokens, plan.own) * heads, sequences
+
+
+def _constants(keys: Tensor, context: Tensor | None, tau: float, plan: Tiles) -> dict[str, Any]:
+    return {
+        **product_constants(keys), "INVERSE_TAU": 1 / tau, "SHARED": context is not None,
+        "Y": keys.shape[3], "BLOCK": plan.block, "TAIL": plan.tail,
+        "num_warps": plan.warps, "num_stages": plan.stages,
+    }
 
 
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
@@ -385,10 +378,8 @@ def to_keys(  # type: ignore[no-untyped-def]
         if TAIL > 0:
             found_tail += tl.dot(p, G_tail, input_precision=PRECISION)
             found_tail += tl.dot(ds, q_tail, input_precision=PRECISION)
-    found += _load(dkeys + at, column, tokens, between, 0, BLOCK, Y, WIDE)
     _store(dkeys + at, found, column, tokens, between, 0, BLOCK, Y)
     if TAIL > 0:
-        found_tail += _load(dkeys + at, column, tokens, between, BLOCK, TAIL, Y, WIDE)
         _store(dkeys + at, found_tail, column, tokens, between, BLOCK, TAIL, Y)
 
 

@@ -8,6 +8,7 @@ from side_by_side import MIB, Comparison, largest_error, normal, timed, with_gra
 from torch import Tensor
 from torch.nn import functional
 
+from paper_repro.base.errors import UsageError
 from paper_repro.kernels.tied_attention import descend, tied_attention
 
 TIME, TIME_GOAL, CALLS = "ms per inner step", 1 / 1.9, 5
@@ -37,48 +38,39 @@ class Size(NamedTuple):
 
 
 def cem_attn(device: torch.device) -> Iterator[Comparison]:
-    """Compare times: on a CPU the descent of T = 1, 2 and 4 in float32 with its definition, on a GPU one attention in
-    bfloat16, without and with the shared diagonal, with flash attention that has keys and values of their own, and with
-    FlexAttention of the same scores.
+    """Compare the time of one attention in bfloat16, without and with the shared diagonal, with flash attention that
+    has keys and values of its own.
 
     Flash attention has neither the shared diagonal nor biases; the error beside it is that of ours from the definition
     in float32, of one sequence, which is as many as its scores leave room for.
     """
-    if device.type == "cpu":
-        for size in (Size(4, 64, 64, 2), Size(8, 128, 64, 2), Size(16, 128, 64, 2), Size(16, 256, 64, 2)):
-            leaves = _leaves_of_descent(size, device)
-            for count in (1, 2, 4):
-                ours, other = (_descent(size, leaves, count, way) for way in ("auto", "reference"))
-                yield timed(f"{size}, T={count}", TIME, ours, other, "definition", calls=CALLS, units=count)
-        return
+    _check(device)
     for width in (672, 768, 864):
         size = Size(8, 2048, width, 12)
         for shared in (False, True):
             yield _against_flash(size, shared, device)
-    size = Size(8, 2048, 768, 12)
-    leaves = _leaves(size, device)
-    sides = _attention(size, leaves, "fused"), with_gradients(_flex(size, leaves, device), leaves), "FlexAttention"
-    yield timed(f"{size}, bfloat16, with the shared diagonal", TIME, *sides, calls=CALLS)
 
 
 def cem_memory(device: torch.device) -> Iterator[Comparison]:
-    """Compare the bytes of tensors that autograd keeps per further inner step with the definition's; on a GPU also with
-    states of the stream.
+    """Compare the bytes that autograd keeps per further inner step with the definition's and with states of the
+    stream.
     """
-    on_cpu, unit = device.type == "cpu", "kept per further inner step"
-    sizes = (
-        [(8, 128, 64, 2), (16, 256, 64, 2), (2, 512, 768, 12)] if on_cpu else [(8, 2048, 672, 8), (8, 2048, 768, 12)]
-    )
-    for size in map(Size._make, sizes):
-        one, ways = size if on_cpu else size._replace(sequences=1), ("closed_form" if on_cpu else "fused", "reference")
-        ours, theirs = ([_kept_per_step(one, way, device)] for way in ways)
+    _check(device)
+    unit = "kept per further inner step"
+    for size in (Size(8, 2048, 672, 8), Size(8, 2048, 768, 12)):
+        one = size._replace(sequences=1)
+        ours, theirs = ([_kept_per_step(one, way, device)] for way in ("fused", "reference"))
         leaves = _leaves_of_descent(one, device)
-        error = largest_error(*(_descent(one, leaves, STEPS[0], way)() for way in ways))
+        error = largest_error(*(_descent(one, leaves, STEPS[0], way)() for way in ("fused", "reference")))
         yield Comparison(f"{one}", f"MiB {unit}", ours, theirs, "definition", error, MEMORY_GOAL)
-        if not on_cpu:
-            state = size.sequences * size.tokens * size.width * 4 / MIB  # in x's dtype, float32 under autocast
-            ours = [_kept_per_step(size, "fused", device) / state]
-            yield Comparison(f"{size}", f"residual-stream states {unit}", ours, [MOST_STATES], "the limit", goal=1.0)
+        state = size.sequences * size.tokens * size.width * 4 / MIB  # in x's dtype, float32 under autocast
+        ours = [_kept_per_step(size, "fused", device) / state]
+        yield Comparison(f"{size}", f"residual-stream states {unit}", ours, [MOST_STATES], "the limit", goal=1.0)
+
+
+def _check(device: torch.device) -> None:
+    if device.type != "cuda":
+        raise UsageError("our side is a Triton kernel, which runs on a GPU: give --device cuda")
 
 
 def _leaves_of_descent(size: Size, device: torch.device) -> list[Tensor]:
@@ -91,12 +83,13 @@ def _leaves_of_descent(size: Size, device: torch.device) -> list[Tensor]:
 
 
 def _descended(size: Size, leaves: list[Tensor], num_steps: int, way: str) -> Tensor:
-    """Descend, under bfloat16 autocast on a GPU, as models train."""
+    """Descend under bfloat16 autocast, as models train."""
     *tensors, bias_self, bias_cross = leaves
     options: dict[str, Any] = {"bias_self": bias_self, "bias_cross": bias_cross, "implementation": way}
-    device = bias_self.device
-    with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-        return descend(*tensors, num_steps=num_steps, tau=size.head**0.5, slopes=size.slopes(device), **options)
+    with torch.autocast("cuda", torch.bfloat16):
+        return descend(
+            *tensors, num_steps=num_steps, tau=size.head**0.5, slopes=size.slopes(bias_self.device), **options
+        )
 
 
 def _descent(size: Size, leaves: list[Tensor], num_steps: int, way: str) -> Callable[[], list[Tensor]]:
@@ -130,41 +123,14 @@ def _against_flash(size: Size, shared: bool, device: torch.device) -> Comparison
     return timed(case, TIME, *sides, calls=CALLS, error=error, goal=TIME_GOAL)
 
 
-def _flex(size: Size, leaves: list[Tensor], device: torch.device) -> Callable[[], Tensor]:
-    """Return the same scores as a score_mod, what heads share in a matrix (B, J, J) that is made before."""
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-
-    query, keys, state, context = leaves
-    slopes = size.slopes(device)
-    mask = create_block_mask(lambda b, h, q, kv: q >= kv, None, None, size.tokens, size.tokens, device=device)
-    compiled = torch.compile(flex_attention, dynamic=False)
-
-    def work() -> Tensor:
-        shared = torch.bmm(state, context.mT) / size.head**0.5
-
-        def score(s: Tensor, b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
-            return s + shared[b, q, kv] - slopes[h] * (q - kv)
-
-        values = keys.transpose(1, 2)
-        out: Tensor = compiled(query.transpose(1, 2), values, values, score_mod=score, block_mask=mask)
-        return out.transpose(1, 2)
-
-    return work
-
-
 def _kept_per_step(size: Size, way: str, device: torch.device) -> float:
     few, many = (_kept(size, num_steps, way, device) for num_steps in STEPS)
     return (many - few) / (STEPS[1] - STEPS[0]) / MIB
 
 
 def _kept(size: Size, num_steps: int, way: str, device: torch.device) -> int:
-    kept: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        out = _descended(size, _leaves_of_descent(size, device), num_steps, way)
+    leaves = _leaves_of_descent(size, device)
+    before = torch.cuda.memory_allocated(device)
+    out = _descended(size, leaves, num_steps, way)
     assert out.requires_grad
-    return sum(kept.values())
+    return torch.cuda.memory_allocated(device) - before

@@ -30,7 +30,6 @@ from paper_repro.kernels.self_slot_attention.triton import Cotangents, Observed,
 from paper_repro.kernels.sphere_step.triton import SphereStep, SphereStepGradient
 from paper_repro.kernels.tied_attention import triton as tied
 from paper_repro.kernels.tied_attention.triton import tiles
-from paper_repro.models.common import Positions
 
 CAPABILITY = 90
 """Ten times that of an H100."""
@@ -63,9 +62,9 @@ def step_and_back(heads: int, width: int, shared: bool) -> None:
     """An inner step of CEM's attention, and the way back."""
     query, keys, direction = (meta(8, 2048, heads, width, dtype=BF16) for _ in range(3))  # (B, T, H, Y) each
     state, context = (meta(8, 2048, heads * width, dtype=BF16) if shared else None for _ in range(2))  # (B, T, D)
-    attention = tied.Attention(keys, context, Positions(meta(heads), meta(), meta()), 8.0)
-    lse = meta(8, 2048, heads)
-    attention.backward(direction, query, state, lse, attention.forward(query, state, lse))
+    given = query, keys, state, context, meta(heads), meta(), meta()
+    out, lse = tied.TiedAttention.forward(*given, 8.0)
+    tied.TiedAttentionGradient.forward(direction, *given, out, lse, 8.0)
 
 
 def with_a_tail() -> None:
@@ -78,11 +77,10 @@ def piece(gradient: bool) -> None:
     softmax(meta(1024, 32000, dtype=BF16), meta(1024, dtype=torch.int64), gradient)
 
 
-def activated(scaled: bool) -> None:
+def activated() -> None:
     pre, out = (meta(8192, columns, dtype=BF16) for columns in (2 * 4096, 4096))  # (N, 2M), (N, M)
-    scales = (meta(4096), meta(4096)) if scaled else (None, None)
-    ScaledSwiGLU.forward(pre, *scales)
-    ScaledSwiGLUGradient.forward(out, pre, *scales)
+    ScaledSwiGLU.forward(pre, meta(4096), meta(4096))
+    ScaledSwiGLUGradient.forward(out, pre, meta(4096), meta(4096))
 
 
 def turned(width: int, unit: bool, dtype: torch.dtype) -> None:
@@ -121,8 +119,7 @@ PAPERS: list[Callable[[], None]] = [
     partial(step_and_back, 12, 64, False),
     partial(piece, True),
     partial(piece, False),
-    partial(activated, True),
-    partial(activated, False),
+    activated,
     partial(turned, 64, True, BF16),
     partial(turned, 84, False, BF16),
     partial(turned, 96, False, FP32),

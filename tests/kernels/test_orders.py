@@ -66,7 +66,7 @@ OPS = {
         None,
     ),
     "qk_rotary": Op(
-        lambda x, scale, **way: qk_rotary.rotate(x, TABLES, scale, True, **way), ((1, 3, 2, 4), (2, 4)), "closed_form"
+        lambda x, scale, **way: qk_rotary.rotate(x, TABLES, scale, True, **way), ((1, 3, 2, 4), (2, 4)), "fused"
     ),
     "rms_norm": Op(lambda x, weight, **way: rms_norm.rms_norm(x, weight, 1e-5, **way), ((2, 3), (3,)), None),
     "swiglu": Op(swiglu.swiglu, ((2, 6),), None),
@@ -77,16 +77,16 @@ OPS = {
         ((2, 2, 3, 2),) * 3 + ((2, 2, 4, 2),) * 2,
         None,
     ),
-    "sphere_step": Op(sphere_step.sphere_step, ((2, 4), (2, 4), (4,)), "closed_form"),
+    "sphere_step": Op(sphere_step.sphere_step, ((2, 4), (2, 4), (4,)), "fused"),
     "tied_attention": Op(
         lambda *t, **way: tied_attention.tied_attention(*t, tau=1.3, **way)[0],
         ((1, 3, 2, 2), (1, 3, 2, 2)),
-        "closed_form",
+        "fused",
     ),
     "tied_descent": Op(
         lambda *t, **way: tied_attention.descend(*t, num_steps=2, tau=1.3, **way),
         ((1, 3, 2), (1, 3, 2, 2), (4, 2), (4, 2), (1, 3, 2)),
-        "closed_form",
+        "fused",
     ),
 }
 

@@ -1,11 +1,11 @@
-"""Kernel (through Triton's interpreter) and closed form against the definition, and that against loops and autograd.
+"""The kernel (through Triton's interpreter) against the definition, and that against loops and autograd.
 
 Tolerances relative to the largest entry: float64 1e-12, float32 2e-5: sums over a head, the width and up to 150 tokens.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -13,18 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.kernels.tied_attention import descend, op, tied_attention
-from paper_repro.tests.support.ops import ON_A_GPU, assert_as_defined, assert_near, kept_bytes
+from paper_repro.kernels.tied_attention import descend, tied_attention
+from paper_repro.tests.support.ops import ON_A_GPU, assert_as_defined, assert_near
+from paper_repro.training.counting import peak_bytes
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
-FAST = ("fused", "closed_form")
-
-
-@pytest.fixture(autouse=True)
-def small_pieces(poisoned: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The closed form works in small pieces."""
-    monkeypatch.setattr(op, "ROWS", 5)
-    monkeypatch.setattr(op, "PIECE", 400)
+pytestmark = pytest.mark.usefixtures("poisoned")
 
 
 @dataclass(frozen=True)
@@ -92,7 +86,7 @@ def _for_attention(inputs: list[Any]) -> list[Any]:
     return [keys.flip(1), keys, None if context is None else state, context, *biases]
 
 
-@pytest.mark.parametrize("implementation", ["reference", *FAST])
+@pytest.mark.parametrize("implementation", ["reference", "fused"])
 def test_values_are_those_of_loops_over_tokens_and_heads(implementation: str) -> None:
     inputs = _inputs(SMALL)
     state, keys, _, _, context, _, own, cross = inputs
@@ -120,12 +114,11 @@ def test_without_a_diagonal_the_update_is_minus_the_gradient_of_the_energy() -> 
     query = functional.linear(u, reading).unflatten(-1, (2, 3))
     _, lse = tied_attention(query, keys, **options, implementation="reference")
     energy_gradient = torch.autograd.grad((-1.3 * lse).sum(), u)[0]
-    for implementation in ("reference", *FAST):
+    for implementation in ("reference", "fused"):
         moved = descend(x, keys, reading, reading, num_steps=1, **options, implementation=implementation)
         torch.testing.assert_close(moved - x, -energy_gradient, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("implementation", FAST)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize(
     "size",
@@ -140,9 +133,9 @@ def test_without_a_diagonal_the_update_is_minus_the_gradient_of_the_energy() -> 
     ],
     ids=str,
 )
-def test_descent_and_gradients_are_those_of_the_definition(size: Size, dtype: torch.dtype, implementation: str) -> None:
+def test_descent_and_gradients_are_those_of_the_definition(size: Size, dtype: torch.dtype) -> None:
     # The gradients of queries that see one key are rounding alone.
-    assert_as_defined(_descent(size), _inputs(size, dtype), implementation, TOLERANCE[dtype], least=1.0)
+    assert_as_defined(_descent(size), _inputs(size, dtype), "fused", TOLERANCE[dtype], least=1.0)
 
 
 @ON_A_GPU
@@ -157,14 +150,11 @@ def test_on_a_gpu(size: Size, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("context", [True, False])
-@pytest.mark.parametrize("implementation", FAST)
-def test_each_further_step_keeps_a_state_and_its_normalisers(implementation: str, context: bool) -> None:
+def test_each_further_step_keeps_its_state_alone(context: bool) -> None:
     size = Size(2, 48, 4, 8, 32, context=context)
-    given = [value if value is None else value.requires_grad_() for value in _inputs(size, torch.float32)[:6]]
-    slopes = _slopes(given[1])
-    options: dict[str, Any] = {"tau": 2.0, "slopes": slopes, "implementation": implementation}
-    known = [value for value in (*given, slopes) if value is not None]
-    kept = [kept_bytes(lambda: descend(*given, num_steps=count, **options), *known) for count in (1, 2, 3)]  # noqa: B023
-    state, normalisers, scalars = 2 * 48 * 32 * 4, 2 * 48 * 4 * 4, 2 * 4  # of the two biases that were not given
-    assert kept[0] <= normalisers + scalars
-    assert kept[1] - kept[0] == kept[2] - kept[1] == state + normalisers
+    given = [value if value is None else value.requires_grad_() for value in _inputs(size, torch.float32)]
+    descended = [
+        peak_bytes(lambda: _descent(replace(size, steps=count))(*given, implementation="fused").sum())  # noqa: B023
+        for count in (2, 4)
+    ]
+    assert descended[1] - descended[0] == 2 * (2 * 48 * 32 * 4)
