@@ -5,11 +5,10 @@ Legend: D width, M hidden width.
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.kernels.dispatch import EXACT, Shapes, Way, choose, triton_way
+from paper_repro.kernels.dispatch import Shapes, Way, choose, triton_way
 from paper_repro.models import common
 
 
@@ -36,7 +35,8 @@ def _fused(pre: Tensor, scale_u: Tensor | None, scale_nu: Tensor | None) -> Tens
     from paper_repro.kernels.scaled_swiglu import triton
 
     half = pre.shape[-1] // 2
-    full = (None if scale is None else scale.expand(half) for scale in (scale_u, scale_nu))  # (M,) each
+    one = pre.new_ones(1)
+    full = ((one if scale is None else scale).expand(half) for scale in (scale_u, scale_nu))  # (M,) each
     out: Tensor = triton.ScaledSwiGLU.apply(pre.reshape(-1, 2 * half), *full)  # (N, M)
     return out.reshape(*pre.shape[:-1], half)
 
@@ -51,43 +51,12 @@ def scaled_swiglu_of_product(
     scale_nu: Tensor | None = None,
     implementation: str = "auto",
 ) -> Tensor:
-    """Return ``scaled_swiglu`` of x W^T.
-
-    "closed_form" folds the scales into the rows of W and has derivatives of any order; "auto" takes it on a CPU, where
-    a step of nGPT is up to 7 % shorter so.  Weights of half precision are not folded: that would round the scales.
-
-    Args:
-        x: (..., D).
-        weight: W, (2M, D), the rows of u before those of nu.
-        scale_u, scale_nu, implementation: see ``scaled_swiglu``.
-
-    Returns:
-        (..., M).
-    """
+    """Return ``scaled_swiglu`` of x W^T, (..., M), for x (..., D) and W (2M, D), whose rows of u come first."""
     SHAPES.check(x, weight)
-    scales = [scale for scale in (scale_u, scale_nu) if scale is not None]
-    act = choose("scaled_swiglu_of_product", WAYS_OF_PRODUCT, implementation, (weight, x, *scales))
-    return act(x, weight, scale_u, scale_nu)
-
-
-def _fused_of_product(x: Tensor, weight: Tensor, scale_u: Tensor | None, scale_nu: Tensor | None) -> Tensor:
-    return scaled_swiglu(functional.linear(x, weight), scale_u, scale_nu, "fused")
-
-
-def _folded(x: Tensor, weight: Tensor, scale_u: Tensor | None, scale_nu: Tensor | None) -> Tensor:
-    one, half = weight.new_ones(1), weight.shape[0] // 2
-    if scale_u is not None or scale_nu is not None:
-        rows = [(one if scale is None else scale).expand(half) for scale in (scale_u, scale_nu)]
-        weight = weight * torch.cat(rows).unsqueeze(1)  # (2M, D)
-    return common.scaled_swiglu(functional.linear(x, weight), None, None)
+    return scaled_swiglu(functional.linear(x, weight), scale_u, scale_nu, implementation)
 
 
 SHAPES = Shapes(x="... D", weight="N D")
-WAYS_OF_PRODUCT: tuple[Way[Callable[..., Tensor]], ...] = (
-    triton_way(_fused_of_product),
-    Way("closed_form", _folded, dtypes=EXACT, auto_on=("cpu",)),
-    Way("reference", common.scaled_swiglu_of_product),
-)
 
 
 def _check(pre: Tensor, *scales: Tensor | None) -> None:

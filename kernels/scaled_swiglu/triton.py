@@ -21,45 +21,35 @@ class ScaledSwiGLUGradient(FirstOrder):
     """The gradients of pre, s_u and s_nu, given G (N, M)."""
 
     @staticmethod
-    def forward(
-        gradient: Tensor, pre: Tensor, scale_u: Tensor | None, scale_nu: Tensor | None
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        gradient, pre = _rows(gradient), _rows(pre)
+    def forward(gradient: Tensor, pre: Tensor, scale_u: Tensor, scale_nu: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        gradient, pre, scale_u, scale_nu = _rows(gradient), _rows(pre), scale_u.contiguous(), scale_nu.contiguous()
         tokens, half = gradient.shape
         block, groups, num_warps = _configuration(tokens, half)
         dpre = pre.new_empty(pre.shape)  # (N, 2M)
-        scaled = scale_u is not None or scale_nu is not None
-        sums = pre.new_empty(2, groups if scaled else 0, half, dtype=wide(pre))  # (2, groups, M)
+        sums = pre.new_empty(2, groups, half, dtype=wide(pre))  # (2, groups, M)
         with torch.cuda.device_of(pre):
             _backward[(groups, triton.cdiv(half, block))](
-                gradient, pre, _or(scale_u, pre), _or(scale_nu, pre), dpre, sums[0], sums[1], tokens, half,
-                gradient.stride(0), pre.stride(0), groups,
-                SCALED_U=scale_u is not None, SCALED_NU=scale_nu is not None, EXACT=TYPES[wide(pre)], BLOCK=block,
-                num_warps=num_warps,
+                gradient, pre, scale_u, scale_nu, dpre, sums[0], sums[1], tokens, half, gradient.stride(0),
+                pre.stride(0), groups, EXACT=TYPES[wide(pre)], BLOCK=block, num_warps=num_warps,
             )
-        dscale_u, dscale_nu = (
-            None if scale is None else part.sum(0).to(scale.dtype)
-            for scale, part in zip((scale_u, scale_nu), sums, strict=True)
-        )
-        return dpre, dscale_u, dscale_nu
+        return dpre, sums[0].sum(0).to(scale_u.dtype), sums[1].sum(0).to(scale_nu.dtype)
 
 
 class ScaledSwiGLU(WithGradient):
-    """pre (N, 2M), s_u and s_nu (M) or None: (N, M) in the dtype of ``pre``."""
+    """pre (N, 2M), s_u and s_nu (M): (N, M) in the dtype of ``pre``."""
 
     gradient = ScaledSwiGLUGradient
 
     @staticmethod
-    def forward(pre: Tensor, scale_u: Tensor | None, scale_nu: Tensor | None) -> Tensor:
-        pre = _rows(pre)
+    def forward(pre: Tensor, scale_u: Tensor, scale_nu: Tensor) -> Tensor:
+        pre, scale_u, scale_nu = _rows(pre), scale_u.contiguous(), scale_nu.contiguous()
         tokens, half = pre.shape[0], pre.shape[1] // 2
         out = pre.new_empty(tokens, half)  # (N, M)
         block, groups, num_warps = _configuration(tokens, half)
         with torch.cuda.device_of(pre):
             _forward[(groups, triton.cdiv(half, block))](
-                pre, _or(scale_u, pre), _or(scale_nu, pre), out, tokens, half, pre.stride(0), groups,
-                SCALED_U=scale_u is not None, SCALED_NU=scale_nu is not None, EXACT=TYPES[wide(pre)], BLOCK=block,
-                num_warps=num_warps,
+                pre, scale_u, scale_nu, out, tokens, half, pre.stride(0), groups,
+                EXACT=TYPES[wide(pre)], BLOCK=block, num_warps=num_warps,
             )
         return out
 
@@ -75,28 +65,15 @@ def _rows(value: Tensor) -> Tensor:
     return value if value.stride(1) == 1 else value.contiguous()
 
 
-def _or(scale: Tensor | None, other: Tensor) -> Tensor:
-    """Return a pointer that is not read where there is no scale."""
-    return other if scale is None else scale.contiguous()
-
-
-@triton.jit
-def _load_scale(scale, columns, mask, SCALED: tl.constexpr, EXACT: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Load the scales of some columns, (BLOCK,); ones without them."""
-    if SCALED:
-        return tl.load(scale + columns, mask=mask, other=0.0).to(EXACT)
-    return tl.full([BLOCK], 1.0, EXACT)
-
-
 @triton.jit
 def _forward(  # type: ignore[no-untyped-def]
     pre, scale_u, scale_nu, out, tokens, half, stride, groups,
-    SCALED_U: tl.constexpr, SCALED_NU: tl.constexpr, EXACT: tl.constexpr, BLOCK: tl.constexpr,
+    EXACT: tl.constexpr, BLOCK: tl.constexpr,
 ):
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < half
-    s_u = _load_scale(scale_u, columns, mask, SCALED_U, EXACT, BLOCK)  # (BLOCK,)
-    s_nu = _load_scale(scale_nu, columns, mask, SCALED_NU, EXACT, BLOCK)
+    s_u = tl.load(scale_u + columns, mask=mask, other=0.0).to(EXACT)  # (BLOCK,)
+    s_nu = tl.load(scale_nu + columns, mask=mask, other=0.0).to(EXACT)
     for token in range(tl.program_id(0), tokens, groups):
         row = pre + tl.cast(token, tl.int64) * stride
         u = tl.load(row + columns, mask=mask, other=0.0).to(EXACT)  # (BLOCK,)
@@ -108,12 +85,12 @@ def _forward(  # type: ignore[no-untyped-def]
 @triton.jit
 def _backward(  # type: ignore[no-untyped-def]
     gradient, pre, scale_u, scale_nu, dpre, sums_u, sums_nu, tokens, half, gradient_stride, stride, groups,
-    SCALED_U: tl.constexpr, SCALED_NU: tl.constexpr, EXACT: tl.constexpr, BLOCK: tl.constexpr,
+    EXACT: tl.constexpr, BLOCK: tl.constexpr,
 ):
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < half
-    s_u = _load_scale(scale_u, columns, mask, SCALED_U, EXACT, BLOCK)  # (BLOCK,)
-    s_nu = _load_scale(scale_nu, columns, mask, SCALED_NU, EXACT, BLOCK)
+    s_u = tl.load(scale_u + columns, mask=mask, other=0.0).to(EXACT)  # (BLOCK,)
+    s_nu = tl.load(scale_nu + columns, mask=mask, other=0.0).to(EXACT)
     sum_u = tl.zeros([BLOCK], EXACT)  # (BLOCK,)
     sum_nu = tl.zeros([BLOCK], EXACT)
     for token in range(tl.program_id(0), tokens, groups):
@@ -132,7 +109,5 @@ def _backward(  # type: ignore[no-untyped-def]
         tl.store(into + columns, (up * s_u).to(dpre.dtype.element_ty), mask=mask)
         tl.store(into + half + columns, (through * s_nu).to(dpre.dtype.element_ty), mask=mask)
     place = tl.program_id(0) * half + columns
-    if SCALED_U:
-        tl.store(sums_u + place, sum_u, mask=mask)
-    if SCALED_NU:
-        tl.store(sums_nu + place, sum_nu, mask=mask)
+    tl.store(sums_u + place, sum_u, mask=mask)
+    tl.store(sums_nu + place, sum_nu, mask=mask)

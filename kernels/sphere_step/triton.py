@@ -1,7 +1,12 @@
 """One pass forward and one backward in Triton: whole rows in registers, every element read once and written once.
 
 Programs stay and take every so many-th tile of rows: the rate is read once by each, and its gradient is summed in
-registers, then over programs in a fixed order.  Formulas: see ``op``.
+registers, then over programs in a fixed order.  With u = f / |f|, z = h + a (u - h), y = z / |z| and G the gradient of
+y,
+
+    dz = (G - y (y . G)) / |z|,   dh = (1 - a) dz,   du = a dz,   df = (du - u (u . du)) / |f|,   da = sum dz (u - h)
+
+where the last sum goes over rows.
 """
 
 import torch

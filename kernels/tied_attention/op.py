@@ -135,8 +135,8 @@ def _fused(
 ) -> tuple[Tensor, Tensor]:
     from paper_repro.kernels.tied_attention.triton import TiedAttention
 
-    query, state, context = (None if one is None else one.to(keys.dtype) for one in (query, state, context))
-    found: tuple[Tensor, Tensor] = TiedAttention.apply(query, keys, state, context, *positions, tau)
+    state, context = (None if one is None else one.to(keys.dtype) for one in (state, context))
+    found: tuple[Tensor, Tensor] = TiedAttention.apply(query.to(keys.dtype), keys, state, context, *positions, tau)
     return found
 
 

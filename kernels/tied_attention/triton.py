@@ -92,9 +92,10 @@ class TiedAttentionGradient(FirstOrder):
         grid, constants = _grid(keys, plan), _constants(keys, context, tau, plan)
         delta, dquery, dkeys = torch.empty_like(lse), torch.empty_like(query), torch.empty_like(keys)
         partial = torch.empty(grid, dtype=lse.dtype, device=query.device)
-        read = query, keys, _shared(query, state, context), *_contiguous(slopes, bias_self, bias_cross)
-        read = tokens, heads, *read, direction, lse, delta
-        dstate = dcontext = None
+        inputs = query, keys, _shared(query, state, context), *_contiguous(slopes, bias_self, bias_cross)
+        read = tokens, heads, *inputs, direction, lse, delta
+        dstate: Tensor | None = None
+        dcontext: Tensor | None = None
         with torch.cuda.device_of(query):
             to_queries[grid](*read, out, dquery, partial, **constants, ROWS=plan.own, COLUMNS=plan.other)
             to_keys[_grid(keys, of_keys)](

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.qk_rotary import op, rotate, rotate_queries_and_keys, triton
+from paper_repro.kernels.qk_rotary import rotate, rotate_queries_and_keys, triton
 from paper_repro.models.common import RotaryTables, published_tables, textbook_tables
 from paper_repro.tests.support.golden import cases
 from paper_repro.tests.support.ops import ON_A_GPU, assert_as_defined, assert_near
@@ -22,9 +22,8 @@ TABLES = {"textbook": textbook_tables, "published": published_tables}
 
 
 @pytest.fixture(autouse=True)
-def small_pieces(poisoned: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The closed form works in small pieces, and the kernel's programs are few: each takes several tokens."""
-    monkeypatch.setattr(op, "PIECE", 350)
+def few_programs(poisoned: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel's programs are few: each takes several tokens."""
     for name in ("WARPS_FORWARD", "WARPS_BACKWARD"):
         monkeypatch.setattr(triton, name, 3)
 

@@ -1,4 +1,4 @@
-"""The kernel (through Triton's interpreter) and the closed form against the definition, and that against autograd.
+"""The kernel (through Triton's interpreter) against the definition, and that against autograd.
 
 Tolerances relative to the largest entry: float64 1e-12, float32 2e-5, sums of some thousand products in another order.
 """
@@ -9,17 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.sphere_step import op, sphere_step, triton
+from paper_repro.kernels.sphere_step import sphere_step, triton
 from paper_repro.tests.support.ops import ON_A_GPU, assert_as_defined, assert_near, kept_bytes
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
-FAST = ("fused", "closed_form")
 
 
 @pytest.fixture(autouse=True)
-def small_pieces(poisoned: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The closed form works in small pieces, and the kernel's programs are few: each takes several tiles."""
-    monkeypatch.setattr(op, "PIECE", 64)
+def few_programs(poisoned: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel's programs are few: each takes several tiles."""
     for name in ("WARPS_FORWARD", "WARPS_BACKWARD"):
         monkeypatch.setattr(triton, name, 8)
 
@@ -32,23 +30,21 @@ def _inputs(*shape: int, rates: int | None = None, dtype: torch.dtype = torch.fl
     return [value.to(dtype) for value in (h * shape[-1] ** -0.5, 3 * f, alpha)]
 
 
-@pytest.mark.parametrize("implementation", FAST)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("absolute", [True, False])
 @pytest.mark.parametrize("shape", [(2,), (1, 7), (3, 5, 56), (1, 2, 2, 72), (84, 84), (150, 20), (3, 1280)])
 def test_values_and_gradients_are_those_of_the_definition(
-    shape: tuple[int, ...], absolute: bool, dtype: torch.dtype, implementation: str
+    shape: tuple[int, ...], absolute: bool, dtype: torch.dtype
 ) -> None:
     # The gradient of one alpha is a sum of terms that cancel: rounding goes with the terms, not with the sum.
     for rates, factor in ((None, 1), (1, 10)):
         inputs = _inputs(*shape, rates=rates, dtype=dtype)
-        assert_as_defined(partial(sphere_step, absolute=absolute), inputs, implementation, factor * TOLERANCE[dtype])
+        assert_as_defined(partial(sphere_step, absolute=absolute), inputs, "fused", factor * TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("implementation", FAST)
-def test_what_is_kept_is_the_inputs_the_rate_and_two_numbers_a_row(implementation: str) -> None:
+def test_what_is_kept_is_the_inputs_the_rate_and_two_numbers_a_row() -> None:
     leaves = [value.requires_grad_() for value in _inputs(50, 8)]
-    assert kept_bytes(lambda: sphere_step(*leaves, True, implementation), *leaves) == (2 * 50 + 8) * 8
+    assert kept_bytes(lambda: sphere_step(*leaves, True, "fused"), *leaves) == (2 * 50 + 8) * 8
 
 
 @ON_A_GPU
