@@ -62,17 +62,6 @@ def test_wrong_use_is_one_clear_line_and_exit_code_2(
     assert len(err.strip().splitlines()) == 1 and not list(tmp_path.glob("runs/cells/*"))
 
 
-def test_a_typo_in_an_artifact_names_file_line_and_the_nearest_key(tmp_path: Path) -> None:
-    text = (ROOT / "paper_repro/papers/ebt/tableD1.yaml").read_text().replace("\nnotes:", "\nnote:")
-    path = tmp_path / "ebt" / "mine.yaml"
-    path.parent.mkdir()
-    path.write_text(text)
-    line = text.splitlines().index("note:") + 1
-    found = _run("reproduce.py", "ebt/mine", "--render", f"runs={tmp_path / 'runs'}", PAPER_REPRO_PAPERS=str(tmp_path))
-    assert found.returncode == 2
-    assert f"mine.yaml:{line}: unknown key 'note' (did you mean 'notes'?)" in found.stderr
-
-
 TORCH = frozenset({"torch", "lightning"})
 READY = [
     (["reproduce.py", "--list"], ""),

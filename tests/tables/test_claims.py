@@ -11,7 +11,7 @@ import yaml
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.tasks import DIVERGED, Outcome
-from paper_repro.tables import claims, plan, spec, view
+from paper_repro.tables import claims, spec, view
 from paper_repro.tables.claims import (
     CANNOT_TELL,
     FAILS,
@@ -218,25 +218,6 @@ def test_estimates_of_functions_have_known_answers() -> None:
     assert items.interval.has_spread and not seeds.interval.has_spread
     assert claims.ratio("a", "b", {"": ({0: -1.0}, {0: 1.0})}).interval is None
     assert claims.number("a", {}).because == "not run"
-
-
-def test_a_computed_claim_calls_the_function_beside_its_file(tmp_path: Path) -> None:
-    text = f"{TEXT}claims:\n  - {{id: one, says: So, where: T, computed: gap, above: 0}}\n{SCALES}"
-    made = synthetic.plan(tmp_path / "papers", text, "smoke")
-    source = (
-        "from paper_repro.tables import claims\n\n\ndef estimate_gap(view):\n"
-        "    sides = [view.samples('error', {'task': 'easy', 'model': name}) for name in ('old', 'new')]\n"
-        "    return claims.difference('old', 'new', {'': tuple(sides)})\n"
-    )
-    made.artifact.path.with_suffix(".py").write_text(source)
-    synthetic.fill(tmp_path, made, outcomes(FIRST))
-    found = view.build(plan.make(spec.load_file(made.artifact.path), "smoke"), tmp_path, None)
-    (claim,) = found.artifact.claims
-    assert claims.judge(claim, found).verdict == SEEN
-    made.artifact.path.with_suffix(".py").unlink()
-    found = view.build(plan.make(spec.load_file(made.artifact.path), "smoke"), tmp_path, None)
-    with pytest.raises(UsageError, match=r"up\.yaml:\d+: .*estimate_gap"):
-        claims.judge(claim, found)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 from PIL import Image
 
-from paper_repro.base.errors import UsageError
-from paper_repro.tables import figure, plan, plots, publish, spec, view
+from paper_repro.tables import figure, plots, view
 from paper_repro.tables.figure import BaselineLine, Figure, PrintedNumber, Row
 from paper_repro.tables.view import View
 from paper_repro.tests.support import synthetic
@@ -133,33 +132,3 @@ def test_a_far_baseline_is_a_number_at_the_edge_and_flattens_nothing(scale: str,
     inches = axes.transAxes.inverted().transform(axes.transData.transform([(0.0, low), (0.0, high)]))[:, 1]
     assert inches[1] - inches[0] >= 0.4
     assert (len(axes.lines) > 1) == (away < 1.0) and axes.texts[0].get_text().endswith("above") == (away > 1.0)
-
-
-COMPANION = """
-from paper_repro.tables import figure, table
-
-class One(figure.Figure):
-    size = (2.0, 1.5)
-    def rows(self):
-        return [{"points": len(self.view.points)}]
-    def draw(self, canvas, rows):
-        canvas.add_subplot()
-
-class Own(table.Table):
-    def remarks(self):
-        return ["a remark of its own"]
-"""
-
-
-def test_the_file_beside_the_artifact_gives_its_table_and_its_figure(tmp_path: Path) -> None:
-    made = synthetic.plan(tmp_path)
-    made.artifact.path.with_suffix(".py").write_text(COMPANION)
-    fresh = plan.make(spec.load_file(made.artifact.path), "paper")
-    _, written = publish.render(fresh, tmp_path / "runs", None)
-    assert [path.name for path in written] == ["table.md", "table.csv", "table.tex", "table.json", *FILES]
-    assert "a remark of its own" in written[0].read_text()
-    assert (written[0].parent / "figure.csv").read_text() == "points\n4\n"
-    made.artifact.path.with_suffix(".py").write_text(COMPANION + "\nclass Two(One):\n    pass\n")
-    twice = plan.make(spec.load_file(made.artifact.path), "paper")
-    with pytest.raises(UsageError, match=r"up\.py: more than one Figure: One, Two"):
-        publish.render(twice, tmp_path / "runs", None)

@@ -13,7 +13,7 @@ import pytest
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.tasks import DIVERGED, FAILED, Outcome
-from paper_repro.tables import publish, table, view
+from paper_repro.tables import table, view
 from paper_repro.tables.plan import Plan
 from paper_repro.tables.spec import Column, Metric, Number, Tolerance
 from paper_repro.tables.table import ALTERED, NOT_RUN, OFF, REDUCED, REPRODUCED, Table, on_column, on_metric
@@ -60,20 +60,6 @@ def words_of(found: Table) -> set[str]:
 
 def place_of(cell: PlannedCell) -> str:
     return " ".join(dict(cell.key).values())
-
-
-def test_rendering_twice_gives_the_same_bytes_in_the_folder_of_artifact_and_scale(tmp_path: Path) -> None:
-    made = synthetic.plan(tmp_path)
-    synthetic.fill(tmp_path / "runs", made, like_the_paper(made))
-    contents = []
-    for _ in range(2):
-        _, written = publish.render(made, tmp_path / "runs", tmp_path / "results")
-        contents.append({path.name: path.read_bytes() for path in written})
-    assert list(contents[0]) == FILES and contents[0] == contents[1]
-    assert written[0].parent == tmp_path / "runs" / "made" / "up" / "paper"
-    altered = synthetic.plan(tmp_path, overrides=("training.steps=9",))
-    assert re.fullmatch(r"paper\+[0-9a-f]{6}", altered.folder.name)
-    assert synthetic.plan(tmp_path, overrides=("machine.workers=9",)).folder == made.folder
 
 
 @pytest.mark.parametrize(
