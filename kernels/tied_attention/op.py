@@ -113,7 +113,8 @@ def descend(
     attend = choose("tied_attention.descend", WAYS, implementation, given, width=keys.shape[3])
     if attend is common.tied_attention:
         numbers: Any = {"num_steps": num_steps, "step_size": step_size, "tau": tau, "norm_eps": norm_eps}
-        return common.descend_attention(*tensors, **numbers, **positions._asdict())
+        numbers |= positions._asdict()
+        return common.descend_attention(*tensors, **numbers)
     dtype = torch.get_autocast_dtype(x.device.type) if under_autocast(x) else keys.dtype
     keys, reading, writing = (value.to(dtype) for value in (keys, reading, writing))
     context = None if context is None else context.to(dtype)  # (B, T, D)
