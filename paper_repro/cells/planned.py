@@ -29,6 +29,7 @@ PACKAGES = {TENSORBOARD: "tensorboard", WANDB: "wandb"}
 """The package that a logger needs, which is also the name of the extra that brings it."""
 FOLDER = "logs"
 """Where a cell's points lie, in the cell's own folder."""
+_SENDS_NOTHING = ("offline", "dryrun", "disabled")
 TRAINING = "paper_repro.training.fit.Fit"
 """The task that trains; the training section of any other is its own."""
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true")
@@ -283,7 +284,7 @@ _MACHINE: dict[str, tuple[Any, ...]] = {
 
 
 def check_loggers(configs: Iterable[Mapping[str, Any]]) -> None:
-    """Raise UsageError where a cell's logger is not installed."""
+    """Raise UsageError where a cell's logger is not installed, or Weights & Biases has no key and is not offline."""
     wanted = {(config.get(MACHINE) or {}).get("logger") for config in configs}
     for logger in [name for name in PACKAGES if name in wanted]:
         if importlib.util.find_spec(PACKAGES[logger]) is None:
@@ -291,6 +292,20 @@ def check_loggers(configs: Iterable[Mapping[str, Any]]) -> None:
                 f"machine.logger={logger}: the package {PACKAGES[logger]} is not installed; "
                 f"pip install 'paper-repro[{logger}]' brings it, machine.logger=csv needs none"
             )
+        if logger == WANDB and os.environ.get("WANDB_MODE") not in _SENDS_NOTHING and not _has_key():
+            raise UsageError(
+                f"machine.logger={logger}: no key of Weights & Biases was found; run `wandb login` (or set "
+                "WANDB_API_KEY), or set WANDB_MODE=offline to keep the runs on this machine for `wandb sync`"
+            )
+
+
+def _has_key() -> bool:
+    """Return whether Weights & Biases will find a key where it looks for one: in the environment or in netrc."""
+    from requests.utils import get_netrc_auth  # wandb, which is installed where this is called, brings it
+
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    return get_netrc_auth(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai") is not None
 
 
 # The training section.

@@ -1,4 +1,4 @@
-"""A logger whose package is not installed is refused before anything is trained."""
+"""A logger whose package or key is missing is refused before anything is trained."""
 
 import importlib.util
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paper_repro.base.errors import run_main
+from paper_repro.base.errors import UsageError, run_main
 from paper_repro.cells import runner
 from paper_repro.cells.planned import check_loggers
 from paper_repro.scripts import reproduce, train
@@ -27,3 +27,21 @@ def test_a_missing_package_is_named_with_its_command_before_anything_is_trained(
     assert line.startswith(f"error: machine.logger={logger}: the package {logger} is not installed")
     assert f"pip install 'paper-repro[{logger}]'" in line
     check_loggers([{"machine": {"logger": None}}, {"machine": {"logger": "csv"}}, {}, {"machine": None}])
+
+
+def test_a_key_is_found_where_weights_and_biases_looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    known = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: name == "wandb" or known(name, *rest))
+    for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    configs = [{"machine": {"logger": "wandb"}}]
+    (tmp_path / "netrc").write_text("machine api.wandb.ai login user password secret\n")
+    with pytest.raises(UsageError, match=r"no key.*`wandb login`.*WANDB_MODE=offline"):  # another server's is none
+        check_loggers(configs)
+    (tmp_path / "netrc").write_text("machine wandb.example.org login user password secret\n")
+    check_loggers(configs)
+    (tmp_path / "netrc").unlink()
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    check_loggers(configs)
