@@ -638,26 +638,21 @@ class AutoregressiveEBT(EnergyModel):
         """Return what enters the trunk, (B, T, D), of a context (B, T, ...)."""
         raise NotImplementedError
 
-    def energies(self, context: Tensor, last: int | None = None) -> Energies:
-        """Return the energy function of a context; see ``EnergyModel``.
-
-        With ``last``, P, candidates are (N B, P, D), of what follows each of the last P tokens, and the streams are
-        split: the observed one is computed here, once for every landscape.
+    def energies(self, context: Tensor) -> Energies:
+        """Return the energy function of a context; see ``EnergyModel``.  Split, the observed stream is computed here,
+        once for every landscape.
         """
         known = self.embed(context)  # (B, T, D)
-        if last is None and self.streams == "concatenated":
+        if self.streams == "concatenated":
             return partial(self._concatenated, known)
-        if last is not None and at_least("last", last) > known.shape[1]:
-            raise ValueError(f"last must be at most the {known.shape[1]} positions of the context, got {last}")
-        skipped = 0 if last is None else known.shape[1] - last
-        trunk, kinds, lead = self.trunk, self.landscapes, self.landscapes.lead + skipped
+        trunk, kinds = self.trunk, self.landscapes
         observed = [
             trunk.observe(kinds.rows(known, landscape), kinds.condition(landscape))
             for landscape in range(self.num_landscapes)
         ]
 
         def split(candidates: Tensor, landscape: int) -> Tensor:
-            return self.read(trunk.predict(candidates, observed[landscape], lead, kinds.condition(landscape)))
+            return self.read(trunk.predict(candidates, observed[landscape], kinds.lead, kinds.condition(landscape)))
 
         return split
 
@@ -727,9 +722,7 @@ def think(
     start: Tensor,
     num_steps: int,
     settings: ThinkingSettings | None = None,
-    step_size: float | None = None,
     noise: Callable[[int], Tensor] | None = None,
-    energies: Energies | None = None,
 ) -> Iterator[Considered]:
     """Yield what is thought of ids, (B, T), after 0, 1, ..., S steps, without gradients by the weights.
 
@@ -740,9 +733,7 @@ def think(
         start: the predictions at first, logits (N, B, T, V); usually standard normal numbers.
         num_steps: S; with several landscapes each is descended for an equal share of them.
         settings: rule and noise; the default is the step of EBT's code, without noise.
-        step_size: alpha; None: the model's own.
         noise: returns the standard normal numbers (N B, T, V) of a step, by its index.
-        energies: of ids; None: ``model.energies(ids)``.
 
     Raises:
         ValueError: fewer steps than landscapes, a rule or noise that does not fit, or an argument out of range.
@@ -750,17 +741,12 @@ def think(
     samples = len(start)
     if samples < 1:
         raise ValueError("start holds no sample: draw N >= 1 of them")
-    if step_size is not None:
-        positive("step_size", step_size)
     if settings is None:
         settings = ThinkingSettings(rule=DIRECT if model.continuous else CODE)
     check_rule(settings.rule, model.continuous)
     settings = replace(settings, detach=True, truncate=False)
     with torch.no_grad():
-        energies = model.energies(ids) if energies is None else energies
-        alpha = model.step_size
-        alpha = alpha if step_size is None else torch.full_like(alpha, step_size)
-    embedding = model.prediction_embedding.weight
+        energies, alpha, embedding = model.energies(ids), model.step_size, model.prediction_embedding.weight
     step = PredictionStep(energies, embedding, alpha, num_steps, model.num_landscapes, settings, noise=noise)
 
     def considered(state: Tensor, energy: Tensor | None, index: int) -> Considered:
@@ -864,8 +850,8 @@ class LatentEBT(AutoregressiveEBT):
         """Return W x + b, (B, T, D), of latents x, (B, T, V); errors as ``checked``."""
         return self.prediction_embedding(checked(context, self.state_size, self.block_length))  # (B, T, D)
 
-    def energies(self, context: Tensor, last: int | None = None) -> Energies:
-        of_embedded = super().energies(context, last)
+    def energies(self, context: Tensor) -> Energies:
+        of_embedded = super().energies(context)
         return lambda candidates, landscape: of_embedded(self.prediction_embedding.shifted(candidates), landscape)
 
 

@@ -168,21 +168,6 @@ def test_the_sample_of_lowest_energy_is_chosen_for_each_token() -> None:
     assert best.tolist() == [[2, 1]] and logits.flatten().tolist() == [4.0, 3.0]
 
 
-@pytest.mark.parametrize("streams", ["split", "concatenated"])
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_energies_of_the_last_tokens_are_those_among_all(variant: str, streams: str) -> None:
-    model = made(variant, 1 if variant == "default" else 2, streams)
-    candidates = normal(3 * B, T, D)
-    for landscape in range(model.num_landscapes):
-        whole = model.energies(IDS)(candidates, landscape)
-        for last in (1, 3, T):
-            found = model.energies(IDS, last)(candidates[:, -last:], landscape)
-            torch.testing.assert_close(found, whole[:, -last:], rtol=1e-12, atol=1e-12)
-    for last in (0, T + 1):
-        with pytest.raises(ValueError, match="last must be"):
-            model.energies(IDS, last)
-
-
 def test_a_recurrent_transformer_passes_its_blocks_again_with_the_embeddings_added() -> None:
     torch.manual_seed(0)
     model = TransformerPlusPlus(V, T, D, 2, 3, num_passes=2)
