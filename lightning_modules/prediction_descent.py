@@ -1,7 +1,5 @@
 """What every EBT shares in training: predictions that descend an energy, differentiated through the descent."""
 
-import contextlib
-import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +35,6 @@ from paper_repro.training.tensors import (
     empty_ring,
     largest,
     map_tensors,
-    oldest,
     spread,
 )
 
@@ -45,7 +42,6 @@ Batch = Any
 Pair = tuple[Tensor, Tensor]
 REPLAYED = "replayed"
 """Among the draws of a micro-batch: the replayed rows that it computes, and whether each is there."""
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -201,20 +197,6 @@ class PredictionDescent(PaperModule):
             carry = add(carry, {"ids": ids, "targets": targets, "prediction": prediction})
         return loss, carry
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        slot = self._slot(batch_idx)
-        before = self.carries.get(slot)
-        rows = len(self.read(batch)[0])
-        overwritten = oldest(before, rows) if before else None
-        loss = super().training_step(batch, batch_idx)
-        if not bool(torch.isfinite(loss.detach())):
-            draws = self.draws_of(batch, self.global_step, slot, self.device)
-            self.on_train_batch_start(batch, batch_idx)  # noise and dropout as in the step
-            with _as_it_was(before, overwritten, rows):
-                carry = self.initial_carry(batch) if before is None else before
-                _log.warning("optimiser step %d: %s", self.global_step + 1, self._failure(batch, draws, carry))
-        return loss
-
     def parameter_groups(self) -> list[dict[str, Any]]:
         alpha = self.model.step_size_parameter
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad and parameter is not alpha]
@@ -261,19 +243,6 @@ class PredictionDescent(PaperModule):
         )
         return thoughts(rule, step.start)
 
-    def _failure(self, batch: Batch, draws: dict[str, Tensor], carry: Any) -> str:
-        """Return at which inner step energies or predictions ceased to be finite."""
-        rows = rows_of(batch)
-        for own, own_draws in self.split(batch, draws, carry, shares(rows, -(-rows // (self.micro_batch or rows)))):
-            with torch.no_grad():
-                for index, thought in enumerate(
-                    self._thoughts(self._with_replayed(own, own_draws, carry), own_draws), 1
-                ):
-                    for what, value in (("energy", thought.energy), ("prediction", thought.prediction)):
-                        if not bool(torch.isfinite(value).all()):
-                            return f"inner step {index}: the {what} is not finite"
-        return "the loss is not finite, though every energy and every prediction is"
-
     def _narrow(self, logits: Tensor) -> dict[str, Tensor]:
         """Return what the ring keeps of logits (B, T, V)."""
         if self.replay is None or self.replay.kept is None or self.replay.kept >= logits.shape[-1]:
@@ -285,20 +254,6 @@ class PredictionDescent(PaperModule):
         if "all" in kept:
             return kept["all"]
         return spread(kept, self.model.state_size).clamp(min=torch.finfo(torch.float32).tiny).log()
-
-
-@contextlib.contextmanager
-def _as_it_was(before: Any, overwritten: Any, rows: int) -> Iterator[None]:
-    """Let a carry's ring, if it has one, hold what it held before a step wrote its ``rows`` samples into it."""
-    if not before:
-        yield
-        return
-    written = oldest(before, rows)
-    add(before, overwritten)
-    try:
-        yield
-    finally:
-        add(before, written)
 
 
 def _built(kind: Callable[..., Any], given: Any) -> Any:

@@ -127,21 +127,11 @@ def add(ring: Ring, entries: Any) -> Ring:
     """Write ``entries``, a tree of tensors (B, ...), in the place of the B oldest, without their gradients."""
     new = tensors_of(entries)
     count = len(new[0])
-    rows = _oldest_rows(ring, count)
+    kept = tensors_of(ring["entries"])[0]
+    rows = (ring["written"] + torch.arange(count, device=kept.device)) % len(kept)  # (B,)
     for own, other in zip(tensors_of(ring["entries"]), new, strict=True):
         own[rows] = other.detach().to(own.dtype)
     return {"entries": ring["entries"], "written": ring["written"] + count}
-
-
-def oldest(ring: Ring, count: int) -> Any:
-    """Return copies of the B = ``count`` entries that the next ``add`` of as many overwrites, a tree of (B, ...)."""
-    rows = _oldest_rows(ring, count)
-    return map_tensors(lambda tensor: tensor[rows], ring["entries"])
-
-
-def _oldest_rows(ring: Ring, count: int) -> Tensor:
-    kept = tensors_of(ring["entries"])[0]
-    return (ring["written"] + torch.arange(count, device=kept.device)) % len(kept)  # (B,)
 
 
 def choose(ring: Ring, keys: Tensor, count: int, dtype: torch.dtype | None = None) -> tuple[Any, Tensor]:

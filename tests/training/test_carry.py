@@ -20,17 +20,6 @@ def test_a_ring_keeps_the_last_entries_in_bfloat16_and_whole_numbers_as_they_are
     assert int(ring["written"]) == 9
 
 
-def test_the_oldest_entries_are_those_that_are_overwritten_next():
-    ring = carry.add(carry.add(carry.empty_ring(5, ENTRIES), entries(10)), entries(13))
-    before = [ring["entries"]["y"].clone(), ring["entries"]["ids"].clone()]
-    lost = carry.oldest(ring, 3)
-    assert lost["y"].tolist() == [11, 12, 13] and lost["ids"].tolist() == [[11] * 2, [12] * 2, [13] * 2]
-    after = carry.add(ring, entries(16))
-    assert lost["y"].tolist() == [11, 12, 13] and after["entries"]["y"].tolist() != before[0].tolist()
-    carry.add(ring, lost)
-    assert torch.equal(ring["entries"]["y"], before[0]) and torch.equal(ring["entries"]["ids"], before[1])
-
-
 def test_different_entries_are_chosen_and_only_those_that_are_there():
     ring = carry.add(carry.empty_ring(5, ENTRIES), entries(10))
     keys = torch.tensor([0.9, 0.1, 0.5, 0.0, 0.2])
