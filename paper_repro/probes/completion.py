@@ -162,8 +162,9 @@ class RelaxationTrace:
         errors = torch.stack([(some - images).square().flatten(1).mean(1).double() for some in completed])  # (N, B)
         traced = Traced(steps, shown, self.trained, *(part.cpu() for part in (*trajectory.energies, errors)))
         if not bool(torch.isfinite(traced.energies).all()):
-            why = "diverged: an energy was not finite"
-            return Findings(unavailable={f"{self.name}_{metric}": why for metric in METRICS})
+            return Findings(
+                unavailable={f"{self.name}_{metric}": "diverged: an energy was not finite" for metric in METRICS}
+            )
         measured = {f"{self.name}_{metric}": value for metric, value in traced.metrics().items()}
         strips = {f"{self.name}_{step}.png": png(some) for step, some in zip(shown, completed, strict=True)}
         return Findings(measured, {**strips, f"{self.name}.json": traced.document()})
@@ -342,7 +343,10 @@ class GradientPrecision:
                 except ValueError as error:
                     findings.unavailable[name] = f"needs a GPU: {error}"
                     continue
-                findings.metrics[name] = float(torch.cosine_similarity(found, plain, dim=0))
+                if torch.equal(found, plain):
+                    findings.unavailable[name] = f"needs {precision} products: this processor computes them in float32"
+                else:
+                    findings.metrics[name] = float(torch.cosine_similarity(found, plain, dim=0))
             exact = gradient("float32", torch.float64)
             findings.metrics["gradient_cosine_float64"] = float(torch.cosine_similarity(exact, plain, dim=0))
         finally:

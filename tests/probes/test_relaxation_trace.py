@@ -94,8 +94,8 @@ def test_the_trace_is_the_model_s_own_relaxation(module: CETCelebA, data: Masked
 def test_a_relaxation_that_diverges_is_said_so(module: CETCelebA, data: MaskedImageData) -> None:
     module.model.decoder.weight.fill_(1e30)
     found = RelaxationTrace("long", [9], free_steps=5, num_images=4).measure(module, data, 0)
-    assert not found.metrics and found.unavailable.keys() == {f"long_{name}" for name in METRICS}
-    assert all("diverged: " in reason and "at step" in reason for reason in found.unavailable.values())
+    assert not found.metrics
+    assert found.unavailable == {f"long_{name}": "diverged: an energy was not finite" for name in METRICS}
 
 
 @torch.no_grad()

@@ -22,9 +22,7 @@ def test_threads_denormals_and_preferences_are_set_and_put_back():
     assert torch.get_num_threads() == before and float(tiny * 1e-20) > 0.0 and speed() == Speed()
 
 
-@pytest.mark.parametrize(
-    ("experiment", "expected"), [("cem/slimpajama", True), ("nrgpt/shakespeare", None), ("ngpt/speedup", None)]
-)
+@pytest.mark.parametrize(("experiment", "expected"), [("cem/slimpajama", True), ("nrgpt/shakespeare", None)])
 def test_an_optimiser_gets_fused_where_the_machine_section_says_so_and_it_takes_it(experiment, expected):
     for override, wanted in (((), expected), (("machine.fused_optimizer=false",), False)):
         config = compose(experiment, override, seed=0)
