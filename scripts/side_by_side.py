@@ -13,11 +13,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from paper_repro.base.errors import UsageError
 from paper_repro.training.machine import forget_peak_memory, peak_memory_mib
 
 ROUNDS = 7
 MIB = 2**20
 Work = Callable[[], Any]
+
+
+def check_on_gpu(device: torch.device) -> None:
+    """Raise UsageError where our side cannot run."""
+    if device.type != "cuda":
+        raise UsageError("our side is a Triton kernel, which runs on a GPU: give --device cuda")
 
 
 @dataclass(frozen=True)

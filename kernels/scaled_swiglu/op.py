@@ -6,9 +6,8 @@ Legend: D width, M hidden width.
 from collections.abc import Callable
 
 from torch import Tensor
-from torch.nn import functional
 
-from paper_repro.kernels.dispatch import Shapes, Way, choose, triton_way
+from paper_repro.kernels.dispatch import Way, choose, triton_way
 from paper_repro.models import common
 
 
@@ -42,21 +41,6 @@ def _fused(pre: Tensor, scale_u: Tensor | None, scale_nu: Tensor | None) -> Tens
 
 
 WAYS: tuple[Way[Callable[..., Tensor]], ...] = (triton_way(_fused), Way("reference", common.scaled_swiglu))
-
-
-def scaled_swiglu_of_product(
-    x: Tensor,
-    weight: Tensor,
-    scale_u: Tensor | None = None,
-    scale_nu: Tensor | None = None,
-    implementation: str = "auto",
-) -> Tensor:
-    """Return ``scaled_swiglu`` of x W^T, (..., M), for x (..., D) and W (2M, D), whose rows of u come first."""
-    SHAPES.check(x, weight)
-    return scaled_swiglu(functional.linear(x, weight), scale_u, scale_nu, implementation)
-
-
-SHAPES = Shapes(x="... D", weight="N D")
 
 
 def _check(pre: Tensor, *scales: Tensor | None) -> None:

@@ -453,13 +453,6 @@ def scaled_swiglu(pre: Tensor, scale_u: Tensor | None = None, scale_nu: Tensor |
     return (up * functional.silu(gate)).to(pre.dtype)
 
 
-def scaled_swiglu_of_product(
-    x: Tensor, weight: Tensor, scale_u: Tensor | None = None, scale_nu: Tensor | None = None
-) -> Tensor:
-    """Compute ``scaled_swiglu`` of weight x, with x (..., D) and weight (2M, D): (..., M)."""
-    return scaled_swiglu(functional.linear(x, weight), scale_u, scale_nu)
-
-
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Compute x / sqrt(mean(x^2) + eps) * weight, (..., D)."""
     return functional.rms_norm(x, weight.shape, weight, eps)

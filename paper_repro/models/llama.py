@@ -30,14 +30,14 @@ try:
     from paper_repro.kernels.causal_attention import causal_attention
     from paper_repro.kernels.linear_ce import linear_cross_entropy, negative_log_likelihoods
     from paper_repro.kernels.qk_rotary import rotate_queries_and_keys
-    from paper_repro.kernels.scaled_swiglu import scaled_swiglu_of_product
+    from paper_repro.kernels.scaled_swiglu import scaled_swiglu
 except ImportError:  # the same, slower
     from paper_repro.models.common import (  # type: ignore[assignment]
         causal_attention,
         linear_cross_entropy,
         negative_log_likelihoods,
         rotate_queries_and_keys,
-        scaled_swiglu_of_product,
+        scaled_swiglu,
     )
 
 TABLES: dict[str, Callable[..., RotaryTables]] = {"textbook": textbook_tables, "published": published_tables}
@@ -187,8 +187,7 @@ class GatedFeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         u = None if self.scale_u is None else self.scale_u() * self.root  # (M,) or (1,)
         nu = None if self.scale_nu is None else self.scale_nu() * self.root
-        weight = self.up.weight
-        return self.down(scaled_swiglu_of_product(x.to(weight.dtype), weight, u, nu))
+        return self.down(scaled_swiglu(self.up(x), u, nu))
 
 
 class RotaryLanguageModel(CausalLanguageModel):

@@ -4,11 +4,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
-from side_by_side import MIB, Comparison, largest_error, normal, timed, with_gradients
+from side_by_side import MIB, Comparison, check_on_gpu, largest_error, normal, timed, with_gradients
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.base.errors import UsageError
 from paper_repro.kernels.tied_attention import descend, tied_attention
 
 TIME, TIME_GOAL, CALLS = "ms per inner step", 1 / 1.9, 5
@@ -44,7 +43,7 @@ def cem_attn(device: torch.device) -> Iterator[Comparison]:
     Flash attention has neither the shared diagonal nor biases; the error beside it is that of ours from the definition
     in float32, of one sequence, which is as many as its scores leave room for.
     """
-    _check(device)
+    check_on_gpu(device)
     for width in (672, 768, 864):
         size = Size(8, 2048, width, 12)
         for shared in (False, True):
@@ -55,7 +54,7 @@ def cem_memory(device: torch.device) -> Iterator[Comparison]:
     """Compare the bytes that autograd keeps per further inner step with the definition's and with states of the
     stream.
     """
-    _check(device)
+    check_on_gpu(device)
     unit = "kept per further inner step"
     for size in (Size(8, 2048, 672, 8), Size(8, 2048, 768, 12)):
         one = size._replace(sequences=1)
@@ -66,11 +65,6 @@ def cem_memory(device: torch.device) -> Iterator[Comparison]:
         state = size.sequences * size.tokens * size.width * 4 / MIB  # in x's dtype, float32 under autocast
         ours = [_kept_per_step(size, "fused", device) / state]
         yield Comparison(f"{size}", f"residual-stream states {unit}", ours, [MOST_STATES], "the limit", goal=1.0)
-
-
-def _check(device: torch.device) -> None:
-    if device.type != "cuda":
-        raise UsageError("our side is a Triton kernel, which runs on a GPU: give --device cuda")
 
 
 def _leaves_of_descent(size: Size, device: torch.device) -> list[Tensor]:

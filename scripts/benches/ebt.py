@@ -6,13 +6,12 @@ from itertools import cycle
 from typing import Any, NamedTuple
 
 import torch
-from side_by_side import MIB, Comparison, Work, normal, relative_error, timed
+from side_by_side import MIB, Comparison, Work, check_on_gpu, normal, relative_error, timed
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from paper_repro.base.configs import compose
-from paper_repro.base.errors import UsageError
 from paper_repro.kernels.causal_attention import causal_attention
 from paper_repro.kernels.dispatch import differentiable
 from paper_repro.kernels.preferences import prefer
@@ -179,8 +178,7 @@ def attn_hvp(device: torch.device) -> Iterator[Comparison]:
     of one's own, and of torch's "math" backend of scaled_dot_product_attention, the only one that can be differentiated
     twice, without.
     """
-    if device.type == "cpu":
-        raise UsageError("attn_hvp: our side is a Triton kernel: give --device cuda")
+    check_on_gpu(device)
     own, definition = (partial(self_slot_attention, implementation=one) for one in ("fused", "reference"))
     pairs: list[tuple[Callable[..., Tensor], Callable[..., Tensor], int, int, str]] = [
         (own, definition, 3, 5, "definition, with an own column"),

@@ -71,7 +71,6 @@ OPS = {
     "rms_norm": Op(lambda x, weight, **way: rms_norm.rms_norm(x, weight, 1e-5, **way), ((2, 3), (3,)), None),
     "swiglu": Op(swiglu.swiglu, ((2, 6),), None),
     "scaled_swiglu": Op(scaled_swiglu.scaled_swiglu, ((2, 6), (3,), (3,)), "fused"),
-    "scaled_swiglu_of_product": Op(scaled_swiglu.scaled_swiglu_of_product, ((2, 2), (6, 2), (3,), (3,)), "fused"),
     "self_slot_attention": Op(
         lambda *t, **way: self_slot_attention.self_slot_attention(*t, 1, **way),
         ((2, 2, 3, 2),) * 3 + ((2, 2, 4, 2),) * 2,
