@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Self
@@ -33,7 +33,6 @@ TRUSTED_SECONDS = 24 * 3600.0
 """How long a file that was read whole is trusted by its size and time of change; then it is read again."""
 MOST_MAPS = 512
 """Files that one process keeps open; the system usually allows 1,024."""
-MOST_NAMED = 5
 NUMBERS = "biuf"
 """NumPy's letters for booleans, whole numbers and floats."""
 
@@ -51,17 +50,14 @@ class Shard:
     counts: Mapping[str, int]
     """Numbers of what it holds, by name; the name of the manifest's first array gives the number of items."""
     sha256: str
-    skipped: Mapping[str, str] | None = None
-    """Items of the source that were left out, by name, and why; None: nothing of this kind can be left out."""
 
     def to_json(self) -> dict[str, Any]:
-        skipped = {} if self.skipped is None else {"skipped": self.skipped}
-        return {"file": self.file, "split": self.split, **self.counts, "sha256": self.sha256, **skipped}
+        return {"file": self.file, "split": self.split, **self.counts, "sha256": self.sha256}
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Self:
         rest = dict(entry)
-        shard = cls(rest.pop("file"), rest.pop("split"), rest, rest.pop("sha256"), rest.pop("skipped", None))
+        shard = cls(rest.pop("file"), rest.pop("split"), rest, rest.pop("sha256"))
         if len(Path(shard.file).parts) != 1:
             raise ValueError(f"a shard called {shard.file!r}")
         if not all(type(count) is int and count >= 0 for count in shard.counts.values()):
@@ -83,10 +79,6 @@ class Manifest:
         found = self.settings["arrays"].items()
         return {name: np.dtype((one["dtype"], tuple(one["shape"]))) for name, one in found}
 
-    @property
-    def skipped(self) -> dict[str, str]:
-        return {name: reason for shard in self.shards for name, reason in (shard.skipped or {}).items()}
-
     def of(self, split: str) -> list[Shard]:
         return [shard for shard in self.shards if shard.split == split]
 
@@ -102,14 +94,11 @@ class Manifest:
         return {split: dict(total) for split, total in found.items()}
 
     def summary(self) -> list[str]:
-        """Return a line on each split, and one on what was left out."""
-        lines = [
+        """Return a line on each split."""
+        return [
             f"{split}: {', '.join(f'{count:,} {name}' for name, count in total.items())}"
             for split, total in self.totals().items()
         ]
-        if self.skipped:
-            lines.append(f"left out {len(self.skipped):,}: {named(self.skipped)}")
-        return lines
 
     def to_bytes(self) -> bytes:
         """Return the manifest as JSON; for the same content the bytes must stay the same for ever.
@@ -171,12 +160,6 @@ class Manifest:
         """Read every shard again; UsageError if one is missing, truncated or altered."""
         for shard in self.shards:
             self.check(folder, shard)
-
-
-def named(unfit: Mapping[str, str]) -> str:
-    """Return the first of what is unfit by name, each with its reason."""
-    shown = [f"{name}: {reason}" for name, reason in list(unfit.items())[:MOST_NAMED]]
-    return "; ".join(shown) + (f"; and {len(unfit) - MOST_NAMED:,} more" if len(unfit) > MOST_NAMED else "")
 
 
 def stamp_of(path: Path) -> str:
@@ -310,6 +293,42 @@ class DataSource(ABC):
         """Return SHA-256 of what the splits hold."""
 
 
+class PreparedSource(DataSource):
+    """Items that ``scripts/prepare_data.py`` wrote; a subclass is a dataclass.
+
+    ``files`` is ``{manifest: PATH}``, ``prepare`` the command that makes it, named where it is absent or wrong.
+    """
+
+    files: Mapping[str, str]
+    prepare: str
+
+    def __post_init__(self) -> None:
+        self.found = DataFiles(self.files, self.prepare, "manifest")
+
+    @abstractmethod
+    def check(self, manifest: Manifest) -> None:
+        """Raise UsageError if other items were prepared than are asked for."""
+
+    @cached_property
+    def stored(self) -> Mapping[str, StoredArrays]:
+        """The items of each split, checked; UsageError if they are absent, altered or others."""
+        path = self.found.path("manifest", self.data_root)
+        with self.found.mended():
+            manifest = Manifest.read(path)
+            self.check(manifest)
+            stamps = self.cache and self.cache / "shards"
+            return {split: StoredArrays.opened(manifest, path, split, stamps) for split in self.splits}
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        return {split: len(items) for split, items in self.stored.items()}
+
+    def data_hashes(self) -> dict[str, str]:
+        """Return SHA-256 of the manifest, which holds those of the files."""
+        _ = self.counts
+        return self.found.hashes(self.data_root)
+
+
 def hashes_of(splits: Mapping[str, Iterable[Values]]) -> dict[str, str]:
     """Return SHA-256 of the arrays of each split, end to end."""
     return {
@@ -347,37 +366,42 @@ def described(arrays: Mapping[str, Array]) -> dict[str, Any]:
     return {name: {"dtype": array.base.str, "shape": list(array.shape)} for name, array in arrays.items()}
 
 
-@contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Make a folder and hold its lock; UsageError: a file cannot be written, now or while the lock is held."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder / LOCK):
-            yield
-    except OSError as error:
-        raise UsageError(
-            f"{error.filename or folder}: could not be written ({error.strerror}); what is finished stays: make room, "
-            "or mend the folder, and give the same command again"
-        ) from error
-
-
-def shard_name(split: str, index: int) -> str:
-    return f"{split}-{index:05d}.bin"
-
-
 class ShardFolder:
     """A folder that is being written: settings compared, shards checked and noted in ``progress.json``.
 
-    ``settings`` are all that the content depends on.
+    Args:
+        folder: that of the shards.
+        settings: all that the content depends on.
+        unit: the count of a shard that says how many items of the source it holds.
+        kind: of the manifest.
     """
 
-    kind: type[Manifest] = Manifest
+    def __init__(self, folder: Path, settings: Mapping[str, Any], unit: str, kind: type[Manifest] = Manifest) -> None:
+        self.folder, self.settings, self.unit, self.kind = folder, settings, unit, kind
+        self.known: dict[str, Shard] = {}
+        """The shards that are finished, by file."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        self.folder, self.settings = folder, settings
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the folder's lock, and read what an earlier call finished; UsageError: it had other settings, or a file
+        cannot be written, now or while the lock is held.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with locked(self.folder / LOCK):
+                path = next((path for name in (PROGRESS, MANIFEST) if (path := self.folder / name).is_file()), None)
+                if path is not None:
+                    earlier = self.kind.read(path)
+                    self._compare(earlier.settings)
+                    self.known = {shard.file: shard for shard in earlier.shards}
+                yield
+        except OSError as error:
+            raise UsageError(
+                f"{error.filename or self.folder}: could not be written ({error.strerror}); what is finished stays: "
+                "make room, or mend the folder, and give the same command again"
+            ) from error
 
-    def compare(self, earlier: Mapping[str, Any]) -> None:
-        """Raise UsageError if the settings of an earlier call are others."""
+    def _compare(self, earlier: Mapping[str, Any]) -> None:
         both = (earlier, self.settings)
         found, wanted = ({key: json.dumps(value) for key, value in leaves(settings)} for settings in both)
         for key in [*wanted, *found]:
@@ -396,49 +420,31 @@ class ShardFolder:
             return False
         return True
 
-    def earlier(self) -> Manifest | None:
-        """Return what an earlier call noted or finished."""
-        path = next((path for name in (PROGRESS, MANIFEST) if (path := self.folder / name).is_file()), None)
-        return None if path is None else self.kind.read(path)
-
-    def known(self) -> dict[str, Shard]:
-        """Return the shards that an earlier call finished, by file; UsageError if it had other settings."""
-        earlier = self.earlier()
-        if earlier is None:
-            return {}
-        self.compare(earlier.settings)
-        return {shard.file: shard for shard in earlier.shards}
-
-    def in_order(
+    def complete(
         self,
-        counts: Mapping[str, float],
-        make: Callable[[str, str, int], Shard | None],
-        used: Callable[[Shard | None], float],
+        split: str,
+        count: float,
+        make: Callable[[str, int, Sequence[Shard]], Shard | None],
     ) -> list[Shard]:
-        """Make each split's shards in order; keep finished ones that are whole and from which nothing was left out.
+        """Return the shards of a split in order, finished ones that are whole and others that ``make`` writes.
 
         Args:
-            counts: how many items of the source each split has; infinite: ``used`` says where it ends.
-            make: from a file's name, its split and its first item in the source to the shard that was written; None
-                where it was refused, or nothing is left.
-            used: how many items of the source a shard takes; infinite: it is the last of its split.
+            split: of the shards.
+            count: how many items of the source it has; infinite: ``make`` says where it ends.
+            make: from a file's name, its first item in the source and the shards before it to the shard that was
+                written; None where nothing is left.
         """
-        known = self.known()
-        shards = []
-        for split, count in counts.items():
-            first: float = 0
-            index = 0
-            while first < count:
-                name = shard_name(split, index)
-                shard = known.get(name)
-                if shard is None or shard.skipped or not self.is_whole(shard):
-                    shard = make(name, split, int(first))
-                    if shard is not None:
-                        known[name] = shard
-                        self.note(PROGRESS, known.values())
-                if shard is not None:
-                    shards.append(shard)
-                first, index = first + used(shard), index + 1
+        shards: list[Shard] = []
+        while (first := sum(shard.counts[self.unit] for shard in shards)) < count:
+            name = f"{split}-{len(shards):05d}.bin"
+            shard = self.known.get(name)
+            if shard is None or not self.is_whole(shard):
+                shard = make(name, first, shards)
+                if shard is None:
+                    break
+                self.known[name] = shard
+                self.note(PROGRESS, self.known.values())
+            shards.append(shard)
         return shards
 
     def finish(self, shards: Iterable[Shard]) -> Manifest:

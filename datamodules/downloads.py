@@ -5,6 +5,7 @@ import http.client
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import write_atomically
@@ -21,6 +22,28 @@ def given(source: str | Path, advice: str) -> Iterator[None]:
         if isinstance(source, Path):
             raise UsageError(f"{source}: cannot be read: {error}; {advice}") from error
         raise UsageError(f"{source}: the hub did not give it ({error}): {advice}") from error
+
+
+def load(hub: str, path: Path | None, **options: Any) -> Any:
+    """Return the rows of each split of a folder of parquet, jsonl or image files; without one of a data set of the hub,
+    with these options.  UsageError: there is nothing of this kind, or the hub does not answer.
+    """
+    from datasets import load_dataset
+
+    if path is None:
+        with given(hub, "get its files otherwise and say --from DIR; if it asks for an account, run: hf auth login"):
+            return load_dataset(hub, **options)
+    if not path.is_dir():
+        raise UsageError(f"{path}: there is no such folder; --from takes one of parquet, jsonl or image files")
+    with given(path, "--from takes a folder of parquet, jsonl or image files"):
+        return load_dataset(str(path), streaming=options.get("streaming", False))
+
+
+def split_of(rows: Any, split: str, where: object) -> Any:
+    """Return the rows of a split; UsageError, which names the source: there is none of that name."""
+    if split not in rows:
+        raise UsageError(f"{where}: splits {', '.join(rows)}, expected one called {split!r}: rename its files")
+    return rows[split]
 
 
 def fetch(url: str, kind: str = "*/*") -> bytes:

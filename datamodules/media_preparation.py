@@ -1,12 +1,10 @@
 """Encoded images and clips to shards: COCO, ImageNet and CelebA as pixels, Something-Something V2 as latents.
 
-Images come from the hub or from folders of images, clips from a folder.  Files are decoded by worker
-processes; frames are encoded in this process by a frozen autoencoder.
+Files are decoded by worker processes; frames are encoded in this process by a frozen autoencoder.
 Letters: F frames of a clip, H side of a frame, C channels and S side of a latent.
 """
 
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,20 +21,19 @@ from torch.utils.data import DataLoader, Dataset
 
 from paper_repro.base.errors import UsageError, at_least
 from paper_repro.base.files import sha256_of_bytes, sha256_of_file
-from paper_repro.datamodules.array_shards import Manifest, Shard, ShardFolder, described, held, named
+from paper_repro.datamodules.array_shards import Manifest, Shard, ShardFolder, Values, described
 from paper_repro.datamodules.counter_based import leave_signals_to_the_parent
-from paper_repro.datamodules.downloads import given
+from paper_repro.datamodules.downloads import given, load, split_of
 from paper_repro.datamodules.image_sources import TEST, TRAIN, VAL
-from paper_repro.datamodules.pixels import AlignedSquare, CentralSquare, Pixels, UnfitError, encoded
-from paper_repro.datamodules.prepared_clips import CLIPS, LATENT, LATENTS, NUMBER, SECONDS, arrays_of
-from paper_repro.datamodules.prepared_images import CLASSES, GREY, IMAGES, LABEL, LABELS, pixels_of
+from paper_repro.datamodules.pixels import Pixels, UnfitError
+from paper_repro.datamodules.prepared_clips import CLIPS, LATENT, LATENTS, NUMBER, SECONDS
+from paper_repro.datamodules.prepared_clips import arrays_of as arrays_of_clips
+from paper_repro.datamodules.prepared_images import CLASSES, IMAGES, LABEL, arrays_of
 from paper_repro.datamodules.video_sources import Clip, decode_clip, import_av
 
 T = TypeVar("T")
-Named = tuple[str, Callable[[], bytes], int | None]
-"""The name of a file, the function that reads it, which may raise OSError or UnfitError, and its class, if any."""
-Stored = tuple[Sequence[bytes], Mapping[str, int]]
-"""The bytes that a file adds to each array of a shard, and the numbers that it adds to the shard's counts."""
+Stored = tuple[Sequence[Values], Mapping[str, int]]
+"""What a file adds to each array of a shard, and the numbers that it adds to the shard's counts."""
 
 
 @dataclass(frozen=True)
@@ -46,56 +43,28 @@ class Source:
     settings: Mapping[str, Any]
     """The part of the manifest that describes them."""
     counts: Mapping[str, int]
-    read: Callable[[str, int], Named]
-    """(split, place) to the file there."""
+    read: Callable[[str, int], tuple[str, bytes, int | None]]
+    """(split, place) to name, content and label of the file there; it may raise OSError."""
     classes: int | None = None
-
-    @classmethod
-    def of_files(
-        cls,
-        settings: Mapping[str, Any],
-        folders: Mapping[str, Path],
-        names: Mapping[str, Sequence[str]],
-        classes: Sequence[str] = (),
-        shown: str = "{split}/{name}",
-    ) -> "Source":
-        """Return the files of these names in the folder of each split, where ``classes`` are the folders of each class;
-        ``shown`` is how messages name a file.
-        """
-        numbers = {one: label for label, one in enumerate(classes)}
-
-        def read(split: str, place: int) -> Named:
-            name = names[split][place]
-            label = numbers.get(name.partition("/")[0])
-            return shown.format(split=split, name=name), partial(encoded, folders[split] / name), label
-
-        return cls(settings, {split: len(some) for split, some in names.items()}, read, len(classes) or None)
-
-
-def hash_of_names(names: Mapping[str, Sequence[str]]) -> str:
-    """Return SHA-256 of the names of the files of each split: what a folder is, so that a file may be mended."""
-    listing = "\n".join(f"{split}/{name}" for split, some in names.items() for name in some)
-    return sha256_of_bytes(os.fsencode(listing))
 
 
 @dataclass(frozen=True)
-class _Decoded(Dataset[tuple[str, int | None, Any]]):
-    """Name and label of each file of a split and its content, or the UnfitError that says why it has none."""
+class _Decoded(Dataset[tuple[int | None, Any]]):
+    """Label and content of each file of a split, or the UnfitError that names it."""
 
     source: Source
     split: str
     decode: Callable[[bytes], Any]
 
-    def __getitem__(self, place: int) -> tuple[str, int | None, Any]:
-        name, read, label = self.source.read(self.split, place)
+    def __getitem__(self, place: int) -> tuple[int | None, Any]:
+        name = f"{self.split} {place}"
         try:
-            return name, label, self.decode(read())
-        except UnfitError as error:
-            return name, label, error
-        except OSError as error:
-            return name, label, UnfitError(f"cannot be read ({error.strerror or error})")
+            name, content, label = self.source.read(self.split, place)
+            return label, self.decode(content)
+        except (UnfitError, OSError) as error:
+            return None, UnfitError(f"{name}: {error}")
 
-    def loader(self, places: range, workers: int) -> DataLoader[tuple[str, int | None, Any]]:
+    def loader(self, places: range, workers: int) -> DataLoader[tuple[int | None, Any]]:
         """Return the files at these places in order, decoded by worker processes; 1: by this process alone."""
         several: dict[str, Any] = {"num_workers": workers, "multiprocessing_context": "fork"} if workers > 1 else {}
         start = leave_signals_to_the_parent
@@ -110,71 +79,49 @@ def write_decoded(
     size: int,
     decode: Callable[[bytes], T],
     store: Callable[[int, int | None, T], Stored],
-    counted: Sequence[str],
-    skip: bool = False,
     workers: int = 1,
 ) -> Manifest:
     """Decode every file of a source and write shards of ``size`` files, then the manifest.
 
-    The same call goes on after a kill, makes again shards that are missing, damaged or had files left out, and ends in
-    the same bytes as an undisturbed call.  The bytes do not depend on ``workers``.
+    The same call goes on after a kill, makes again shards that are missing or damaged, and ends in the same bytes as an
+    undisturbed call.  The bytes do not depend on ``workers``.
 
     Args:
         folder, source, size: the shards' folder, the files, files of a shard.
         decode: from the bytes of a file to its content; called by the workers.
-        store: from a file's place in its split, its label and its content to what a shard keeps of it; like ``decode``
-            it may raise UnfitError.
-        counted: the names of the counts that every shard has, the last one of files; others are left out where they
-            are 0.
-        skip: leave out unfit files and note them in the manifest; otherwise refuse them all at the end.
+        store: from a file's place in its split, its label and its content to what a shard keeps of it.
         workers: processes that decode.
 
     Raises:
-        UsageError: unfit files are refused, or the folder holds data of other settings.
+        UsageError: a file cannot be decoded, or the folder holds data of other settings.
     """
     at_least("workers", workers)
-    refused: dict[str, str] = {}
     counts = source.counts
 
-    def make(name: str, split: str, first: int) -> Shard | None:
+    def make(split: str, name: str, first: int, before: Sequence[Shard]) -> Shard:
         places = range(first, min(first + size, counts[split]))
-        stored, unfit = list[Stored](), dict[str, str]()
+        stored: list[Stored] = []
         loader = _Decoded(source, split, decode).loader(places, workers)
-        for place, (file, label, content) in zip(places, loader, strict=True):
-            try:
-                if isinstance(content, UnfitError):
-                    raise content
-                stored.append(store(place, label, content))
-            except UnfitError as error:
-                unfit[file] = str(error)
-        if unfit and not skip:
-            refused.update(unfit)
-            return None
-        whole = b"".join(part for array in zip(*(parts for parts, _ in stored), strict=True) for part in array)
+        for place, (label, content) in zip(places, loader, strict=True):
+            if isinstance(content, UnfitError):
+                raise UsageError(f"{content}: mend it, and give the same command again") from content
+            stored.append(store(place, label, content))
+        columns = zip(*(arrays for arrays, _ in stored), strict=True)
+        whole = b"".join(one.tobytes() for column in columns for one in column)
         folder.put(name, whole)
-        print(f"{name}: {counted[-1]} {places.stop:,} of {counts[split]:,}, {len(unfit)} left out")
-        total = sum((Counter(own) for _, own in stored), Counter[str]())  # without those that are 0
-        return Shard(name, split, {**dict.fromkeys(counted, 0), **total}, sha256_of_bytes(whole), unfit)
+        print(f"{name}: {folder.unit} {places.stop:,} of {counts[split]:,}")
+        total = sum((Counter(own) for _, own in stored), Counter[str]())
+        return Shard(name, split, dict(total), sha256_of_bytes(whole))
 
-    with held(folder.folder):
-        shards = folder.in_order(counts, make, lambda _: size)
-        if refused:
-            raise UsageError(
-                f"{len(refused):,} of {sum(counts.values()):,} {counted[-1]} are unfit: {named(refused)}; mend them "
-                "and give the same command again, or leave them out with --on-corrupt skip"
-            )
-        return folder.finish(shards)
+    with folder.held():
+        parts = [folder.complete(split, count, partial(make, split)) for split, count in counts.items()]
+        return folder.finish([shard for part in parts for shard in part])
 
 
 # Images.
 
 SHARD_BYTES, SHARD_FACES = 2**27, 1024
 COLUMN, LABEL_COLUMN = "image", "label"
-IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-VAL_NAMES = ("val", "validation", "valid")
-"""Names that a split of the hub may have which is ``VAL`` here."""
-PARTITION, FACES = "list_eval_partition.txt", "img_align_celeba"
-PARTITION_SPLITS = {"0": TRAIN, "1": VAL, "2": TEST}
 
 
 @dataclass(frozen=True)
@@ -183,86 +130,67 @@ class ImageSet:
 
     hub: str
     """``NAME`` or ``NAME@COMMIT`` on the hub."""
-    files: tuple[str, ...]
-    """What ``--from`` must hold: a folder for each split, or CelebA's official files."""
     splits: tuple[str, ...] = (TRAIN, VAL)
     labelled: bool = False
-    """Whether an image has a class, and lies in the folder of that class."""
+    """Whether an image has a class."""
 
 
 IMAGE_SETS: Mapping[str, ImageSet] = {
-    "coco": ImageSet("AbdoTW/COCO_2014", ("train2014", "val2014")),
-    "imagenet": ImageSet("ILSVRC/imagenet-1k", ("train", "val"), labelled=True),
-    "celeba": ImageSet(  # eurecom-ds/celeba is another copy
-        "flwrlabs/celeba@2d738f56e0e7f925ea36ae7c808ea925264aacec", (FACES, PARTITION), (TRAIN, VAL, TEST)
-    ),
+    "coco": ImageSet("AbdoTW/COCO_2014"),
+    "imagenet": ImageSet("ILSVRC/imagenet-1k", labelled=True),
+    "celeba": ImageSet("flwrlabs/celeba@2d738f56e0e7f925ea36ae7c808ea925264aacec", (TRAIN, VAL, TEST)),
 }
 
 
 def write_images(
     folder: Path,
     source: Source,
-    crop: CentralSquare | AlignedSquare,
-    skip: bool = False,
+    crop: Callable[[bytes], Pixels],
+    side: int,
     shard_images: int | None = None,
     workers: int = 1,
 ) -> Manifest:
-    """Write the crop of every image into shards of ``shard_images`` images, or 128 MiB, labels behind them.
-
-    ``write_decoded`` explains the other arguments and the errors.
+    """Write the square that ``crop`` cuts of every encoded image, (side, side, 3), into shards of ``shard_images``
+    images, or 128 MiB, labels behind them.  ``write_decoded`` explains the other arguments and the errors.
     """
-    arrays, classes = {IMAGES: pixels_of(crop.size)}, source.classes
+    classes = source.classes
+    arrays = arrays_of(side, labelled=classes is not None)
     size = shard_images or max(1, SHARD_BYTES // arrays[IMAGES].itemsize)
-    if classes is not None:
-        arrays[LABELS] = LABEL
-    settings = {**source.settings, **crop.settings, "shard_images": size, "arrays": described(arrays)}
+    settings = {**source.settings, "size": side, "shard_images": size, "arrays": described(arrays)}
     if classes is not None:
         settings[CLASSES] = classes
 
-    def store(place: int, label: int | None, image: tuple[Pixels, bool]) -> Stored:
-        parts, counts = [image[0].tobytes()], {IMAGES: 1, GREY: int(image[1])}
-        if classes is not None:
-            parts.append(np.array(label, LABEL).tobytes())
-        return parts, counts
+    def store(place: int, label: int | None, image: Pixels) -> Stored:
+        return [image] if classes is None else [image, np.array(label, LABEL)], {IMAGES: 1}
 
-    shards = ShardFolder(folder, settings)
-    return write_decoded(shards, source, size, crop, store, [IMAGES], skip, workers)
+    return write_decoded(ShardFolder(folder, settings, IMAGES), source, size, crop, store, workers)
 
 
 def load_images(name: str, path: Path | None = None) -> Source:
-    """Return the images of a data set in ``IMAGE_SETS``.
+    """Return the images of a data set in ``IMAGE_SETS``, which stay encoded until a worker reads them.
 
     Args:
         name: of the data set.
-        path: a folder with a folder of images, or of classes, for each split, or CelebA's official files; None: the
-            hub.
+        path: a folder that the library datasets reads, such as one with a folder of images, or of a folder of images
+            for each class, for each split; None: the hub, at the commit of ``IMAGE_SETS``, or the one that it has now.
 
     Raises:
-        UsageError: a folder or image is absent, the splits have other classes, or the hub does not answer.
+        UsageError: the folder or a split is absent, or the hub does not answer.
     """
-    known = IMAGE_SETS[name]
-    if path is None:
-        return _of_hub(known, name)
-    for needed in known.files:
-        if not (path / needed).exists():
-            raise UsageError(f"{path / needed} is not there: --from takes a folder with {' and '.join(known.files)}")
-    return _official_faces(path) if PARTITION in known.files else _of_folders(known, name, path)
-
-
-def _of_hub(known: ImageSet, name: str) -> Source:
-    """Return the images of ``NAME`` or ``NAME@COMMIT``; without a commit the one that it has now is taken.
-
-    They stay encoded until a worker reads them.
-    """
-    from datasets import Image, load_dataset
+    from datasets import Image
     from huggingface_hub import HfApi
 
+    known = IMAGE_SETS[name]
     place, _, commit = known.hub.partition("@")
-    with given(place, "get its files otherwise and say --from DIR; if it asks for an account, run: hf auth login"):
-        revision = commit or HfApi().dataset_info(place).sha
-        rows = load_dataset(place, revision=revision)
-        names = {split: VAL_NAMES if split == VAL else (split,) for split in known.splits}
-        parts = {split: rows[next(one for one in some if one in rows)] for split, some in names.items()}
+    settings = {"name": name, "from": "local files"}
+    if path is None:
+        with given(place, "give --from DIR"):
+            settings = {"name": name, "from": place, "revision": commit or HfApi().dataset_info(place).sha}
+    rows = load(place, path, revision=settings.get("revision"))
+    if VAL not in rows and "validation" in rows:
+        rows[VAL] = rows["validation"]
+    parts = {split: split_of(rows, split, path or place) for split in known.splits}
+    with given(path or place, "its columns must be image and, for classes, label"):
         images = {
             split: part.select_columns([COLUMN]).cast_column(COLUMN, Image(decode=False))
             for split, part in parts.items()
@@ -270,70 +198,13 @@ def _of_hub(known: ImageSet, name: str) -> Source:
         labels = {split: part[LABEL_COLUMN] for split, part in parts.items()} if known.labelled else {}
         classes = parts[TRAIN].features[LABEL_COLUMN].num_classes if known.labelled else None
 
-    def read(split: str, place: int) -> Named:
-        label = labels[split][place] if known.labelled else None
-        return f"{split} {place}", partial(_content, images[split], place), label
+    def read(split: str, place: int) -> tuple[str, bytes, int | None]:
+        image = images[split][place][COLUMN]
+        content = Path(image["path"]).read_bytes() if image["bytes"] is None else image["bytes"]
+        return image["path"] or f"{split} {place}", content, labels[split][place] if labels else None
 
-    settings = {"name": name, "from": place, "revision": revision}
-    return Source(settings, {split: len(some) for split, some in images.items()}, read, classes)
-
-
-def _content(rows: Any, place: int) -> bytes:
-    content: bytes = rows[place][COLUMN]["bytes"]
-    return content
-
-
-def _of_folders(known: ImageSet, name: str, path: Path) -> Source:
-    """Return the images in the folder of each split; if labelled, in its folders of classes, in the order of names."""
-    folders = {split: path / one for split, one in zip(known.splits, known.files, strict=True)}
-    classes: list[str] = []
-    if known.labelled:
-        found = {split: sorted(path.name for path in one.iterdir() if path.is_dir()) for split, one in folders.items()}
-        classes = found[TRAIN]
-        if not classes or found[VAL] != classes:
-            raise UsageError(
-                f"{folders[VAL]}: {len(found[VAL]):,} folders of classes, expected the same {len(classes):,} as in "
-                f"{folders[TRAIN]}"
-            )
-    names = {
-        split: [file.relative_to(folder).as_posix() for one in classes or ["."] for file in _images_in(folder / one)]
-        for split, folder in folders.items()
-    }
-    settings = {"name": name, "from": "folders of images", "names": hash_of_names(names)}
-    return Source.of_files(settings, folders, names, classes)
-
-
-def _images_in(folder: Path) -> list[Path]:
-    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
-    if not found:
-        raise UsageError(f"{folder}: no images in this folder; their names end with {', '.join(IMAGE_SUFFIXES)}")
-    return found
-
-
-def _official_faces(path: Path) -> Source:
-    """Return CelebA's images, split by the official file."""
-    partition, images = path / PARTITION, path / FACES
-    names = _partition(partition)
-    listed = {name for some in names.values() for name in some}
-    if beyond := sorted(file.name for file in images.glob("*.jpg") if file.name not in listed):
-        raise UsageError(
-            f"{partition}: lists {len(listed):,} images, not {len(beyond):,} that are in {images} ({beyond[0]} ...): "
-            "get the whole split file"
-        )
-    settings = {"name": "celeba", "from": "official files", "partition": sha256_of_file(partition)}
-    return Source.of_files(settings, dict.fromkeys(names, images), names, shown="{name}")
-
-
-def _partition(path: Path) -> dict[str, list[str]]:
-    names: dict[str, list[str]] = {split: [] for split in PARTITION_SPLITS.values()}
-    for number, line in enumerate(path.read_bytes().decode(errors="replace").splitlines(), 1):
-        words = line.split()
-        if len(words) != 2 or words[1] not in PARTITION_SPLITS or Path(words[0]).name != words[0]:
-            raise UsageError(
-                f"{path}:{number}: {line[:40]!r}, expected an image and its split, 0, 1 or 2: get the official file"
-            )
-        names[PARTITION_SPLITS[words[1]]].append(words[0])
-    return names
+    counts = {split: len(some) for split, some in images.items()}
+    return Source({**settings, "images": counts}, counts, read, classes)
 
 
 # Clips.
@@ -398,22 +269,29 @@ def load_clips(folder: Path) -> Source:
     """Return the clips of a folder, <id>.webm in 20bn-something-something-v2/, in the order of the official lists;
     UsageError: a list is absent, empty or no list of clips.
     """
-    names: dict[str, list[str]] = {}
+    paths: dict[str, list[Path]] = {}
     for split, file in LABEL_FILES.items():
         try:
-            names[split] = [f"{int(entry['id'])}.webm" for entry in json.loads((folder / file).read_bytes())]
-            if not names[split]:
+            numbers = [int(entry["id"]) for entry in json.loads((folder / file).read_bytes())]
+            paths[split] = [folder / CLIPS_FOLDER / f"{number}.webm" for number in numbers]
+            if not numbers:
                 raise ValueError("no clips")
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(
                 f"{folder / file}: no list of clips, each with a number as id ({error}): give a folder with the clips "
                 f"in {CLIPS_FOLDER}/ and the official lists {' and '.join(LABEL_FILES.values())}"
             ) from error
-    settings = {"name": "something-something", "from": "clips on disk", "names": hash_of_names(names)}
-    return Source.of_files(settings, dict.fromkeys(names, folder / CLIPS_FOLDER), names)
+
+    def read(split: str, place: int) -> tuple[str, bytes, None]:
+        path = paths[split][place]
+        return str(path), path.read_bytes(), None
+
+    lists = {split: sha256_of_file(folder / file) for split, file in LABEL_FILES.items()}
+    settings = {"name": "something-something", "from": "clips on disk", "lists": lists}
+    return Source(settings, {split: len(some) for split, some in paths.items()}, read)
 
 
-def write_clips(folder: Path, source: Source, vae: FrozenVAE, skip: bool = False, workers: int = 1) -> Manifest:
+def write_clips(folder: Path, source: Source, vae: FrozenVAE, workers: int = 1) -> Manifest:
     """Write the latent of every frame of every clip, half precision, into shards of 256 clips.
 
     ``write_decoded`` explains the other arguments and the errors.
@@ -424,13 +302,13 @@ def write_clips(folder: Path, source: Source, vae: FrozenVAE, skip: bool = False
         "frame": {"size": vae.size, "resized": "bilinear with antialiasing, nothing cut off"},
         "encoder": vae.settings,
         "shard_clips": SHARD_CLIPS,
-        "arrays": described(arrays_of(vae.shape)),
+        "arrays": described(arrays_of_clips(vae.shape)),
     }
 
     def store(place: int, label: int | None, clip: Clip) -> Stored:
-        arrays = vae.encode(clip.frames), np.full(len(clip.times), place, NUMBER), clip.times.astype(SECONDS)
-        return [array.tobytes() for array in arrays], {LATENTS: len(clip.times), CLIPS: 1}
+        frames = len(clip.times)
+        arrays = vae.encode(clip.frames), np.full(frames, place, NUMBER), clip.times.astype(SECONDS)
+        return arrays, {LATENTS: frames, CLIPS: 1}
 
-    shards = ShardFolder(folder, settings)
     decode = partial(decode_clip, size=vae.size)
-    return write_decoded(shards, source, SHARD_CLIPS, decode, store, [LATENTS, CLIPS], skip, workers)
+    return write_decoded(ShardFolder(folder, settings, CLIPS), source, SHARD_CLIPS, decode, store, workers)

@@ -1,14 +1,15 @@
 """All preparations of data, by their names in the command.
 
-celeba --download          CelebA; --from DIR: img_align_celeba/ and list_eval_partition.txt
-coco --download            COCO 2014; --from DIR: train2014/ and val2014/ with images
-imagenet --download        ImageNet-1k with labels; --from DIR: train/ and val/ with a folder of images for each class
+celeba --download          CelebA; --from DIR: train/, val/ and test/ with images, or the hub's files
+coco --download            COCO 2014; --from DIR: train2014/ and val2014/ with images, or the hub's files
+imagenet --download        ImageNet-1k with labels; --from DIR: train/ and val/ with a folder of images for each class,
+                           or the hub's files
 continuations              questions made from documentation-512 (--vocabulary 257: from that)
 documentation --download   the documentation of 145 Python projects, 42 MB of English prose; --from DIR: a folder of
                            their source distributions (650 MB)
 openwebtext --download     OpenWebText (24 GB), in GPT-2's token ids; --from DIR: parquet or jsonl files
-pg19 --download            PG19's 100 test books, in the ids of --tokenizer, that of the training data; --from DIR: a
-                           folder of .txt files, one for each book
+pg19 --download            PG19's 100 test books, in the ids of --tokenizer, that of the training data; --from DIR: as
+                           above, a file called test.parquet or test.jsonl
 slimpajama --download      SlimPajama, in LLaMA's token ids; --from DIR: parquet or jsonl files
 redpajama --download       RedPajama-V2's sample, in GPT-NeoX's; fineweb: FineWeb's; --from DIR as above
 shakespeare --download     tiny Shakespeare; --from PATH: a copy of it
@@ -21,6 +22,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
 DEFAULT_VOCABULARY, QUESTIONS_VOCABULARY = 4096, 512
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
-PG19_TEXTS = "pg19-texts"
 SOURCES_FOLDER, SOURCES = "documentation-sources", "sources.json"
 """The folder of the source distributions, and the file beside the shards that lists them."""
 
@@ -189,11 +190,8 @@ def pg19(request: Request, *, tokenizer: str = "gpt2") -> None:
     from paper_repro.datamodules import text_sources
 
     encoder = _tokenizer(request, tokenizer)
-    texts = request.source
-    if texts is None:
-        texts = request.root / PG19_TEXTS
-        text_sources.download_books(texts)
-    summary(request.folder, write_shards(request.folder, *text_sources.books(texts), encoder, SHARD_TOKENS))
+    books = text_sources.books(request.source)
+    summary(request.folder, write_shards(request.folder, *books, encoder, SHARD_TOKENS))
 
 
 def streams(request: Request, *, max_tokens: int | None = None, tokenizer: str | None = None) -> None:
@@ -223,32 +221,31 @@ def _tokenizer(request: Request, name: str) -> "BytePairTokenizer":
 # Images and clips.
 
 
-def celeba(request: Request, *, on_corrupt: str = "refuse", workers: int = 1) -> None:
+def celeba(request: Request, *, workers: int = 1) -> None:
     """Write CelebA's faces."""
     from paper_repro.datamodules.media_preparation import SHARD_FACES
-    from paper_repro.datamodules.pixels import AlignedSquare
+    from paper_repro.datamodules.pixels import CELEBA_SIDE, aligned_square
 
-    _images(request, on_corrupt, AlignedSquare(), workers, SHARD_FACES)
+    _images(request, aligned_square, CELEBA_SIDE, workers, SHARD_FACES)
 
 
-def squares(request: Request, *, on_corrupt: str = "refuse", size: int = 128, workers: int = 1) -> None:
+def squares(request: Request, *, size: int = 128, workers: int = 1) -> None:
     """Write the central squares of COCO's or ImageNet's images."""
-    from paper_repro.datamodules.pixels import CentralSquare
+    from paper_repro.datamodules.pixels import central_square
 
-    _images(request, on_corrupt, CentralSquare(size), workers)
+    _images(request, partial(central_square, size=size), size, workers)
 
 
-def _images(request: Request, on_corrupt: str, crop: Any, workers: int, shard_images: int | None = None) -> None:
+def _images(request: Request, crop: Any, side: int, workers: int, shard_images: int | None = None) -> None:
     from paper_repro.datamodules.media_preparation import load_images, write_images
 
     source = load_images(request.name, request.source)
-    summary(request.folder, write_images(request.folder, source, crop, on_corrupt == "skip", shard_images, workers))
+    summary(request.folder, write_images(request.folder, source, crop, side, shard_images, workers))
 
 
 def something_something(
     request: Request,
     *,
-    on_corrupt: str = "refuse",
     size: int = 224,
     vae: str = "stabilityai/sd-vae-ft-mse",
     workers: int = 1,
@@ -260,7 +257,7 @@ def something_something(
 
     source = media.load_clips(request.source)
     encoder = media.load_vae(vae, size, request.download)
-    summary(request.folder, media.write_clips(request.folder, source, encoder, on_corrupt == "skip", workers))
+    summary(request.folder, media.write_clips(request.folder, source, encoder, workers))
 
 
 # Boards and questions.

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paper_repro.base.errors import UsageError, at_least
-from paper_repro.datamodules.array_shards import Array, DataFiles, Manifest, StoredArrays
+from paper_repro.datamodules.array_shards import Array, Manifest, PreparedSource
 from paper_repro.datamodules.video_sources import VideoSource, shown_at
 
 LATENTS, CLIP, TIMES, CLIPS = "latents", "clip", "times", "clips"
@@ -26,36 +25,12 @@ def arrays_of(shape: tuple[int, ...]) -> dict[str, Array]:
     return {LATENTS: np.dtype((LATENT, shape)), CLIP: NUMBER, TIMES: SECONDS}
 
 
-class StoredClips(StoredArrays):
-    """The clips of one split, in the order of their source."""
-
-    @cached_property
-    def starts(self) -> NDArray[np.int64]:
-        """The first frame of each clip and the end of the last, (N + 1)."""
-        numbers = self.whole(CLIP)  # (F)
-        return np.append(np.flatnonzero(np.diff(numbers, prepend=-1)), len(numbers))
-
-    @cached_property
-    def _times(self) -> NDArray[np.float32]:
-        return self.whole(TIMES)
-
-    def times(self, index: int) -> NDArray[np.float32]:
-        """Return when each frame of a clip is shown, ascending, in seconds from the first one on."""
-        return self._times[self.starts[index] : self.starts[index + 1]]
-
-    def latents(self, index: int, frames: Sequence[int]) -> NDArray[np.float16]:
-        """Return the latents of some frames of a clip, (frames, V)."""
-        first = self.starts[index]
-        return np.stack([self.item(LATENTS, int(first + frame)).reshape(-1) for frame in frames])
-
-
 @dataclass(eq=False)
-class PreparedClips(VideoSource):
+class PreparedClips(PreparedSource, VideoSource):
     """Latents of whole frames, as they were prepared.
 
     Args:
-        files: ``{manifest: PATH}``.
-        prepare: the command that makes it, named where it is absent or wrong.
+        files, prepare: see ``PreparedSource``.
         state_size: V, the numbers of a latent as it was prepared.
     """
 
@@ -64,37 +39,37 @@ class PreparedClips(VideoSource):
     state_size: int = 3136
 
     def __post_init__(self) -> None:
-        self.found = DataFiles(self.files, self.prepare, "manifest")
+        super().__post_init__()
         at_least("state_size", self.state_size)
 
-    @cached_property
-    def stored(self) -> Mapping[str, StoredClips]:
-        """The clips of each split, checked; UsageError: absent or altered shards, or latents of another size."""
-        path: Path = self.found.path("manifest", self.data_root)
-        with self.found.mended():
-            manifest = Manifest.read(path)
-            stamps = self.cache and self.cache / "clips"
-            found = {split: StoredClips.opened(manifest, path, split, stamps) for split in self.splits}
+    def check(self, manifest: Manifest) -> None:
         shape = manifest.arrays.get(LATENTS, LATENT).shape
         if manifest.arrays != arrays_of(shape) or prod(shape) != self.state_size:
             raise UsageError(
                 f"{self.files['manifest']}: latents of {' x '.join(map(str, shape))}, expected {self.state_size:,} "
                 f"numbers: prepare them with another --vae or --size, or give model.state_size {prod(shape)}"
             )
-        return found
+
+    @cached_property
+    def starts(self) -> Mapping[str, NDArray[np.int64]]:
+        """Of each split the first frame of each clip and the end of the last, (N + 1)."""
+        numbers = {split: frames.whole(CLIP) for split, frames in self.stored.items()}  # (F)
+        return {split: np.append(np.flatnonzero(np.diff(own, prepend=-1)), len(own)) for split, own in numbers.items()}
+
+    @cached_property
+    def times(self) -> Mapping[str, NDArray[np.float32]]:
+        """When each frame of a split is shown, in seconds from the first one of its clip on, (F)."""
+        return {split: frames.whole(TIMES) for split, frames in self.stored.items()}
 
     @property
     def counts(self) -> Mapping[str, int]:
-        return {split: len(clips.starts) - 1 for split, clips in self.stored.items()}
+        return {split: len(starts) - 1 for split, starts in self.starts.items()}
 
     def duration(self, split: str, index: int) -> float:
-        return float(self.stored[split].times(index)[-1])
+        return float(self.times[split][self.starts[split][index + 1] - 1])
 
     def states(self, split: str, index: int, times: Sequence[float], draws: Sequence[float]) -> NDArray[np.float32]:
-        clips = self.stored[split]
-        return clips.latents(index, shown_at(clips.times(index), times)).astype(np.float32)
-
-    def data_hashes(self) -> dict[str, str]:
-        """Return SHA-256 of the manifest, which holds those of the files."""
-        _ = self.counts
-        return self.found.hashes(self.data_root)
+        first, end = self.starts[split][index : index + 2]
+        frames = shown_at(self.times[split][first:end], times)
+        latents = [self.stored[split].item(LATENTS, int(first + frame)).reshape(-1) for frame in frames]
+        return np.stack(latents).astype(np.float32)

@@ -19,17 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from paper_repro.base.errors import UsageError
-from paper_repro.base.files import sha256_of_bytes, write_atomically
+from paper_repro.base.files import sha256_of_bytes
 from paper_repro.base.identity import mix
 from paper_repro.datamodules.counter_based import permutation
-from paper_repro.datamodules.downloads import SECONDS_OF_SILENCE, fetch, given
-from paper_repro.datamodules.text import TEST, TRAIN, VAL, read_text
+from paper_repro.datamodules.downloads import SECONDS_OF_SILENCE, load, split_of
+from paper_repro.datamodules.text import TEST, TRAIN, VAL
 from paper_repro.datamodules.token_shards import Part
 
 VAL_SHARE = 0.0005
 """NanoGPT's of OpenWebText, and the authors' of RedPajama and FineWeb."""
 COLUMN = "text"
-STAND_IN = "python scripts/prepare_data.py documentation --download"
 
 # OpenWebText, split as nanoGPT splits it.
 
@@ -46,12 +45,10 @@ def openwebtext(path: Path | None = None) -> tuple[dict[str, Any], dict[str, Any
     Raises:
         UsageError: nothing of this kind, no column ``text``, fewer than two documents, or the hub does not answer.
     """
-    where = OPENWEBTEXT if path is None else str(path)
-    rows = _training_split(_load(OPENWEBTEXT, path), where)
+    where = path or OPENWEBTEXT
+    rows = _texts(OPENWEBTEXT, path, TRAIN)
     if path is None and len(rows) != OPENWEBTEXT_DOCUMENTS:
         raise UsageError(f"{where}: {len(rows):,} documents, expected {OPENWEBTEXT_DOCUMENTS:,}: say --from DIR")
-    if COLUMN not in rows.column_names:
-        raise UsageError(f"{where}: columns {', '.join(rows.column_names)}, expected one called {COLUMN!r}: rename it")
     if len(rows) < 2:
         raise UsageError(f"{where}: {len(rows)} documents, expected at least 2, one for each split")
     probes = [rows[place][COLUMN] for place in (0, len(rows) // 2, len(rows) - 1)]
@@ -66,62 +63,28 @@ def openwebtext(path: Path | None = None) -> tuple[dict[str, Any], dict[str, Any
     return {TRAIN: parts["train"][COLUMN], VAL: parts["test"][COLUMN]}, source
 
 
-def _load(hub: str, path: Path | None, **options: Any) -> Any:
-    """Return the rows of each split of a folder of parquet or jsonl files; without one of a data set of the hub."""
-    from datasets import load_dataset
-
-    if path is None:
-        with given(hub, f"get some of its files otherwise and say --from DIR; a stand-in: {STAND_IN}"):
-            return load_dataset(hub, **options)
-    if not path.is_dir():
-        raise UsageError(f"{path}: there is no such folder; --from takes one of parquet or jsonl files")
-    with given(path, "--from takes a folder of parquet or jsonl files"):
-        return load_dataset(str(path), streaming=options.get("streaming", False))
-
-
-def _training_split(rows: Any, where: object) -> Any:
-    if TRAIN not in rows:
-        raise UsageError(f"{where}: splits {', '.join(rows)}, expected one called 'train': rename its files")
-    return rows[TRAIN]
+def _texts(hub: str, path: Path | None, split: str) -> Any:
+    """Return the rows of a split, which have a column ``text``."""
+    where = path or hub
+    rows = split_of(load(hub, path), split, where)
+    if COLUMN not in rows.column_names:
+        raise UsageError(f"{where}: columns {', '.join(rows.column_names)}, expected one called {COLUMN!r}: rename it")
+    return rows
 
 
 # PG19's test books.
 
-BOOKS = 100
-BOOK_LISTING = (
-    "https://storage.googleapis.com/storage/v1/b/deepmind-gutenberg/o?prefix=test/&fields=items(name),nextPageToken"
-)
-BOOK_FILES = "https://storage.googleapis.com/deepmind-gutenberg/"
+BOOKS = "emozilla/pg19-test"
+"""A copy of the test split of PG19, whose own repository on the hub holds a script."""
 
 
-def books(path: Path) -> tuple[dict[str, list[str]], dict[str, Any]]:
-    """Return the books of a folder of .txt files, in the order of their names, as the split test; and what they are.
-
-    Raises:
-        UsageError: the folder holds none, or one is empty or not UTF-8.
+def books(path: Path | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the books of a folder of parquet or jsonl files, or of the hub's copy, as the split test; and what they
+    are.  UsageError: nothing of this kind, no column ``text``, or the hub does not answer.
     """
-    files = sorted(path.glob("*.txt"))
-    if not files:
-        raise UsageError(f"{path}: expected PG19's books, a folder of .txt files, one for each book; found none")
-    texts = [read_text(file) for file in files]
+    texts = _texts(BOOKS, path, TEST)[COLUMN]
     digest = sha256_of_bytes("\0".join(texts).encode())
     return {TEST: texts}, {"name": "pg19", "split": TEST, "documents": len(texts), "sha256": digest}
-
-
-def download_books(folder: Path) -> None:
-    """Put the test split's books into ``folder``, and keep those that are there; UsageError: another listing."""
-    content = fetch(BOOK_LISTING)
-    mend = "get them elsewhere and say --from DIR"
-    try:
-        names = [item["name"] for item in json.loads(content)["items"] if item["name"].endswith(".txt")]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{BOOK_LISTING}: no listing of books ({error!r}): {mend}") from error
-    if len(names) != BOOKS:
-        raise UsageError(f"{BOOK_LISTING}: {len(names)} books, expected {BOOKS}: {mend}")
-    for name in names:
-        path = folder / Path(name).name
-        if not path.is_file():
-            write_atomically(path, fetch(BOOK_FILES + name))
 
 
 # Streams.
@@ -214,9 +177,9 @@ def slimpajama(path: Path | None = None) -> Streams:
     Raises:
         UsageError: the hub does not answer, the folder holds no data, or there is no split train.
     """
-    rows = _load(SLIMPAJAMA, path, revision=SLIMPAJAMA_REVISION, streaming=True)
+    rows = load(SLIMPAJAMA, path, revision=SLIMPAJAMA_REVISION, streaming=True)
     where = SLIMPAJAMA if path is None else str(path)
-    _training_split(rows, where)
+    split_of(rows, TRAIN, where)
     size = HELD_OUT_DOCUMENTS
     places = {TRAIN: (TRAIN, 2 * size), VAL: (TRAIN, 0), TEST: (TRAIN, size)}
     if set(HELD_OUT.values()) <= set(rows):
@@ -301,7 +264,7 @@ def web_documents(name: str, path: Path | None = None) -> Streams:
     if path is None and name == REDPAJAMA:
         rows: Any = RedPajamaFiles([REDPAJAMA_URL.format(file) for file in sample_names()])
     else:
-        rows = _training_split(_load(hub, path, name=sample, streaming=True), where)
+        rows = split_of(load(hub, path, name=sample, streaming=True), TRAIN, where)
 
     train = reader(rows, where, column, chosen=lambda place, text: bool(text) and not is_val(place))
     val = reader(rows, where, column, chosen=lambda place, text: bool(text) and is_val(place))

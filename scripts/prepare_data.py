@@ -29,13 +29,12 @@ def main(arguments: Sequence[str]) -> int:
     add("--verify", action="store_true", help="read everything again that was prepared; changes nothing")
     add("--folder", metavar="NAME", help="of this preparation below the folder of all data, where several are in use")
     add("--vocabulary", type=whole, metavar="N", help="byte pairs to train, 4096; others have folders of their own")
-    add("--max-tokens", type=whole, metavar="N", help="of a stream's training documents; may be raised later")
+    add("--max-tokens", type=whole, metavar="N", help="of a stream's training documents")
     add(
         "--tokenizer",
         metavar="PATH",
         help="tokenizer.json or its folder, or gpt2, llama or gpt-neox",
     )
-    add("--on-corrupt", choices=("refuse", "skip"), help="what to do with images and clips that cannot be used")
     add("--workers", type=whole, metavar="N", help="processes that decode, 1; the files do not depend on it")
     add(
         "--size",

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from paper_repro.base.errors import UsageError, at_least
 from paper_repro.base.identity import mix
-from paper_repro.datamodules.pixels import CentralSquare, UnfitError, encoded
+from paper_repro.datamodules.pixels import UnfitError, central_square
 from paper_repro.datamodules.tokenizers import Tokenizer
 from paper_repro.metrics.likelihood import summed_negative_log_likelihood
 from paper_repro.metrics.pooled import new_errors, update_errors
@@ -240,8 +240,8 @@ class ImageThought:
 def read_image(path: Path, side: int, channels: int) -> Tensor:
     """Return the central square of an image file, (C, H, H) in [-1, 1]; UsageError: there is no image in it."""
     try:
-        square, _ = CentralSquare(side)(encoded(path))
-    except (UnfitError, FileNotFoundError) as error:
+        square = central_square(path.read_bytes(), side)
+    except (UnfitError, OSError) as error:
         raise UsageError(f"--image {path}: {error}") from error
     image = torch.from_numpy(square.copy()).permute(2, 0, 1) / 127.5 - 1  # (3, H, H)
     return image if channels == 3 else image.mean(0, keepdim=True)

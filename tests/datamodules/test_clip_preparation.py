@@ -9,7 +9,7 @@ import torch
 
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.array_shards import Manifest
-from paper_repro.datamodules.prepared_clips import PreparedClips, StoredClips
+from paper_repro.datamodules.prepared_clips import PreparedClips
 from paper_repro.datamodules.video_sources import decode_clip
 from paper_repro.datamodules.videos import VideoData
 from paper_repro.scripts import prepare_data
@@ -84,14 +84,8 @@ def test_every_frame_is_stored_as_the_mean_of_its_latent(
     data = VideoData(source, 3, spacing=0.1, batch_size=5, num_evaluation_windows=4, data_root=folder)
     assert data.train_batch(0).shape == (5, 3, 16) and data.data_hashes().keys() == {"manifest"}
     assert prepare_data.main([*words(clips, vae)[:1], "--verify", *words(clips, vae)[5:]]) == 0
-
-
-@pytest.mark.slow
-def test_workers_give_the_same_bytes(clips: Path, vae: Path) -> None:
-    assert prepare_data.main(words(clips, vae)) == 0
     assert prepare_data.main(words(clips, vae, "--folder", "again", "--workers", "2")) == 0
-    before, again = (content(clips.parent / "data" / name) for name in (f"something-something-{SIZE}", "again"))
-    assert again == before
+    assert content(clips.parent / "data" / "again") == content(folder)
 
 
 @pytest.mark.parametrize(
@@ -116,14 +110,6 @@ def test_a_wrong_encoder_is_refused(clips: Path, vae: Path, tmp_path: Path) -> N
     other = save_vae(tmp_path / "other", latent_channels=8)
     assert "was prepared with encoder.weights" in refusal(*words(clips, other))
     assert prepare_data.main(words(clips, other, "--folder", "other")) == 0
-    with pytest.raises(UsageError, match="latents of 8 x 2 x 2, expected 16 numbers"):
-        _ = prepared(clips.parent / "data" / "other").counts
-
-
-def test_absent_manifests_and_splits_without_clips_are_refused(clips: Path, vae: Path) -> None:
-    with pytest.raises(UsageError, match="run: python scripts/prepare_data"):
-        _ = prepared(clips.parent).counts
-    assert prepare_data.main(words(clips, vae)) == 0
-    path = clips.parent / "data" / f"something-something-{SIZE}" / "manifest.json"
-    with pytest.raises(UsageError, match="split 'val' has no items"):
-        StoredClips.opened(Manifest.read(path), path, "val")
+    for folder, message in ((clips.parent / "data" / "other", "latents of 8 x 2 x 2"), (clips, f"run: {PREPARE}")):
+        with pytest.raises(UsageError, match=message):
+            _ = prepared(folder).counts

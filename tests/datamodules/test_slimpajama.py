@@ -73,21 +73,6 @@ def test_the_document_that_reaches_the_tokens_is_the_last(corpus: Path, document
         assert texts(folder, "train", TOKENIZER) == TRAIN[:count]
 
 
-def test_more_tokens_go_on_where_fewer_ended_and_fewer_are_refused(corpus: Path) -> None:
-    numbers = [ENDS[14], ENDS[16], ENDS[63], 10 * ENDS[-1]]
-    for number in numbers:
-        kept = {path: path.stat().st_mtime_ns for path in (corpus / "grown").rglob("train-0000*.bin")}
-        grown = prepare(corpus, "grown", "--max-tokens", str(number))
-        assert content(grown) == content(prepare(corpus, f"at-once-{number}", "--max-tokens", str(number)))
-        whole = sorted(kept)[: len(kept) - 1]
-        assert all(path.stat().st_mtime_ns == kept[path] for path in whole), "a whole shard was written again"
-    before = content(grown)
-    with pytest.raises(UsageError, match=f"prepared with max_tokens {numbers[-1]}, asked for are only {numbers[0]}"):
-        prepare(corpus, "grown", "--max-tokens", str(numbers[0]))
-    assert content(grown) == before
-    assert content(prepare(corpus, "grown")) == content(prepare(corpus, "unlimited"))
-
-
 def test_a_source_of_one_split_holds_out_its_first_documents(corpus: Path) -> None:
     (corpus / "single").mkdir()
     (corpus / "single" / "part.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TRAIN))

@@ -14,7 +14,7 @@ from paper_repro.datamodules.text_sources import RedPajamaFiles, is_val, sample_
 from paper_repro.datamodules.token_shards import TokenManifest
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.scripts import prepare_data
-from paper_repro.tests.support.prepared import content, refusal
+from paper_repro.tests.support.prepared import refusal
 from paper_repro.tests.support.prepared import texts as written
 
 TEXTS = [f"Document {index} of the web {'says more ' * (index % 5)}and ends here." for index in range(120)]
@@ -60,19 +60,13 @@ def test_a_folder_is_split_by_the_places_of_its_documents(tmp_path: Path, name: 
     assert prepare_data.main([name, "--verify", "--to", str(tmp_path / "out")]) == 0
 
 
-def test_what_is_held_out_depends_neither_on_the_tokens_nor_on_an_interruption(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_held_out_does_not_depend_on_the_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_sources, "VAL_DOCUMENTS", 3)
     put(tmp_path / "web" / "part.jsonl", "text")
-    given = ["--from", str(tmp_path / "web")]
-    few = prepare(tmp_path, "fineweb", "few", *given, "--max-tokens", "200")
+    few = prepare(tmp_path, "fineweb", "few", "--from", str(tmp_path / "web"), "--max-tokens", "200")
     train = written(few, "train", TOKENIZER)
     assert written(few, "val", TOKENIZER) == expected("val")[:3]
     assert train == expected("train")[: len(train)] and 0 < len(train) < 20
-    grown = prepare(tmp_path, "fineweb", "few", *given)
-    assert content(grown) == content(prepare(tmp_path, "fineweb", "whole", *given))
-    assert written(grown, "train", TOKENIZER) == expected("train")
 
 
 def test_redpajama_is_streamed_from_its_publisher_past_missing_and_broken_files(

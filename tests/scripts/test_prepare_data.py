@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from paper_repro.base import files
-from paper_repro.datamodules import documentation, preparations
+from paper_repro.datamodules import documentation, preparations, text_sources
 from paper_repro.datamodules.documentation import Corpus
+from paper_repro.datamodules.text import BookData
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.scripts import prepare_data
 from paper_repro.tests.support.prepared import content, refusal, texts
@@ -69,6 +70,20 @@ def test_parquet_and_jsonl_give_the_same_shards_in_the_folder_that_is_named(corp
     assert openwebtext(corpus, corpus / "out") == 0
     assert openwebtext(corpus, corpus, "--folder", "other", source="parquet") == 0
     assert content(corpus / "other") == content(corpus / "out" / "openwebtext")
+
+
+def test_books_are_the_split_test(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    tokenizer = corpus / "tokenizer.json"
+    rows = {"test": datasets.Dataset.from_dict({"text": DOCUMENTS[:5]})}
+    words = ["pg19", "--tokenizer", str(tokenizer), "--to", str(corpus), "--folder", "books"]
+    assert "splits train, expected one called 'test'" in refusal(*words, "--from", str(corpus / "corpus"))
+    monkeypatch.setattr(datasets, "load_dataset", lambda name: {text_sources.BOOKS: rows}[name])
+    assert prepare_data.main([*words, "--download"]) == 0
+    data = BookData({"manifest": "books/manifest.json"}, window=8, data_root=corpus)
+    assert list(data.streams) == ["test"] and data.data_hashes().keys() == {"manifest", "tokenizer"}
+    assert texts(corpus / "books", "test", BytePairTokenizer.load(tokenizer)) == DOCUMENTS[:5]
 
 
 def test_the_same_command_mends_and_other_settings_are_refused(
@@ -243,14 +258,12 @@ def test_a_wrong_corpus_is_refused(corpus: Path, name: str, content: bytes, part
 def test_a_part_of_the_hubs_corpus_is_refused(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
-    from paper_repro.datamodules import text_sources as source
-
     openwebtext(corpus, corpus / "local")
     rows = datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": DOCUMENTS})})
-    monkeypatch.setattr(datasets, "load_dataset", lambda name: {source.OPENWEBTEXT: rows}[name])
+    monkeypatch.setattr(datasets, "load_dataset", lambda name: {text_sources.OPENWEBTEXT: rows}[name])
     words = ["openwebtext", "--download", "--tokenizer", str(corpus / "tokenizer.json"), "--to", str(corpus / "hub")]
-    assert f"300 documents, expected {source.OPENWEBTEXT_DOCUMENTS:,}" in refusal(*words)
-    monkeypatch.setattr(source, "OPENWEBTEXT_DOCUMENTS", 300)
+    assert f"300 documents, expected {text_sources.OPENWEBTEXT_DOCUMENTS:,}" in refusal(*words)
+    monkeypatch.setattr(text_sources, "OPENWEBTEXT_DOCUMENTS", 300)
     assert prepare_data.main(words) == 0
     shards = [content(corpus / place / "openwebtext")["train-00000.bin"] for place in ("hub", "local")]
     assert shards[0] == shards[1]
