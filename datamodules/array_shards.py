@@ -180,34 +180,30 @@ def hash_once(path: Path, stamped: str, stamps: Path | None) -> str:
 
 
 class StoredArrays:
-    """The shards of one split, end to end, memory-mapped on first use in each process.
+    """The shards of one split, end to end, checked, and memory-mapped on first use in each process.
 
-    ``items`` are the numbers of items of the shards, of which none is empty; ``arrays`` are in the order of the files.
+    Args:
+        manifest: of the shards.
+        path: of the manifest; the shards lie beside it.
+        split: of the shards.
+        stamps: see ``hash_once``.
+
+    Raises:
+        UsageError: a file is missing or altered, or the split has no items.
     """
 
-    def __init__(self, paths: Sequence[Path], items: Sequence[int], arrays: Mapping[str, Array]) -> None:
-        self.paths, self.arrays = list(paths), dict(arrays)
-        self.ends = list(accumulate(items))
-        self._maps: dict[int, dict[str, Values]] = {}
-
-    @classmethod
-    def opened(cls, manifest: Manifest, path: Path, split: str, stamps: Path | None = None) -> Self:
-        """Return a split of the manifest in the file ``path``, checked (``stamps``: see ``hash_once``); UsageError: a
-        file is missing or altered, or the split has no items.
-        """
+    def __init__(self, manifest: Manifest, path: Path, split: str, stamps: Path | None = None) -> None:
         shards = [shard for shard in manifest.of(split) if manifest.items(shard)]
         if not shards:
             raise UsageError(f"{path}: split {split!r} has no items")
         for shard in shards:
             manifest.check(path.parent, shard, stamps)
-        paths = [path.parent / shard.file for shard in shards]
-        return cls(paths, [manifest.items(shard) for shard in shards], manifest.arrays)
+        self.paths, self.arrays = [path.parent / shard.file for shard in shards], manifest.arrays
+        self.ends = list(accumulate(map(manifest.items, shards)))
+        self._maps: dict[int, dict[str, Values]] = {}
 
     def __len__(self) -> int:
         return self.ends[-1]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_maps": {}}
 
     def item(self, name: str, index: int) -> Values:
         """Return one item of an array; IndexError if there is no such item."""
@@ -317,7 +313,7 @@ class PreparedSource(DataSource):
             manifest = Manifest.read(path)
             self.check(manifest)
             stamps = self.cache and self.cache / "shards"
-            return {split: StoredArrays.opened(manifest, path, split, stamps) for split in self.splits}
+            return {split: StoredArrays(manifest, path, split, stamps) for split in self.splits}
 
     @property
     def counts(self) -> Mapping[str, int]:

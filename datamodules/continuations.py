@@ -72,7 +72,7 @@ def prepare(corpus: Path, folder: Path) -> dict[str, Any]:
     """
     manifest = TokenManifest.read(corpus / MANIFEST)
     tokenizer = manifest.tokenizer(corpus)
-    stream = TokenStream.opened(manifest, corpus / MANIFEST, VAL)
+    stream = TokenStream(manifest, corpus / MANIFEST, VAL)
     ids = stream[:]
     documents = [part[:-1].tolist() for part in np.split(ids, np.flatnonzero(ids == manifest.end_of_text) + 1)[:-1]]
     contents: dict[str, bytes] = {}
@@ -92,21 +92,6 @@ def prepare(corpus: Path, folder: Path) -> dict[str, Any]:
     }
     write_atomically(folder / MANIFEST, json.dumps(prepared, indent=1).encode() + b"\n")
     return prepared
-
-
-def check(folder: Path) -> dict[str, Any]:
-    """Return the manifest of a folder that was prepared; UsageError if a file is missing or altered."""
-    mend = "give the command that prepared it again"
-    try:
-        found: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
-        altered = [name for name, digest in found["files"].items() if sha256_of_file(folder / name) != digest]
-    except OSError as error:
-        raise UsageError(f"{error.filename}: cannot be read ({error.strerror}); {mend}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{folder / MANIFEST}: no manifest of questions ({error!r}); {mend}") from error
-    if altered:
-        raise UsageError(f"{folder / altered[0]}: altered since it was prepared; {mend}")
-    return found
 
 
 def questions(

@@ -142,11 +142,6 @@ def leave_signals_to_the_parent(worker: int) -> None:
         signal.signal(name, signal.SIG_IGN)
 
 
-def window_starts(tokens: int, window: int, count: int, seed: int) -> torch.Tensor:
-    """Draw where ``count`` random windows of ``window`` + 1 tokens begin in a stream, (count,)."""
-    return torch.randint(tokens - window, (count,), generator=generator_of(seed))
-
-
 def generator_of(*seed: int | str) -> torch.Generator:
     """Return the generator of a seed, or of the stream that its parts name (``mix``)."""
     return torch.Generator().manual_seed(seed[0] if len(seed) == 1 and isinstance(seed[0], int) else mix(*seed))

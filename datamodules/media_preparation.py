@@ -120,8 +120,10 @@ def write_decoded(
 
 # Images.
 
-SHARD_BYTES, SHARD_FACES = 2**27, 1024
+SHARD_BYTES = 2**27
 COLUMN, LABEL_COLUMN = "image", "label"
+VAL_NAMES = ("validation", "valid")
+"""Names that a split of a source may have which is ``VAL`` here."""
 
 
 @dataclass(frozen=True)
@@ -147,15 +149,14 @@ def write_images(
     source: Source,
     crop: Callable[[bytes], Pixels],
     side: int,
-    shard_images: int | None = None,
     workers: int = 1,
 ) -> Manifest:
-    """Write the square that ``crop`` cuts of every encoded image, (side, side, 3), into shards of ``shard_images``
-    images, or 128 MiB, labels behind them.  ``write_decoded`` explains the other arguments and the errors.
+    """Write the square that ``crop`` cuts of every image, (side, side, 3), into shards of at most 128 MiB, and labels
+    behind them.  ``write_decoded`` explains the other arguments and the errors.
     """
     classes = source.classes
     arrays = arrays_of(side, labelled=classes is not None)
-    size = shard_images or max(1, SHARD_BYTES // arrays[IMAGES].itemsize)
+    size = max(1, SHARD_BYTES // arrays[IMAGES].itemsize)
     settings = {**source.settings, "size": side, "shard_images": size, "arrays": described(arrays)}
     if classes is not None:
         settings[CLASSES] = classes
@@ -187,8 +188,7 @@ def load_images(name: str, path: Path | None = None) -> Source:
         with given(place, "give --from DIR"):
             settings = {"name": name, "from": place, "revision": commit or HfApi().dataset_info(place).sha}
     rows = load(place, path, revision=settings.get("revision"))
-    if VAL not in rows and "validation" in rows:
-        rows[VAL] = rows["validation"]
+    rows = {VAL if split in VAL_NAMES else split: part for split, part in rows.items()}
     parts = {split: split_of(rows, split, path or place) for split in known.splits}
     with given(path or place, "its columns must be image and, for classes, label"):
         images = {

@@ -14,7 +14,6 @@ slimpajama --download      SlimPajama, in LLaMA's token ids; --from DIR: parquet
 redpajama --download       RedPajama-V2's sample, in GPT-NeoX's; fineweb: FineWeb's; --from DIR as above
 shakespeare --download     tiny Shakespeare; --from PATH: a copy of it
 something-something --from DIR   Something-Something V2 as latents of every frame, from the official clips and lists
-sudoku --from DIR          SATNet's features.pt and labels.pt and RRN's test.csv, anywhere below DIR
 """
 
 import inspect
@@ -59,16 +58,16 @@ class Request:
     """Where these data belong."""
     source: Path | None
     download: bool
-    verify: bool
 
 
 @dataclass(frozen=True)
 class Preparation:
     """Prepares, or verifies, the data of one name."""
 
-    make: Callable[..., None]
-    """Prepares the data; its keyword parameters are the options.  Without a ``kind`` it also verifies them."""
+    make: Callable[..., Manifest | None]
+    """Prepares the data; its keyword parameters are the options."""
     kind: type[Manifest] | None = None
+    """Of the manifest; None: there is none, so ``--folder`` and ``--verify`` are refused."""
     sized: str | None = None
     """The option that is part of the folder's name where its value is not the usual one."""
 
@@ -84,21 +83,21 @@ class Preparation:
     ) -> None:
         """Do what the command asks for; UsageError: an option that these data do not take."""
         taken = {key: one.default for key, one in inspect.signature(self.make).parameters.items() if key != "request"}
-        refused = [key for key in options if key not in taken] + ["folder"] * (folder is not None and not self.kind)
-        if refused:
+        common = {} if self.kind else {key: None for key, on in (("folder", folder), ("verify", verify)) if on}
+        if refused := [key for key in {**options, **common} if key not in taken]:
             valid = ", ".join(f"--{key.replace('_', '-')}" for key in taken) or "no options of its own"
             raise UsageError(f"{name} takes no --{refused[0].replace('_', '-')} (valid: {valid})")
         size = options.get(self.sized, taken[self.sized]) if self.sized else None
         usual = not self.sized or size == taken[self.sized]
         root = to.expanduser() if to else _writable()
         place = root / (folder or (name if usual else f"{name}-{size}"))
-        asked = Request(name, root, place, source and source.expanduser(), download, verify)
-        if verify and self.kind is not None:
-            check(place, self.kind)
-        elif self.kind and source is None and not download:
+        asked = Request(name, root, place, source and source.expanduser(), download)
+        if self.kind and not (verify or source or download):
             raise UsageError(f"{name}: give --from PATH, or --download where its line in --help has it")
-        else:
-            self.make(asked, **options)
+        manifest = check(place, self.kind) if verify and self.kind else self.make(asked, **options)
+        if manifest is not None:
+            print("\n".join(manifest.summary()))
+            print(f"{place / MANIFEST}: whole, {len(manifest.shards)} shards")
 
 
 def _writable() -> Path:
@@ -112,8 +111,8 @@ def usage() -> str:
     return indent((__doc__ or "").partition("\n\n")[2], "    ").rstrip()
 
 
-def check(folder: Path, kind: type[Manifest]) -> None:
-    """Read again what a manifest of a kind names, and print what it holds; UsageError if it is not what it says."""
+def check(folder: Path, kind: type[Manifest]) -> Manifest:
+    """Read again what a manifest of a kind names, and return it; UsageError if something is not what it says."""
     if not (folder / MANIFEST).is_file():
         raise UsageError(f"{folder / MANIFEST} is not there: give the command without --verify to prepare the data")
     try:
@@ -121,13 +120,7 @@ def check(folder: Path, kind: type[Manifest]) -> None:
         manifest.verify(folder)
     except UsageError as error:
         raise UsageError(f"{error}; give the command without --verify to make it again") from error
-    summary(folder, manifest)
-
-
-def summary(folder: Path, manifest: Manifest) -> None:
-    """Print what a folder that was prepared holds."""
-    print("\n".join(manifest.summary()))
-    print(f"{folder / MANIFEST}: whole, {len(manifest.shards)} shards")
+    return manifest
 
 
 # Texts.
@@ -136,34 +129,31 @@ def summary(folder: Path, manifest: Manifest) -> None:
 def shakespeare(request: Request) -> None:
     """Check a copy of tiny Shakespeare and put it in its place."""
     path = request.root / "tinyshakespeare" / "input.txt"
-    source = request.source or path
-    if source.is_file():
-        content = source.read_bytes()
-    elif source == path and request.download and not request.verify:
+    if request.source is not None and request.source.is_file():
+        content = request.source.read_bytes()
+    elif request.source is None and request.download:
         content = fetch(SHAKESPEARE_URL)
     else:
-        raise UsageError(f"{source} is not there: give --from PATH, or --download to get it from {SHAKESPEARE_URL}")
+        raise UsageError(f"shakespeare: give --from FILE, or --download to get it from {SHAKESPEARE_URL}")
     if (found := sha256_of_bytes(content)) != SHAKESPEARE_SHA256:
         raise UsageError(
-            f"{source}: {len(content):,} bytes of SHA-256 {found[:12]}..., expected {SHAKESPEARE_SHA256[:12]}...: this "
-            "is not tiny Shakespeare; remove it, and give --from PATH or --download"
+            f"{request.source or SHAKESPEARE_URL}: {len(content):,} bytes of SHA-256 {found[:12]}..., expected "
+            f"{SHAKESPEARE_SHA256[:12]}...: this is not tiny Shakespeare"
         )
-    if not request.verify:
-        put(path, content)
+    put(path, content)
     print(f"{path}: whole, {len(content):,} characters")
 
 
-def openwebtext(request: Request, *, tokenizer: str = "gpt2") -> None:
+def openwebtext(request: Request, *, tokenizer: str = "gpt2") -> Manifest:
     """Write OpenWebText in GPT-2's token ids."""
     from paper_repro.datamodules import text_sources
 
     encoder = _tokenizer(request, tokenizer)
     print("reading the documents")
-    documents = text_sources.openwebtext(request.source)
-    summary(request.folder, write_shards(request.folder, *documents, encoder, SHARD_TOKENS))
+    return write_shards(request.folder, *text_sources.openwebtext(request.source), encoder, SHARD_TOKENS)
 
 
-def documentation(request: Request, *, vocabulary: int = DEFAULT_VOCABULARY) -> None:
+def documentation(request: Request, *, vocabulary: int = DEFAULT_VOCABULARY) -> Manifest:
     """Write the documentation of pinned projects, in the ids of a tokenizer that is trained on its training split."""
     from paper_repro.datamodules import documentation
     from paper_repro.datamodules.tokenizers import BytePairTokenizer
@@ -178,23 +168,22 @@ def documentation(request: Request, *, vocabulary: int = DEFAULT_VOCABULARY) -> 
     except ValueError as error:
         raise UsageError(f"--vocabulary {vocabulary}: {error}") from error
     manifest = write_shards(request.folder, corpus.splits, corpus.source, encoder, SHARD_TOKENS)
-    summary(request.folder, manifest)
     put(request.folder / SOURCES, json.dumps(corpus.projects, indent=1).encode() + b"\n")
     for split, share in corpus.source["13-grams in train"].items():
         print(f"{100 * share:.3f} % of the 13-grams of {split} occur in train")
     print(f"{request.folder / SOURCES}: projects, files and licences")
+    return manifest
 
 
-def pg19(request: Request, *, tokenizer: str = "gpt2") -> None:
+def pg19(request: Request, *, tokenizer: str = "gpt2") -> Manifest:
     """Write PG19's test books."""
     from paper_repro.datamodules import text_sources
 
     encoder = _tokenizer(request, tokenizer)
-    books = text_sources.books(request.source)
-    summary(request.folder, write_shards(request.folder, *books, encoder, SHARD_TOKENS))
+    return write_shards(request.folder, *text_sources.books(request.source), encoder, SHARD_TOKENS)
 
 
-def streams(request: Request, *, max_tokens: int | None = None, tokenizer: str | None = None) -> None:
+def streams(request: Request, *, max_tokens: int | None = None, tokenizer: str | None = None) -> Manifest:
     """Write as much of SlimPajama, RedPajama or FineWeb as is asked for."""
     from paper_repro.datamodules import text_sources
 
@@ -204,7 +193,7 @@ def streams(request: Request, *, max_tokens: int | None = None, tokenizer: str |
         parts, source = text_sources.slimpajama(request.source)
     else:
         parts, source = text_sources.web_documents(request.name, request.source)
-    summary(request.folder, write_streams(request.folder, parts, source, encoder, max_tokens, SHARD_DOCUMENTS))
+    return write_streams(request.folder, parts, source, encoder, max_tokens, SHARD_DOCUMENTS)
 
 
 def _tokenizer(request: Request, name: str) -> "BytePairTokenizer":
@@ -221,26 +210,22 @@ def _tokenizer(request: Request, name: str) -> "BytePairTokenizer":
 # Images and clips.
 
 
-def celeba(request: Request, *, workers: int = 1) -> None:
+def celeba(request: Request, *, workers: int = 1) -> Manifest:
     """Write CelebA's faces."""
-    from paper_repro.datamodules.media_preparation import SHARD_FACES
+    from paper_repro.datamodules import media_preparation as media
     from paper_repro.datamodules.pixels import CELEBA_SIDE, aligned_square
 
-    _images(request, aligned_square, CELEBA_SIDE, workers, SHARD_FACES)
+    source = media.load_images(request.name, request.source)
+    return media.write_images(request.folder, source, aligned_square, CELEBA_SIDE, workers)
 
 
-def squares(request: Request, *, size: int = 128, workers: int = 1) -> None:
+def squares(request: Request, *, size: int = 128, workers: int = 1) -> Manifest:
     """Write the central squares of COCO's or ImageNet's images."""
+    from paper_repro.datamodules import media_preparation as media
     from paper_repro.datamodules.pixels import central_square
 
-    _images(request, partial(central_square, size=size), size, workers)
-
-
-def _images(request: Request, crop: Any, side: int, workers: int, shard_images: int | None = None) -> None:
-    from paper_repro.datamodules.media_preparation import load_images, write_images
-
-    source = load_images(request.name, request.source)
-    summary(request.folder, write_images(request.folder, source, crop, side, shard_images, workers))
+    source = media.load_images(request.name, request.source)
+    return media.write_images(request.folder, source, partial(central_square, size=size), size, workers)
 
 
 def something_something(
@@ -249,7 +234,7 @@ def something_something(
     size: int = 224,
     vae: str = "stabilityai/sd-vae-ft-mse",
     workers: int = 1,
-) -> None:
+) -> Manifest:
     """Write the latents of every frame of Something-Something V2."""
     if request.source is None:
         raise UsageError(f"{request.name}: give --from DIR, a folder with the clips; their site asks for an account")
@@ -257,24 +242,10 @@ def something_something(
 
     source = media.load_clips(request.source)
     encoder = media.load_vae(vae, size, request.download)
-    summary(request.folder, media.write_clips(request.folder, source, encoder, workers))
+    return media.write_clips(request.folder, source, encoder, workers)
 
 
-# Boards and questions.
-
-
-def sudoku(request: Request) -> None:
-    """Check SATNet's and RRN's boards and put them in their place."""
-    from paper_repro.datamodules import sudoku
-
-    source = request.folder if request.verify else request.source
-    if source is None:
-        raise UsageError("sudoku: give --from DIR, a folder with SATNet's and RRN's files")
-    found = sudoku.install(source, request.folder)
-    for name, boards in found.items():
-        givens = (boards[:, 0] > 0).sum(axis=1)
-        print(f"{name}: {len(boards):,} boards of {givens.min()} to {givens.max()} givens")
-    print(f"{request.folder}: whole, every solution checked")
+# Questions.
 
 
 def continuations(request: Request, *, vocabulary: int = QUESTIONS_VOCABULARY) -> None:
@@ -283,23 +254,19 @@ def continuations(request: Request, *, vocabulary: int = QUESTIONS_VOCABULARY) -
 
     if request.source is not None:
         raise UsageError("continuations takes no --from: it reads the documentation that was prepared")
+    name = f"documentation-{vocabulary}/{MANIFEST}"
+    corpus = find_data(name, request.root)
+    if corpus is None:
+        command = f"python scripts/prepare_data.py documentation --download --vocabulary {vocabulary}"
+        raise UsageError(absent(name, request.root, command))
     folder = request.root / continuations.FOLDER.format(vocabulary=vocabulary)
-    if request.verify:
-        manifest = continuations.check(folder)
-    else:
-        name = f"documentation-{vocabulary}/{MANIFEST}"
-        corpus = find_data(name, request.root)
-        if corpus is None:
-            command = f"python scripts/prepare_data.py documentation --download --vocabulary {vocabulary}"
-            raise UsageError(absent(name, request.root, command))
-        manifest = continuations.prepare(corpus.parent, folder)
+    manifest = continuations.prepare(corpus.parent, folder)
     count = len(continuations.LETTERS)
     print(f"{count} tasks of {continuations.QUESTIONS} questions, from {manifest['corpus']['documents']:,} documents")
     print(f"{folder / MANIFEST}: whole, {len(manifest['files'])} files")
 
 
 PREPARATIONS = {
-    "sudoku": Preparation(sudoku),
     "continuations": Preparation(continuations),
     "celeba": Preparation(celeba, Manifest),
     "coco": Preparation(squares, Manifest, sized="size"),

@@ -20,7 +20,6 @@ from paper_repro.base.errors import UsageError, one_of
 from paper_repro.base.identity import mix
 from paper_repro.datamodules.array_shards import DataFiles, hashes_of, kept
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, in_epochs
-from paper_repro.datamodules.downloads import put
 from paper_repro.datamodules.sudoku_boards import CELLS, SIDE, UNITS, check_givens, parse_board, puzzle
 
 TRAIN, VAL, TEST = "train", "val", "test"
@@ -28,8 +27,6 @@ SATNET_GIVENS = (31, 42)
 """The fewest and the most givens (36.2 in the mean); RRN's boards have 17 to 34, as many boards of each number."""
 BOARDS_SEED = 0
 SATNET_BOARDS, SATNET_TRAIN = 10_000, 9_000
-FEATURES, LABELS, TEST_BOARDS = "features.pt", "labels.pt", "test.csv"
-"""SATNet's boards and their solutions, RRN's test boards (sudoku-hard)."""
 Boards = NDArray[np.uint8]
 
 
@@ -143,16 +140,16 @@ class SATNetAndRRN(SudokuData):
 
     Args:
         files: ``{features: PATH, labels: PATH, test: PATH}``, relative to ``data_root``, $PAPER_REPRO_DATA or the
-            repository's data/: SATNet's two tensors and the test boards of RRN's sudoku-hard.
+            repository's data/: SATNet's tensors features.pt and labels.pt and the test.csv of RRN's sudoku-hard.
         data_root: the first folder in which they are looked for.
-        prepare: the command that puts them there, named where one is absent or wrong.
+        prepare: a command that gets them, named where one is absent.
 
     The other arguments are those of ``SudokuData``.
     """
 
     files: Mapping[str, str]
     data_root: str | Path | None = None
-    prepare: str = "python scripts/prepare_data.py sudoku --from DIR"
+    prepare: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -211,33 +208,15 @@ def read_rrn(path: Path) -> Boards:
     return _checked(np.array(found, np.uint8), str(path))
 
 
-def install(source: Path, folder: Path) -> Mapping[str, Boards]:
-    """Look for the three files in ``source`` and the folders below it, check every solution, and copy them to
-    ``folder`` if they are elsewhere.
-    """
-    found = {}
-    for name in (FEATURES, LABELS, TEST_BOARDS):
-        paths = sorted(source.rglob(name))
-        if not paths:
-            raise UsageError(f"{source}: {name} is nowhere in it: unpack SATNet's and RRN's files there")
-        found[name] = paths[0]
-    boards = {"SATNet": read_satnet(found[FEATURES], found[LABELS]), "RRN": read_rrn(found[TEST_BOARDS])}
-    for name, path in found.items():
-        if path.resolve() != (folder / name).resolve():
-            put(folder / name, path.read_bytes())
-    return boards
-
-
 def _one_hot(path: Path) -> Boards:
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch.load raises errors of pickle, zipfile, OSError and its own
         raise UsageError(f"{path}: not a tensor that torch.load can read: give SATNet's file") from error
-    shape, wanted = getattr(found, "shape", None), (SATNET_BOARDS, SIDE, SIDE, SIDE)
-    if shape != wanted:
-        raise UsageError(f"{path}: shape {shape and tuple(shape)}, expected a tensor {wanted}: give SATNet's file")
-    if not bool(((found == 0) | (found == 1)).all()) or int(found.sum(-1).max()) > 1:
-        raise UsageError(f"{path}: cells that are not one-hot, expected a single 1 or zeros: give SATNet's file")
+    wanted = (SATNET_BOARDS, SIDE, SIDE, SIDE)
+    one_hot = getattr(found, "shape", None) == wanted and bool(((found == 0) | (found == 1)).all())
+    if not one_hot or int(found.sum(-1).max()) > 1:
+        raise UsageError(f"{path}: expected a tensor {wanted}, one-hot or zeros for each cell: give SATNet's file")
     digits = torch.where(found.sum(-1) > 0, found.argmax(-1) + 1, 0)  # (N, 9, 9)
     return digits.view(-1, CELLS).numpy().astype(np.uint8)
 

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from paper_repro.base.errors import UsageError, one_of
 from paper_repro.base.files import sha256_of_bytes
-from paper_repro.base.identity import mix
 from paper_repro.datamodules.array_shards import DataFiles
-from paper_repro.datamodules.counter_based import CounterBasedDataModule, in_epochs, window_starts
+from paper_repro.datamodules.counter_based import CounterBasedDataModule, generator_of, in_epochs
 from paper_repro.datamodules.token_shards import TokenManifest, TokenStream
 from paper_repro.datamodules.tokenizers import BytePairTokenizer, CharacterTokenizer, Tokenizer
 
@@ -74,8 +73,9 @@ class WindowData(CounterBasedDataModule):
             yield self._windows(split, self.evaluation_seed, "evaluation", split, index)
 
     def _windows(self, split: str, seed: int, *stream: int | str) -> Pair:
-        own = mix(seed, self.stream_name, *stream)
-        return self.rows(split, window_starts(len(self.streams[split]), self.window, self.batch_size, own))
+        generator = generator_of(seed, self.stream_name, *stream)
+        last = len(self.streams[split]) - self.window
+        return self.rows(split, torch.randint(last, (self.batch_size,), generator=generator))
 
     def rows(self, split: str, starts: Tensor) -> Pair:
         """Return the windows of a split that begin at some places, (B,)."""
@@ -241,7 +241,7 @@ class ShardData(TextData):
         self._check_vocabulary(self.manifest.vocabulary_size)
         stamps = None if self.cache is None else Path(self.cache, "shards")
         with self.found.mended():
-            streams = {split: TokenStream.opened(self.manifest, self._find(), split, stamps) for split in self.splits}
+            streams = {split: TokenStream(self.manifest, self._find(), split, stamps) for split in self.splits}
             found = sum(map(len, streams.values()))
             if found < self.least_tokens:
                 raise UsageError(

@@ -27,7 +27,7 @@ from paper_repro.base.files import absent, find_data
 from paper_repro.base.identity import mix
 from paper_repro.datamodules.array_shards import kept, stamp_of
 from paper_repro.datamodules.counter_based import permutation
-from paper_repro.datamodules.documents import LEAST_TOKENS, padded
+from paper_repro.datamodules.documents import padded
 from paper_repro.datamodules.downloads import given
 from paper_repro.datamodules.listops import EQUALS, ListOps
 from paper_repro.datamodules.text import read_text
@@ -87,7 +87,7 @@ class TextSet:
         self, tokenizer: Tokenizer, window: int, batch_size: int, root: Root = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the texts as batches (ids (B, T), next ids (B, T)), padded as ``DocumentData``'s; the last may be
-        smaller.  UsageError: as ``texts``, or a text that the tokenizer cannot encode in two tokens or more.
+        smaller.  UsageError: as ``texts``, or a text that the tokenizer cannot encode.
         """
         rows = [self._encoded(text, tokenizer) for text in self.texts(root)]
         pad = tokenizer.end_of_text or 0
@@ -96,15 +96,9 @@ class TextSet:
 
     def _encoded(self, text: str, tokenizer: Tokenizer) -> list[int]:
         try:
-            ids = tokenizer.encode(text)
+            return tokenizer.encode(text)
         except UsageError as error:
             raise UsageError(f"text set {self.name!r}: {error}, or leave out the set") from error
-        if len(ids) < LEAST_TOKENS:
-            raise UsageError(
-                f"text set {self.name!r}: {text!r} has {len(ids)} tokens, expected at least {LEAST_TOKENS}, one to "
-                "predict: remove it from the files"
-            )
-        return ids
 
 
 def as_text(question: str, answer: str) -> str:

@@ -12,7 +12,6 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
 from math import inf
 from pathlib import Path
@@ -198,24 +197,15 @@ def slimpajama(path: Path | None = None) -> Streams:
     return parts, source
 
 
-@dataclass
-class RedPajamaFiles:
-    """The documents of RedPajama-V2's files at ``urls``, one gzipped JSON object a line.
+def redpajama_documents(urls: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the documents of RedPajama-V2's files at ``urls``, one gzipped JSON object a line.
 
     The repository on the hub holds a script, which ``datasets`` does not run.  As by the script, files that are missing
     at their publisher or are not gzip are passed over, and so are lines that are not JSON.
     """
-
-    urls: Sequence[str]
-
-    def skip(self, first: int) -> Iterator[dict[str, Any]]:
-        """Return the documents from number ``first`` on."""
-        return itertools.islice(self._documents(), first, None)
-
-    def _documents(self) -> Iterator[dict[str, Any]]:
-        for line in itertools.chain.from_iterable(map(_lines, self.urls)):
-            with contextlib.suppress(ValueError):
-                yield json.loads(line)
+    for line in itertools.chain.from_iterable(map(_lines, urls)):
+        with contextlib.suppress(ValueError):
+            yield json.loads(line)
 
 
 def _lines(url: str) -> Iterator[bytes]:
@@ -262,7 +252,10 @@ def web_documents(name: str, path: Path | None = None) -> Streams:
     hub, sample, column = CORPORA[name]
     where = hub if path is None else str(path)
     if path is None and name == REDPAJAMA:
-        rows: Any = RedPajamaFiles([REDPAJAMA_URL.format(file) for file in sample_names()])
+        from datasets import IterableDataset
+
+        urls = [REDPAJAMA_URL.format(file) for file in sample_names()]
+        rows: Any = IterableDataset.from_generator(redpajama_documents, gen_kwargs={"urls": urls})
     else:
         rows = split_of(load(hub, path, name=sample, streaming=True), TRAIN, where)
 

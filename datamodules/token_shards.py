@@ -67,14 +67,6 @@ class TokenManifest(Manifest):
             raise UsageError(f"{path}: another tokenizer than the one that the manifest's shards were made with")
         return tokenizer
 
-    def summary(self) -> list[str]:
-        lines = [
-            f"{split}: {total[DOCUMENTS]:,} documents, {total[TOKENS]:,} tokens, "
-            f"{total[BYTES] / total[TOKENS]:.3f} bytes a token"
-            for split, total in self.totals().items()
-        ]
-        return [*lines, f"{self.vocabulary_size} token ids"]
-
 
 class TokenStream(StoredArrays):
     """The shards of one split, end to end."""
@@ -192,8 +184,10 @@ class _Encoder:
     def make(self, name: str, first: int, before: Sequence[Shard]) -> Shard | None:
         """Write the shard that begins with document ``first``; None: there is none, or the part has enough tokens."""
         most = min(self.most_tokens, self.limit - sum(shard.counts[TOKENS] for shard in before))
+        if most <= 0:
+            return None
         content, size, documents = bytearray(), 0, 0
-        for text, ids in self._encoded(first) if most > 0 else ():
+        for text, ids in self._encoded(first):
             content += np.array([*ids, self.tokenizer.end_of_text], DTYPE).tobytes()
             size, documents = size + len(text.encode()), documents + 1
             if len(content) >= most * DTYPE.itemsize:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from paper_repro.base.errors import UsageError, at_least
 from paper_repro.base.files import absent, find_data, sha256_of_bytes
+from paper_repro.datamodules.downloads import given
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
@@ -182,18 +183,13 @@ def known(name: str, root: str | Path | None = None, download: bool = False) -> 
     """
     if (path := find_data(f"{name}/tokenizer.json", root)) is not None:
         return BytePairTokenizer.load(path)
-    layout = f"{absent(name, root)} as a folder with tokenizer.json"
     command = f"hf download {HUB[name]} tokenizer.json --local-dir data/{name}"
     if not download:
-        raise UsageError(f"{layout}, or run: {command}")
+        raise UsageError(f"{absent(name, root)} as a folder with tokenizer.json, or run: {command}")
     from tokenizers import Tokenizer
 
-    try:
+    with given(HUB[name], f"on a machine that it answers, run: {command}"):
         return BytePairTokenizer(Tokenizer.from_pretrained(HUB[name]))
-    except Exception as error:  # whatever the network or the hub's client raises
-        raise UsageError(
-            f"{layout}; the hub did not answer ({error}); on a machine it answers, run: {command}"
-        ) from error
 
 
 def trained_tokenizer(data: "CounterBasedDataModule", trained: Mapping[str, str], cell: str) -> Tokenizer:

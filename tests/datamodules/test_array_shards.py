@@ -1,4 +1,3 @@
-import copy
 import json
 import os
 import time
@@ -37,16 +36,16 @@ def test_the_arrays_of_a_shard_are_read_back_across_shards(tmp_path: Path, monke
     assert manifest.totals() == {"train": {"pairs": 10, "odd": 1}}
     manifest.verify(tmp_path)
     monkeypatch.setattr(array_shards, "MOST_MAPS", 1)
-    stored = StoredArrays([tmp_path / shard.file for shard in manifest.shards], [5, 5], manifest.arrays)
+    stored = StoredArrays(manifest, tmp_path / "manifest.json", "train")
     for index in (9, 0, 4, 5, 7):
         assert np.array_equal(stored.item("pairs", index), PAIRS.reshape(10, 3)[index])
         assert stored.item("marks", index) == 1000 * (index // 5) - index % 5
         assert len(stored._maps) == 1
-    again = copy.deepcopy(stored)  # as it is sent to another process
-    assert again._maps == {} and len(again) == 10 and again.item("marks", 9) == 996
     for index in (-1, 10):
         with pytest.raises(IndexError, match=f"item {index}: there are 10"):
             stored.item("marks", index)
+    with pytest.raises(UsageError, match="split 'val' has no items"):
+        StoredArrays(manifest, tmp_path / "manifest.json", "val")
 
 
 def test_the_manifest_of_tokens_has_the_bytes_that_published_ids_were_made_with(tmp_path: Path) -> None:

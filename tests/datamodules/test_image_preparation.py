@@ -16,8 +16,8 @@ from PIL import Image
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import media_preparation
 from paper_repro.datamodules.image_sources import Photographs
-from paper_repro.datamodules.images import ImageData
-from paper_repro.datamodules.pixels import central_square
+from paper_repro.datamodules.images import CelebAData, ImageData
+from paper_repro.datamodules.pixels import central_square, random_resized_crop
 from paper_repro.datamodules.prepared_images import PreparedImages
 from paper_repro.scripts import prepare_data
 from paper_repro.tests.support.prepared import content, refusal
@@ -154,7 +154,8 @@ def slow(split, place):
     time.sleep(0.1)
     return source.read(split, place)
 slowly, crop = replace(source, read=slow), partial(central_square, size=8)
-media_preparation.write_images(Path(sys.argv[2]), slowly, crop, 8, shard_images=3, workers=int(sys.argv[3]))
+media_preparation.SHARD_BYTES = 3 * 8 * 8 * 3
+media_preparation.write_images(Path(sys.argv[2]), slowly, crop, 8, workers=int(sys.argv[3]))
 """
 
 
@@ -208,3 +209,27 @@ def test_prepared_images_are_read_in_batches_with_their_labels(
     ):
         with pytest.raises(UsageError, match=message):
             _ = opened(folder, **wrong).counts
+
+
+def test_celebas_squares_are_resized_and_for_training_cropped_at_random(tmp_path: Path) -> None:
+    whole = Photographs(120, 1).photographs["train"][1]
+    squares: dict[str, list[np.ndarray]] = {}
+    for index, split in enumerate([*["train"] * 4, "val", "test"]):
+        pixels = whole[10 * index : 10 * index + 218, 20 * index : 20 * index + 178]
+        (tmp_path / "celeba" / split).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(tmp_path / "celeba" / split / f"{index}.png")
+        squares.setdefault(split, []).append(pixels[20:198])
+    assert prepare_data.main(["celeba", "--from", str(tmp_path / "celeba"), "--to", str(tmp_path)]) == 0
+    files = {"manifest": "celeba/manifest.json"}
+    data = CelebAData(files=files, batch_size=4, ratio=(0.5, 2.0), data_root=tmp_path)
+    assert data.splits == ("train", "val", "test")
+    for split, own in squares.items():
+        for index, square in enumerate(own):
+            small = Image.fromarray(square).resize((120, 120), Image.Resampling.BILINEAR)
+            assert np.array_equal(data.source.image(split, index), np.asarray(small))
+    draws = [[0.1, 0.52, 0.3, 0.9]]
+    crop = random_resized_crop(squares["train"][2], 120, (0.9, 1.0), (0.5, 2.0), draws)
+    assert np.array_equal(data.source.augmented(2, draws), crop)
+    evaluated = torch.cat([batch[1] for batch in data.evaluation_batches("train")])
+    trained = data.train_batch(0)[1]
+    assert len(evaluated) == 4 and not any(torch.equal(one, other) for one in trained for other in evaluated)

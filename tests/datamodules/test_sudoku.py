@@ -11,8 +11,6 @@ from paper_repro.datamodules import sudoku
 from paper_repro.datamodules.sudoku import GeneratedSudoku, SATNetAndRRN, read_rrn, read_satnet
 from paper_repro.datamodules.sudoku_boards import CELLS, UNITS, check_board, full_board, parse_board, puzzle, solutions
 from paper_repro.metrics.sudoku import solved
-from paper_repro.scripts import prepare_data
-from paper_repro.tests.support.prepared import refusal
 
 SEVENTEEN = "000000010400000000020000000000050407008000300001090000300400200050100000000806000"
 """The fewest givens that a board with one solution can have."""
@@ -132,7 +130,7 @@ def test_the_files_of_both_data_sets_are_read(official):
     ("change", "said"),
     [
         (lambda hot: hot[..., 0], "expected a tensor (10, 9, 9, 9)"),
-        (torch.ones_like, "cells that are not one-hot"),
+        (torch.ones_like, "one-hot or zeros for each cell"),
         (lambda hot: torch.cat([hot[:6], hot[6:7].roll(1, dims=1), hot[7:]]), "1 of 10 solutions break the rules"),
         (None, "not a tensor"),
     ],
@@ -155,16 +153,3 @@ def test_other_tables_are_refused(tmp_path, content, said):
     path = tmp_path / "test.csv"
     path.write_text(content)
     assert said in said_of(lambda: read_rrn(path))
-
-
-def test_prepare_data_checks_the_files_and_puts_them_in_their_place(official, tmp_path, capsys):
-    to = tmp_path / "prepared"
-    assert prepare_data.main(["sudoku", "--from", str(official.parent), "--to", str(to)]) == 0
-    assert "SATNet: 10 boards of 60 to 60 givens\nRRN: 4 boards of 60 to 60 givens\n" in capsys.readouterr().out
-    assert {path.name: path.read_bytes() for path in (to / "sudoku").iterdir()} == {
-        path.name: path.read_bytes() for path in official.iterdir()
-    }
-    assert prepare_data.main(["sudoku", "--verify", "--to", str(to)]) == 0
-    (to / "sudoku" / "test.csv").write_text("0" * 81 + "," + "1" * 81)
-    assert "solutions break the rules" in refusal("sudoku", "--verify", "--to", str(to))
-    assert "features.pt is nowhere in it" in refusal("sudoku", "--verify", "--to", str(tmp_path / "nothing"))
