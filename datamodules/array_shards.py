@@ -417,10 +417,7 @@ class ShardFolder:
         return True
 
     def complete(
-        self,
-        split: str,
-        count: float,
-        make: Callable[[str, int, Sequence[Shard]], Shard | None],
+        self, split: str, count: float, make: Callable[[str, int, Sequence[Shard]], Shard | None]
     ) -> list[Shard]:
         """Return the shards of a split in order, finished ones that are whole and others that ``make`` writes.
 

@@ -94,6 +94,18 @@ def prepare(corpus: Path, folder: Path) -> dict[str, Any]:
     return prepared
 
 
+def check(folder: Path) -> None:
+    """Raise UsageError if a file of a folder that was prepared is missing or altered."""
+    mend = "give the command that prepared it again"
+    try:
+        files = json.loads((folder / MANIFEST).read_bytes())["files"]
+        altered = [name for name, digest in files.items() if sha256_of_file(folder / name) != digest]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{folder}: cannot be read ({error}); {mend}") from error
+    if altered:
+        raise UsageError(f"{folder / altered[0]}: altered since it was prepared; {mend}")
+
+
 def questions(
     documents: Sequence[Sequence[int]], tokenizer: BytePairTokenizer, corpus: object
 ) -> dict[int, dict[str, list[Question]]]:

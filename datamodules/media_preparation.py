@@ -145,11 +145,7 @@ IMAGE_SETS: Mapping[str, ImageSet] = {
 
 
 def write_images(
-    folder: Path,
-    source: Source,
-    crop: Callable[[bytes], Pixels],
-    side: int,
-    workers: int = 1,
+    folder: Path, source: Source, crop: Callable[[bytes], Pixels], side: int, workers: int = 1
 ) -> Manifest:
     """Write the square that ``crop`` cuts of every image, (side, side, 3), into shards of at most 128 MiB, and labels
     behind them.  ``write_decoded`` explains the other arguments and the errors.
@@ -183,7 +179,7 @@ def load_images(name: str, path: Path | None = None) -> Source:
 
     known = IMAGE_SETS[name]
     place, _, commit = known.hub.partition("@")
-    settings = {"name": name, "from": "local files"}
+    settings: dict[str, Any] = {"name": name, "from": "local files"}
     if path is None:
         with given(place, "give --from DIR"):
             settings = {"name": name, "from": place, "revision": commit or HfApi().dataset_info(place).sha}

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import continuations
 from paper_repro.datamodules.token_shards import write_shards
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
@@ -76,6 +77,11 @@ def test_true_texts_go_on_in_validation_documents_and_all_answers_have_six_token
 def test_what_cannot_be_prepared_is_refused_by_name(root: Path) -> None:
     to = ("continuations", "--to", str(root))
     assert "needs documentation-2048/manifest.json" in refusal(*to, "--vocabulary", "2048")
+    folder = prepare(root)
+    continuations.check(folder)
+    (folder / "continuations_2_test.jsonl").unlink()
+    with pytest.raises(UsageError, match=r"cannot be read.*continuations_2_test"):
+        continuations.check(folder)
 
 
 def test_too_few_documents_are_refused(tmp_path: Path, root: Path) -> None:

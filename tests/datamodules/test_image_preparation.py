@@ -97,7 +97,7 @@ def test_images_are_prepared_in_the_order_of_their_names_with_any_number_of_work
         for index, one in enumerate(images):
             assert np.array_equal(stored.image(split, index), central_square(one, SIZE))
     assert prepare_data.main(["coco", "--verify", "--to", str(folder.parent), "--size", str(SIZE)]) == 0
-    assert content(folder) == content(prepare("coco", coco, "again", "--workers", "3"))
+    assert content(folder) == content(prepare("coco", coco, "again", "--workers", "2"))
 
 
 def test_the_hub_gives_the_same_images_and_labels(
