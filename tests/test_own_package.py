@@ -136,7 +136,7 @@ def test_an_experiment_of_ones_own_goes_on_as_code_it_was_begun_with(own: Path) 
     ("{}/mylab", "mylab.data.Path", "is refused"),
     ("{}/mylab", "mylab.model.Polynom", "did you mean 'Polynomial'?"),
     ("os", "os.system", "os is a package of Python or of this repository"),
-    ("{}/absent", "mylab.model.Polynomial", "absent' is neither a folder nor the name of a package"),
+    ("{}/absent", "mylab.model.Polynomial", "absent' is not the folder or the name of a package"),
 ])  # fmt: skip
 def test_what_is_not_of_a_named_package_is_refused(trained: Path, packages: str, target: str, said: str) -> None:
     words = f"python scripts/train.py cem/gaussian_process model._target_={target} runs=/path/to/refused"

@@ -1,6 +1,6 @@
 """nGPT: its three element-wise operations, the cross entropy of its scaled logits, its optimiser and its whole step."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -183,10 +183,9 @@ def ngpt_step(device: torch.device) -> Iterator[Comparison]:
     own = ON_CPU if cpu else ON_GPU
     for width, heads in ((256, 4), (512, 8)) if cpu else ((1024, 16),):
         size = {**own, "size.width": width, "size.num_heads": heads}
-        exact, errors = _gradients(size, PLAIN, device), dict[str, float]()
+        exact = _gradients(size, "not fused", device)
         for way, other, other_way in pairs:
-            if way not in errors:
-                errors[way] = relative_error(_gradients(size, WAYS[way], device), exact)
+            error = relative_error(_gradients(size, way, device), exact)
             fused = way == other_way == "fused"
             batch = own["step.batch_size"] // (1 if cpu or fused else 2)  # half for two models that keep more
             run = {**size, "step.batch_size": batch}
@@ -194,13 +193,13 @@ def ngpt_step(device: torch.device) -> Iterator[Comparison]:
             case = f"nGPT {way}, D={width}, {own['size.num_layers']} layers, {batch} windows of {own['step.window']}"
             label = f"{'GPT' if other == 'gpt' else 'nGPT'} {other_way}"
             goal = 1 / (1.15 if cpu else 1.05) if fused else None
-            yield timed(case, "ms per step", ours, theirs, label, error=errors[way], goal=goal)
+            yield timed(case, "ms per step", ours, theirs, label, error=error, goal=goal)
             del ours, theirs
 
 
-def _built(size: Sizes, model: str, overrides: Sequence[str], device: torch.device) -> tuple[Stepper, str]:
+def _built(size: Sizes, model: str, way: str, device: torch.device) -> tuple[Stepper, str]:
     """Return the stepper of a model, and the implementation of the operations that its config asks for."""
-    words = ["step.accumulate=1", *(f"{key}={value}" for key, value in size.items()), *overrides]
+    words = ["step.accumulate=1", *(f"{key}={value}" for key, value in size.items()), *WAYS[way]]
     config: dict[str, Any] = compose("ngpt/steptime", words, seed=0)
     torch.manual_seed(0)
     stepper = build_stepper(config["models"][model], config, StepSettings(**config["step"]), device)
@@ -208,7 +207,7 @@ def _built(size: Sizes, model: str, overrides: Sequence[str], device: torch.devi
 
 
 def _work(size: Sizes, model: str, way: str, device: torch.device) -> Work:
-    stepper, implementation = _built(size, model, WAYS[way], device)
+    stepper, implementation = _built(size, model, way, device)
 
     def work() -> Tensor:
         with prefer(implementation):
@@ -217,9 +216,9 @@ def _work(size: Sizes, model: str, way: str, device: torch.device) -> Work:
     return work
 
 
-def _gradients(size: Sizes, overrides: Sequence[str], device: torch.device) -> list[Tensor]:
+def _gradients(size: Sizes, way: str, device: torch.device) -> list[Tensor]:
     """Return the gradients of one batch at nGPT's first weights."""
-    stepper, implementation = _built(size, "ngpt", overrides, device)
+    stepper, implementation = _built(size, "ngpt", way, device)
     with prefer(implementation):
         stepper.gradients()
     return [parameter.grad.float() for parameter in stepper.module.parameters() if parameter.grad is not None]

@@ -85,7 +85,7 @@ def test_an_exported_model_and_its_cell_are_the_trained_model(
     ("words", "message"),
     [
         (["0123456789abcdee", "--to", "new"], "not the id of a cell in"),
-        ([CELL, "--to", "full"], "--to full: not empty (mine.txt lies there); give a new folder"),
+        ([CELL, "--to", "full"], "--to full: something lies there; give a new folder"),
         (["ngpt"], "which model, and where to? give MODEL --to DIR, or --make NAME"),
         (["--make", "ngptt"], "no model of that name (did you mean 'ngpt'?)"),
     ],
