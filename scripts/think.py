@@ -190,7 +190,7 @@ class TokenEnergies(ThoughtFigure):
         canvas.set_size_inches(max(5.0, 2.2 + 0.36 * len(tokens)), 2.1 + min(0.22 * steps, 4.0))
         energies = {(row["place"], row["step"]): row["energy"] for row in rows}
         values = [[energies[place, step] for place in tokens] for step in range(steps)]
-        axes = canvas.subplots()
+        axes: Any = canvas.subplots()
         drawn = axes.imshow(values, cmap=plots.SIGNED, aspect="auto", interpolation="nearest")
         axes.grid(False)
         axes.set_xticks(range(len(tokens)), [*tokens.values()], rotation=60, ha="right", parse_math=False)
