@@ -235,6 +235,10 @@ class Options(argparse.ArgumentParser):
             command, description=description, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
         )
 
+    def print_help(self, file: object = None) -> None:
+        """Print the help; argparse would not say that the output takes nothing."""
+        print(self.format_help(), end="")
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message.removeprefix('argument ')}; {self.prog} --help says more")
 
