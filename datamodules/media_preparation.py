@@ -124,6 +124,7 @@ SHARD_BYTES = 2**27
 COLUMN, LABEL_COLUMN = "image", "label"
 VAL_NAMES = ("validation", "valid")
 """Names that a split of a source may have which is ``VAL`` here."""
+FACES, PARTITION, PARTITIONS = "img_align_celeba", "list_eval_partition.txt", {"0": TRAIN, "1": VAL, "2": TEST}
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,8 @@ def load_images(name: str, path: Path | None = None) -> Source:
     Args:
         name: of the data set.
         path: a folder that the library datasets reads, such as one with a folder of images, or of a folder of images
-            for each class, for each split; None: the hub, at the commit of ``IMAGE_SETS``, or the one that it has now.
+            for each class, for each split; or one of CelebA's official files; None: the hub, at the commit of
+            ``IMAGE_SETS``, or the one that it has now.
 
     Raises:
         UsageError: the folder or a split is absent, or the hub does not answer.
@@ -183,7 +185,8 @@ def load_images(name: str, path: Path | None = None) -> Source:
     if path is None:
         with given(place, "give --from DIR"):
             settings = {"name": name, "from": place, "revision": commit or HfApi().dataset_info(place).sha}
-    rows = load(place, path, revision=settings.get("revision"))
+    official = path is not None and (path / PARTITION).is_file()
+    rows = _official_faces(path) if path and official else load(place, path, revision=settings.get("revision"))
     rows = {VAL if split in VAL_NAMES else split: part for split, part in rows.items()}
     parts = {split: split_of(rows, split, path or place) for split in known.splits}
     with given(path or place, "its columns must be image and, for classes, label"):
@@ -201,6 +204,18 @@ def load_images(name: str, path: Path | None = None) -> Source:
 
     counts = {split: len(some) for split, some in images.items()}
     return Source({**settings, "images": counts}, counts, read, classes)
+
+
+def _official_faces(path: Path) -> dict[str, Any]:
+    """Return the paths of CelebA's aligned faces, in the splits of the official list."""
+    from datasets import Dataset
+
+    paths: dict[str, list[str]] = {split: [] for split in PARTITIONS.values()}
+    with given(path / PARTITION, "each line must be the name of an image and its split, 0, 1 or 2"):
+        for line in (path / PARTITION).read_text().splitlines():
+            name, number = line.split()
+            paths[PARTITIONS[number]].append(str(path / FACES / Path(name).name))
+    return {split: Dataset.from_dict({COLUMN: some}) for split, some in paths.items()}
 
 
 # Clips.

@@ -1,6 +1,6 @@
 """All preparations of data, by their names in the command.
 
-celeba --download          CelebA; --from DIR: train/, val/ and test/ with images, or the hub's files
+celeba --download          CelebA; --from DIR: img_align_celeba/ and list_eval_partition.txt, or the hub's files
 coco --download            COCO 2014; --from DIR: train2014/ and val2014/ with images, or the hub's files
 imagenet --download        ImageNet-1k with labels; --from DIR: train/ and val/ with a folder of images for each class,
                            or the hub's files

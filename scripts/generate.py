@@ -17,7 +17,7 @@ if __name__ == "__main__":  # before imports that another Python lacks
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paper_repro.base.configs import LARGEST
 from paper_repro.base.errors import Options, UsageError, number, run_main
@@ -47,7 +47,8 @@ def main(arguments: Sequence[str]) -> int:
     model, tokenizer = _load(words)
     from paper_repro.models.generation import generate
 
-    _set_inner_steps(words, model)
+    if words.inner_steps is not None:
+        _set_inner_steps(words.inner_steps, model)
     if words.stop and tokenizer.end_of_text is None:
         raise UsageError("--stop: the vocabulary of this model has no token that ends a text; leave it out")
     stop = tokenizer.end_of_text if words.stop else None
@@ -85,19 +86,13 @@ def _load(words: argparse.Namespace) -> tuple[CausalLanguageModel, Tokenizer]:
     return model, found.tokenizer()
 
 
-def _set_inner_steps(words: argparse.Namespace, model: CausalLanguageModel) -> None:
-    """Set the number of inner steps, if one was given."""
-    from paper_repro.models.llama import Llama
-    from paper_repro.models.nrgpt import NRGPT
-
-    if words.inner_steps is None:
-        return
-    if not isinstance(model, NRGPT | Llama):
+def _set_inner_steps(count: int, model: Any) -> None:
+    if not hasattr(model, "set_inner_steps"):
         raise UsageError(f"--inner-steps is for NRGPT and CEM, {type(model).__name__} makes none: leave it out")
     try:
-        model.set_inner_steps(words.inner_steps)
+        model.set_inner_steps(count)
     except ValueError as error:
-        raise UsageError(f"--inner-steps {words.inner_steps}: {error}") from error
+        raise UsageError(f"--inner-steps {count}: {error}") from error
 
 
 if __name__ == "__main__":

@@ -30,18 +30,9 @@ def main(arguments: Sequence[str]) -> int:
     add("--folder", metavar="NAME", help="of this preparation below the folder of all data, where several are in use")
     add("--vocabulary", type=whole, metavar="N", help="byte pairs to train, 4096; others have folders of their own")
     add("--max-tokens", type=whole, metavar="N", help="of a stream's training documents")
-    add(
-        "--tokenizer",
-        metavar="PATH",
-        help="tokenizer.json or its folder, or gpt2, llama or gpt-neox",
-    )
+    add("--tokenizer", metavar="PATH", help="tokenizer.json or its folder, or gpt2, llama or gpt-neox")
     add("--workers", type=whole, metavar="N", help="processes that decode, 1; the files do not depend on it")
-    add(
-        "--size",
-        type=whole,
-        metavar="N",
-        help="of an image, 128, or a frame, 224; others have folders of their own",
-    )
+    add("--size", type=whole, metavar="N", help="of an image, 128, or a frame, 224; others have their own folders")
     add("--vae", metavar="PATH", help="the frozen encoder of frames, a folder or a name on the hub")
     given = {key: value for key, value in vars(parser.read(arguments)).items() if value not in (None, False)}
     name = given.pop("name")

@@ -91,8 +91,8 @@ def main(arguments: Sequence[str]) -> int:
     artifacts = [spec.load(name) for name in _chosen(words)]
     if action == "--render" and "runs" in words.settings and not words.runs.is_dir():
         raise UsageError(f"runs={words.settings['runs']}: there is no such folder, so --render has nothing to read")
-    if len(artifacts) > 1:
-        _check_all(artifacts, words, action)
+    if action in ("", "--fill", "--again", "--render", "--publish"):
+        _ = [_plan(artifact, words) for artifact in artifacts[1:]]  # what is wrong is found before the first is run
     if (code := start.followed()) is not None:
         return code
     codes = []
@@ -114,17 +114,6 @@ def _check_launcher(words: Words, slurm: start.Slurm | None) -> None:
         raise UsageError(f"launcher=slurm runs cells; leave it out with {min(own)}")
     if "--cancel" in words.flags and not slurm:
         raise UsageError("--cancel goes with launcher=slurm; Ctrl-C stops what runs on this computer")
-
-
-def _check_all(artifacts: "Sequence[Artifact]", words: Words, action: str) -> None:
-    """Find what is wrong with the last of several artifacts before the first is run or written."""
-    if action not in ("", "--fill", "--again", "--render", "--publish"):
-        return
-    for plan in [_plan(artifact, words) for artifact in artifacts]:
-        if action == "--publish":
-            from paper_repro.tables.publish import content
-
-            content(plan, words.runs, RESULTS)
 
 
 def _chosen(words: Words) -> list[str]:

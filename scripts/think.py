@@ -8,8 +8,8 @@ descent that is the forward pass of an NRGPT, for a text, and of a CET, which co
     think.py nrgpt_ff1 --prompt "ROMEO:"
     think.py cet --image photograph.jpg
 
-NFE is the number of function evaluations: N S gradients and a last pass, in which the samples are compared.  The names
-of the files with the figure go to the standard error.  Exit codes as train.py's.
+NFE is the number of function evaluations: N S gradients and a last pass, in which the samples are compared.  For a text
+or an image a figure is drawn, too; the names of its files go to the standard error.  Exit codes as train.py's.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from typing import TYPE_CHECKING, Any
 
 from paper_repro.base.errors import Options, UsageError, counts, number, run_main
 from paper_repro.exports.weights import Opened, opened
+from paper_repro.tables import plots
+from paper_repro.tables.figure import Canvas, Figure, Row
 
 if TYPE_CHECKING:
-    from think_figures import ThoughtFigure
-
     from paper_repro.probes.thoughts import BoardThought, ImageThought, Manner, Place, TextThought
 
-sys.path.append(str(Path(__file__).parent))  # where think_figures is, for paper-repro think, too
 SUBJECTS = {"prompt": "--prompt TEXT", "board": "--board DIGITS", "image": "--image FILE"}
 """The options that say what is thought about."""
 MOST_COLUMNS = 9
 """Steps whose energies a table shows; a figure shows all."""
+MOST_TOKEN_CHARACTERS = 12
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     add = parser.add_argument
     add("checkpoint", help="a name as ebt, hf://owner/name, folder of a finished cell or an export, or a cell's id")
     add("--prompt", help="a text: think about each of its tokens from the second on, and the one that follows")
-    add("--board", help="a Sudoku of 81 characters by row, 0 . * or _ for a blank; or a file of boards, one a line")
+    add("--board", help="a Sudoku of 81 characters by row, 0 . * or _ for a blank")
     add("--image", type=Path, help="an image: its central square is made as small as the model's, and noised or masked")
     add("--steps", type=counts, help="numbers of steps of a prediction (default: the most of the training)")
     add("--samples", type=number(int, 1), default=1, help="an EBT's predictions; that of lowest energy is chosen")
@@ -72,11 +72,9 @@ def main(arguments: Sequence[str]) -> int:
     if words.samples > 1 and not isinstance(model, EBT | SudokuEBT):
         raise UsageError(f"--samples: {name} makes one prediction; leave it out")
     try:
-        figures = {"prompt": text, "board": boards, "image": image}[subject](words, found)
-        folder = words.out or found.folder / "thinking"
-        for index, figure in enumerate(figures, start=1):
-            for path in figure.write(folder / str(index) if len(figures) > 1 else folder):
-                print(path, file=sys.stderr)
+        figure = {"prompt": text, "board": board, "image": image}[subject](words, found)
+        if figure is not None:
+            print(*figure.write(words.out or found.folder / "thinking"), sep="\n", file=sys.stderr)
     except OSError as error:
         raise UsageError(f"--out: {error}; give another folder") from error
     except ValueError as error:
@@ -84,10 +82,8 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def text(words: argparse.Namespace, found: Opened) -> list[ThoughtFigure]:
+def text(words: argparse.Namespace, found: Opened) -> ThoughtFigure:
     """Print what is thought of a text, and return the figure of the energies of its tokens."""
-    from think_figures import TokenEnergies
-
     from paper_repro.models.nrgpt import NRGPT
     from paper_repro.probes.thoughts import Reader
 
@@ -111,46 +107,29 @@ def text(words: argparse.Namespace, found: Opened) -> list[ThoughtFigure]:
         for at, place in enumerate(places, start=1)
         for step, energy in enumerate(place.energies)
     ]
-    return [TokenEnergies(rows, f"Energies of the predictions of each token, {label}")]
+    return TokenEnergies(rows, f"Energies of the predictions of each token, {label}")
 
 
-def boards(words: argparse.Namespace, found: Opened) -> list[ThoughtFigure]:
-    """Print what is thought of each Sudoku board, and return the figures of the energies of their cells."""
-    from think_figures import BoardEnergies
-
-    from paper_repro.datamodules.sudoku_boards import check_board, given_boards
+def board(words: argparse.Namespace, found: Opened) -> None:
+    """Print what is thought of a Sudoku board, with the energies of its cells."""
+    from paper_repro.datamodules.sudoku_boards import check_board, parse_board
     from paper_repro.probes.thoughts import think_of_board
 
     model: Any = found.module.model
-    given = [(name, givens, check_board(givens, name)) for name, givens in given_boards(words.board)]
-    for name, givens, _ in given:
-        if 0 not in givens:
-            raise UsageError(f"{name}: no blank, so there is nothing to think about: leave some cells out")
+    givens = parse_board(words.board, "--board")
+    solution = check_board(givens, "--board")
+    if 0 not in givens:
+        raise UsageError("--board: no blank, so there is nothing to think about: leave some cells out")
     print(_heading(words, found))
-    title = f"Energies of a board's cells, givens bold, {type(model).__name__} {found.cell}"
-    figures: list[ThoughtFigure] = []
-    for name, givens, solution in given:
-        if len(given) > 1:
-            print(f"\n{name}")
-        thoughts = [think_of_board(model, givens, count, _manner(words, found)) for count in _steps(words, found)]
-        last = thoughts[-1]
-        shown = _spread(len(last.boards) - 1)
-        for thought in thoughts:
-            _print_board(thought, givens, solution, shown if thought is last else [len(thought.boards) - 1])
-        rows = [
-            {"step": step, "row": cell // 9 + 1, "column": cell % 9 + 1, "digit": digit}
-            | {"given": int(givens[cell] > 0), "energy": last.energies[step][cell]}
-            for step in shown
-            for cell, digit in enumerate(last.boards[step])
-        ]
-        figures.append(BoardEnergies(rows, title))
-    return figures
+    thoughts = [think_of_board(model, givens, count, _manner(words, found)) for count in _steps(words, found)]
+    for thought in thoughts:
+        last = len(thought.boards) - 1
+        _print_board(thought, givens, solution, _spread(last) if thought is thoughts[-1] else [last])
 
 
-def image(words: argparse.Namespace, found: Opened) -> list[ThoughtFigure]:
+def image(words: argparse.Namespace, found: Opened) -> ThoughtFigure:
     """Print what becomes of a noised or masked image after some steps, and return the strip of these images."""
     import torch
-    from think_figures import ImageStrip
 
     from paper_repro.base.configs import instantiate
     from paper_repro.base.identity import mix
@@ -180,7 +159,75 @@ def image(words: argparse.Namespace, found: Opened) -> list[ThoughtFigure]:
     print(f"{'step':>5} {'NFE':>5} {'PSNR':>8} {'energy':>10}")
     for row in rows:  # a step is one evaluation
         print(f"{row['step']:>5} {row['step']:>5} {row['psnr']:>8.2f} {row['energy']:>10.4g}")
-    return [ImageStrip(thought.pictures[[0, *(step + 1 for step in shown)]], rows, title, first)]
+    return ImageStrip(thought.pictures[[0, *(step + 1 for step in shown)]], rows, title, first)
+
+
+class ThoughtFigure(Figure):
+    """A figure of rows that are given, under a title."""
+
+    legend = False
+
+    def __init__(self, rows: Sequence[Row], title: str) -> None:
+        self.given, self.headline = list(rows), title
+
+    def rows(self) -> list[Row]:
+        return self.given
+
+    def footer(self, rows: Sequence[Row]) -> str:
+        """Return nothing: the title names the cell."""
+        return ""
+
+
+class TokenEnergies(ThoughtFigure):
+    """A heat map of energies: tokens from left to right, steps from the top down.
+
+    Rows have ``place``, ``token``, ``new`` (1 after the end of the prompt, else 0), ``step`` and ``energy``.
+    """
+
+    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
+        tokens = {row["place"]: _short(row["token"]) + " ?" * row["new"] for row in rows}
+        steps = 1 + max(row["step"] for row in rows)
+        canvas.set_size_inches(max(5.0, 2.2 + 0.36 * len(tokens)), 2.1 + min(0.22 * steps, 4.0))
+        energies = {(row["place"], row["step"]): row["energy"] for row in rows}
+        values = [[energies[place, step] for place in tokens] for step in range(steps)]
+        axes: Any = canvas.subplots()
+        drawn = axes.imshow(values, cmap=plots.SIGNED, aspect="auto", interpolation="nearest")
+        axes.grid(False)
+        axes.set_xticks(range(len(tokens)), [*tokens.values()], rotation=60, ha="right", parse_math=False)
+        axes.yaxis.get_major_locator().set_params(integer=True)
+        axes.set(xlabel="token that is predicted; those after the prompt with ?", ylabel="after step")
+        canvas.colorbar(drawn, ax=axes, label="energy (no unit)")
+
+
+class ImageStrip(ThoughtFigure):
+    """A strip of an image, its noised or masked form, and the image after steps; below, PSNR and energy over steps.
+
+    Rows have ``step``, ``psnr`` and ``energy``.
+
+    Args:
+        pictures: of the strip, (S + 2, H, H, C) in [0, 1]: the original, and one for each row.
+        rows, title: see ``ThoughtFigure``.
+        first: the name of the second picture.
+    """
+
+    def __init__(self, pictures: Any, rows: Sequence[Row], title: str, first: str) -> None:
+        super().__init__(rows, title)
+        self.pictures, self.first = pictures, first
+
+    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
+        names = ["original", self.first, *(f"step {row['step']}" for row in rows[1:])]
+        canvas.set_size_inches(max(5.0, 1.3 * len(names)), 4.2)
+        upper, lower = canvas.subfigures(2, 1, squeeze=False, height_ratios=[1, 2])[:, 0]
+        panels = upper.subplots(1, len(names), squeeze=False)[0]
+        for axes, name, picture in zip(panels, names, self.pictures, strict=True):
+            axes.imshow(picture, cmap=plots.PICTURE, vmin=0, vmax=1, interpolation="nearest")
+            axes.set_title(name, fontsize=8)
+            axes.axis("off")
+        steps, measured = [row["step"] for row in rows], {"psnr": "PSNR (dB)", "energy": "energy (no unit)"}
+        for axes, (name, label) in zip(lower.subplots(1, 2), measured.items(), strict=True):
+            axes.plot(steps, [row[name] for row in rows], "o-", color=plots.BLUE, markersize=3)
+            axes.xaxis.get_major_locator().set_params(integer=True)
+            axes.set(xlabel="after step", ylabel=label)
 
 
 def _steps(words: argparse.Namespace, found: Opened) -> list[int]:
@@ -253,8 +300,10 @@ def _print_places(places: Sequence[Place]) -> None:
 
 
 def _short(token: str) -> str:
-    shown = repr(token)
-    return shown if len(shown) <= 14 else f"{shown[:10]}...{shown[-1]}"
+    """Return a token as a label: blanks and line ends to be seen, nothing that a font lacks."""
+    shown = ascii(token)[1:-1]
+    shown = shown if len(shown) <= MOST_TOKEN_CHARACTERS else f"{shown[: MOST_TOKEN_CHARACTERS - 3]}..."
+    return f"'{shown}'"
 
 
 def _shown(token: str) -> str:

@@ -4,32 +4,34 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from paper_repro.base.errors import ROOT
-from paper_repro.cells.records import Record, write
+from paper_repro import __main__ as command
+from paper_repro.base import files
+from paper_repro.base.configs import parse
+from paper_repro.base.errors import MISUSE, RESULTS, ROOT, run_main
+from paper_repro.cells.records import read
+from paper_repro.launchers import start
+from paper_repro.scripts import reproduce, train
+from paper_repro.tables import plan as plans
+from paper_repro.tables import spec
+from paper_repro.tables.spec import artifacts
+from paper_repro.tests.support import synthetic
 
 Command = Callable[..., tuple[int, str, str]]
 
 
-def _run(script: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts" / script), *words]
-    own = {**os.environ, **environment}
-    return subprocess.run(command, capture_output=True, text=True, timeout=180, check=False, env=own)
-
-
-def test_an_exact_artifact_runs_under_any_scale_word_and_closes_with_its_claims(tmp_path: Path) -> None:
-    found = _run("reproduce.py", "ebt/tableD1", "scale=smoke", f"runs={tmp_path}")
-    assert found.returncode == 0, found.stderr
-    assert "| 8.97 %  | 8.97 %  | fitted" in found.stdout  # one reading of several gives it
+def test_an_exact_artifact_runs_under_any_scale_word_and_closes_with_its_claims(call: Command, tmp_path: Path) -> None:
+    code, out, err = call("reproduce.py", "ebt/tableD1", "scale=smoke", f"runs={tmp_path}")
+    assert code == 0, err
+    assert "| 8.97 %  | 8.97 %  | fitted" in out  # one reading of several gives it
     folder = tmp_path / "ebt/tableD1/exact"
     tables = {f"table.{end}" for end in ("md", "csv", "tex", "json")}
     assert {path.name for path in folder.iterdir()} == tables | {f"figure.{end}" for end in ("csv", "png", "svg")}
-    last = found.stderr.strip().splitlines()[-1]
+    last = err.strip().splitlines()[-1]
     where = re.escape(str(folder / "table.md"))
     assert re.fullmatch(rf"ebt/tableD1: 10 cells, \d+ s; claims: \d .*; look at {where}", last), last
 
@@ -40,7 +42,6 @@ def test_an_exact_artifact_runs_under_any_scale_word_and_closes_with_its_claims(
         (["cem/tabel3"], r"unknown artifact 'cem/tabel3' \(did you mean 'cem/table3'\?\)"),
         (["cem/table3", "scale=huge"], "cem/table3 has no scale 'huge'"),
         (["cem/table3", "data.kernle=rbf"], r"unknown key 'data.kernle' \(did you mean 'data.kernel'\?\)"),
-        (["cem/table3", "training.steps=1.5"], "training.steps takes a whole number"),
         (["cem/table3", "seeds=zero"], "whole numbers"),
         (["cem/table3", "sedes=0"], r"unknown setting sedes= \(did you mean 'seeds'\?\)"),
         (["cem/table3", "--rendr"], r"unknown option --rendr \(did you mean '--render'\?\)"),
@@ -50,6 +51,14 @@ def test_an_exact_artifact_runs_under_any_scale_word_and_closes_with_its_claims(
         (["cem/table3", "--publish", "training.steps=5"], "an altered run is no reference"),
         (["ebt/tableD1", "ngpt/fig7", "scale=nothing"], "nothing"),  # the last is checked before the first is run
         (["ebt/tableD1", "--render", "runs=absent"], "runs=absent: there is no such folder"),
+        (["cem/table3", f"runs={RESULTS}"], "the committed reference"),
+        (["cem/table3", "--plan", f"runs={ROOT / 'Makefile'}"], "this is no folder; give runs=DIR"),
+        (["cem/table3", "--seeds", "--cells"], "--seeds needs a value"),
+        (["cem/table3", "lr=0.1", "--plan"], r"did you mean optimizer.lr\?"),
+        (["cem/table3", "experiment=cem/gaussian_process"], "train.py cem/gaussian_process trains that one"),
+        (["results/cem/table3/smoke", "--scale", "cpu"], "scale=cpu and a folder of scale smoke: give one scale"),
+        (["results/cem/table3/cpu", "results/cem/fig2a/gpu"], "folders of the scales cpu and gpu"),
+        (["inner_steps"], "artifact 'inner_steps' lacks its paper: give cem/inner_steps"),
     ],
 )
 def test_wrong_use_is_one_clear_line_and_exit_code_2(
@@ -60,62 +69,6 @@ def test_wrong_use_is_one_clear_line_and_exit_code_2(
     code, _, err = call("reproduce.py", *words)
     assert code == 2 and re.search(message, err, re.IGNORECASE) and err.startswith("error: ")
     assert len(err.strip().splitlines()) == 1 and not list(tmp_path.glob("runs/cells/*"))
-
-
-TORCH = frozenset({"torch", "lightning"})
-READY = [
-    (["reproduce.py", "--list"], ""),
-    (["reproduce.py", "cem/tabel3"], "unknown artifact"),
-    (["bench.py", "cem_atn"], "unknown bench 'cem_atn' (did you mean 'cem_attn'?)"),
-    (["generate.py", "{folder}/empty", "--seed", "-1"], "--seed: -1: give a number from 0"),
-    (["think.py", "--prompt", "ROMEO:", "{folder}/damaged"], "record.json"),
-    (["export.py", "--to", "{folder}/new", "{folder}/weightless"], "weights"),
-]
-"""Calls that are answered, or refused with a message, at once."""
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Make a folder that is empty, one whose record is damaged, and a finished cell without its weights."""
-    for name in ("empty", "damaged", "weightless"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "damaged" / "record.json").write_text("{")
-    config: dict[str, Any] = {"model": {}, "module": {}, "seed": 0}
-    record = Record("0123456789abcdef", "finished", 0, config, {}, {}, None, None, 0.0, None, "")
-    write(tmp_path / "weightless" / "record.json", record)
-    return tmp_path
-
-
-def _watched(script: str, *words: str, heavy: frozenset[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command in a process that names what it has imported of ``heavy`` and then fails."""
-    code = (
-        "import runpy, sys\n"
-        "try:\n    runpy.run_path(sys.argv[0], run_name='__main__')\n"
-        "except SystemExit as end:\n    code = end.code\n"
-        f"heavy = {set(heavy)} & sys.modules.keys()\n"
-        "sys.exit(f'imported {heavy}' if heavy else code)"
-    )
-    line = [sys.executable, "-c", f"import sys; sys.argv = sys.argv[1:]\n{code}"]
-    command = [*line, str(ROOT / "scripts" / script), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("words", "message"), READY)
-def test_what_needs_no_computing_imports_nothing_that_takes_long(words: list[str], message: str, folder: Path) -> None:
-    script, *given = (word.format(folder=folder) for word in words)
-    found = _watched(script, *given, heavy=TORCH | {"matplotlib", "hydra", "omegaconf", "pandas", "scipy"})
-    assert found.returncode == (2 if message else 0), found.stderr[-300:]
-    assert found.stderr.count("\n") == (1 if message else 0) and message.format(folder=folder) in found.stderr
-
-
-@pytest.mark.slow
-def test_a_second_plan_needs_no_torch(tmp_path: Path) -> None:
-    words = ["cem/table3", "--plan", "scale=smoke", f"runs={tmp_path}"]
-    first = _run("reproduce.py", *words)
-    assert first.returncode == 0, first.stderr
-    second = _watched("reproduce.py", *words, heavy=TORCH)
-    assert (second.returncode, second.stdout) == (0, first.stdout), second.stderr
 
 
 def test_a_plan_counts_with_the_speed_of_its_machine_and_warns_of_a_slow_one(
@@ -170,13 +123,10 @@ NOTEBOOK = {
 }
 """A notebook's variables, an ASCII terminal, warnings that are errors, and folders that cannot be."""
 COMMANDS = [
-    (["train.py", "cem/none"], 2, False),
     (["train.py", "--list"], 0, True),
     (["reproduce.py", "cem/none"], 2, False),
     (["reproduce.py", "--list"], 0, True),
-    (["generate.py", "none"], 2, False),
     (["think.py", "none", "--prompt", "a"], 2, False),
-    (["export.py", "none", "--to", "/dev/null/none"], 2, False),
     (["prepare_data.py", "--help"], 0, True),
     (["report.py", "from=/dev/null/none"], 2, False),
     (["bench.py", "none"], 2, False),
@@ -206,3 +156,190 @@ def test_no_command_ends_with_a_traceback(output: str, failed: int) -> None:
         assert "Traceback" not in out + err and err.count("\n") <= 1, (words, err)
         if code and "2>" not in output:
             assert err.startswith("error: "), words
+
+
+def test_a_run_without_any_data_says_so_and_writes_no_table(
+    call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paper_repro.base.files.DATA", tmp_path / "data")
+    monkeypatch.delenv("PAPER_REPRO_DATA", raising=False)
+    code, said, errors = call("reproduce.py", "cem/fig2c", f"runs={tmp_path / 'runs'}")
+    assert code == 1 and not said
+    assert "run: python scripts/prepare_data.py" in errors and "no table is written" in errors
+    assert not (tmp_path / "runs" / "cem").exists()
+
+
+def test_a_metric_that_no_cell_has_is_named_in_the_table_and_ends_the_command(
+    call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "no metric of that name (did you mean 'score'?)"
+    text = synthetic.ARTIFACT.replace("  score:", "  scoer:").replace("metric: score", "metric: scoer")
+    plan, runs = synthetic.plan(tmp_path / "papers", text, "smoke"), tmp_path / "runs"
+    outcome = synthetic.finished(error=0.5, score=1.0)
+    synthetic.fill(runs, plan, lambda cell: outcome if cell.seed else None)
+    monkeypatch.setenv("PAPER_REPRO_PAPERS", str(tmp_path / "papers"))
+    line = text.partition("  scoer:")[0].count("\n") + 1
+    code, table, errors = call("reproduce.py", "made/up", "scale=smoke", "--render", f"runs={runs}")
+    place = f"{tmp_path / 'papers/made/up.yaml'}:{line}"
+    assert code == 2 and errors.splitlines()[-1].startswith(f"error: {place}: 'scoer': the finished cells have {said}")
+    assert table.count(f"| {said} ") == 5, "four places and a claim"
+
+
+def test_faulty_python_beside_a_yaml_stops_the_run_before_the_first_cell(
+    call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = synthetic.write_artifact(tmp_path / "papers").with_suffix(".py")
+    path.write_text("import os\nraise ValueError('no such rate')\n")
+    monkeypatch.setenv("PAPER_REPRO_PAPERS", str(tmp_path / "papers"))
+    with pytest.raises(ValueError, match="no such rate"):
+        call("reproduce.py", "made/up", "scale=smoke", f"runs={tmp_path / 'runs'}")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("training.precision=foo", "training.precision='foo': expected one of 32-true, 64-true, "),
+        ("data.batch_size=0", "data.batch_size=0: expected a whole number of 1 or more"),
+        ("optimizer.lr=-1", "optimizer.lr=-1: expected a learning rate of 0 or more"),
+        ("machine.workers=0", "machine.workers=0: expected a whole number of 1 or more"),
+        ("machine.nodes=2", "machine.nodes=2: the same command has to be started on every node"),
+    ],
+)
+@pytest.mark.parametrize("start", [("train.py", "cem/gaussian_process"), ("reproduce.py", "cem/table3")], ids=str)
+def test_a_value_that_the_words_tell_is_refused_before_torch_is_asked(
+    start: tuple[str, ...], word: str, said: str, call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paper_repro.cells.runner.estimate", None)  # would count with torch
+    code, _, errors = call(*start, word, f"runs={tmp_path / 'runs'}")
+    assert code == 2 and said in errors and len(errors.splitlines()) == 1, errors
+
+
+@pytest.mark.parametrize(
+    ("words", "ids", "scale"),
+    [
+        (["cem", "Table1", "table3", "ebt/figb1"], ["cem/table1", "cem/table3", "ebt/figB1"], ""),
+        (["results/cem/table3/cpu/table.md"], ["cem/table3"], "cpu"),
+        (["results/cem/table3/smoke/"], ["cem/table3"], "smoke"),
+        ([str(ROOT / "paper_repro/papers/cem/table3.yaml")], ["cem/table3"], ""),
+        (["results/cem/", "cem/t*3"], artifacts(["cem"])[0], ""),
+    ],
+)
+def test_artifacts_are_found_as_a_user_writes_them(words: list[str], ids: list[str], scale: str) -> None:
+    assert artifacts(words) == (ids, scale)
+
+
+def test_a_file_of_the_same_name_elsewhere_is_not_taken_for_ours(tmp_path: Path) -> None:
+    path = tmp_path / "cem" / "table3.yaml"
+    path.parent.mkdir()
+    path.write_text(synthetic.ARTIFACT)
+    with pytest.raises(ValueError, match=f"set PAPER_REPRO_PAPERS={tmp_path} and give cem/table3"):
+        artifacts([str(path)])
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *((f"a={path}", path) for path in ("/tmp/Ü", "/a b", "/a=b", "/a,b", "~/(a)", "/it's", '/"a"', "/a[1]{2}")),
+        *(("a=[1,2]", [1, 2]), ("a='/x,y'", "/x,y"), ("a=1e-3", 1e-3), ("++a=null", None), (r"a=/x\,y", "/x,y")),
+    ],
+)
+def test_a_path_is_taken_as_it_stands_and_hydras_grammar_holds(text: str, value: object) -> None:
+    assert parse(text).value == value
+
+
+def test_documentation_and_what_needs_no_download_is_prepared_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(files, "DATA", tmp_path)
+    monkeypatch.setenv("PAPER_REPRO_DATA", str(tmp_path))
+    of_the_paper = plans.make(spec.load("ngpt/table4"), "paper", [0]).cells
+    assert all(cell.missing for cell in of_the_paper) and start.commands(of_the_paper) == []  # nothing is downloaded
+    words = ["ngpt/table4", "scale=smoke", f"runs={tmp_path / 'runs'}"]
+    assert run_main(reproduce.main, words) == 1
+    assert "--prepare prepares first what is missing: python scripts/prepare_data.py" in capsys.readouterr().err
+    done = list[list[str]]()
+
+    def prepared(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        done.append(command[2:])
+        (tmp_path / "documentation-512").mkdir()
+        (tmp_path / "documentation-512" / "manifest.json").write_text("{}")
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(start.subprocess, "run", prepared)
+    monkeypatch.setattr(reproduce, "_cells", lambda plan, *_: int(any(cell.missing for cell in plan.cells)))
+    assert run_main(reproduce.main, [*words, "--prepare"]) == 0
+    assert done == [["documentation", "--download", "--vocabulary", "512"]]
+
+
+def test_a_package_that_only_some_commands_need_is_named_with_its_extra(capsys: pytest.CaptureFixture[str]) -> None:
+    def main(words: Sequence[str]) -> int:
+        raise ModuleNotFoundError("No module named 'datasets'", name="datasets")
+
+    assert run_main(main, []) == MISUSE
+    assert capsys.readouterr().err == "error: datasets is not installed: pip install 'paper-repro[data]'\n"
+
+
+def test_a_command_gives_its_words_and_its_exit_code_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [*sys.argv])
+    assert command.main([]) == 2 and "\n    reproduce " in capsys.readouterr().out
+    assert command.main(["reproduc", "cem/table3"]) == 2
+    assert capsys.readouterr().err == "error: unknown command 'reproduc' (did you mean 'reproduce'?)\n"
+    assert command.main(["reproduce", "cem/tabel3"]) == 2
+    assert "did you mean 'cem/table3'" in capsys.readouterr().err
+    assert command.main(["reproduce", "--help"]) == 0
+    told = capsys.readouterr().out
+    assert "paper-repro reproduce cem/table3 scale=smoke" in told and "reproduce.py" not in told
+
+
+EXPERIMENT = "cem/gaussian_process"
+SHORT = [EXPERIMENT, "training.steps=20", "machine.workers=1", "machine.progress_every_seconds=0"]
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ([*SHORT, "--cfg", "job"], "steps: 20"),
+        (["--cfg", "job", *SHORT, "optimizer=adam"], "_target_: torch.optim.Adam\n"),
+        ([*SHORT, "--cfg", "job", "-p", "machine", "logger=csv"], "logger: csv"),
+        ([*SHORT, "seed=0,1"], "To sweep over it, add --multirun"),
+        ([*SHORT, "-m", "optimizer.lr=1,2", "optimizer.lrr=1,2"], "did you mean 'optimizer.lr'?"),
+        ([*SHORT, "-m", "seed=x,y"], "seed 'x' is not a whole number"),
+        ([*SHORT, "--cgf", "job"], "did you mean '--cfg'?"),
+        (["training.steps=20"], "give one experiment"),
+        (["cem/table3"], "cem/table3 is an artifact, not an experiment: run scripts/reproduce.py cem/table3"),
+        (["--config", f"experiment={EXPERIMENT}", "seed=7"], "# the seed 7"),
+        (["--config", "cem/Gaussian_Process"], "batch_size: 200"),
+        (["--config", f"paper_repro/conf/experiment/{EXPERIMENT}.yaml"], "batch_size: 200"),
+        (["--config", EXPERIMENT, "--seed", "7"], "unknown option --seed: write seed=..."),
+        (["--config", EXPERIMENT, "machine.data_root=/tmp/Ü"], "data_root: /tmp/Ü"),
+        (["--config", EXPERIMENT, "trainer.max_steps=10"], "did you mean training.steps?"),
+        (["--config", EXPERIMENT, "logger=wandb"], "logger: wandb"),
+        (["--config", EXPERIMENT, "ckpt_path=last.ckpt"], "a run goes on from its last checkpoint by itself"),
+        (["--config", EXPERIMENT, "lr=0.1"], "did you mean optimizer.lr?"),
+    ],
+)
+def test_words_of_hydra_and_of_habit_are_answered(
+    words: list[str], answer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_main(train.main, [*words, f"runs={tmp_path / 'runs'}"])
+    printed = capsys.readouterr()
+    assert answer in printed.out + printed.err and len(printed.err.splitlines()) <= 1
+    assert not (tmp_path / "outputs").exists() and not (tmp_path / "runs" / "cells").exists()
+
+
+@pytest.mark.slow
+def test_a_sweep_trains_each_combination_into_the_folder_that_hydra_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["-m", *SHORT, "optimizer.lr=1e-3,3e-3", "seed=0,1", f"hydra.sweep.dir={tmp_path / 'mine'}"]
+    assert run_main(train.main, words) == 0
+    records = [read(path) for path in (tmp_path / "mine" / "cells").glob("*/record.json")]
+    assert {(one.config["optimizer"]["lr"], one.seed) for one in records} == {
+        (rate, seed) for rate in (1e-3, 3e-3) for seed in (0, 1)
+    }
+    assert capsys.readouterr().out.count("finished") == 4 and sorted(p.name for p in tmp_path.iterdir()) == ["mine"]

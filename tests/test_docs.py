@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -122,10 +123,10 @@ def test_the_page_of_records_shows_what_its_examples_print() -> None:
     assert lines_of(output_of("-c", example)) == lines_of(shown)
 
 
-def output_of(*words: str, **variables: str) -> str:
-    """Return what Python prints, called with these words in the root of the repository."""
+def output_of(*words: str, folder: Path = ROOT, **variables: str) -> str:
+    """Return what Python prints, called with these words in a folder."""
     command, environment = [sys.executable, *words], {**os.environ, **variables}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -136,10 +137,7 @@ def lines_of(text: str) -> list[str]:
 
 @pytest.mark.slow
 def test_the_pages_are_built_as_a_site_that_asks_for_nothing_outside(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "-q", "-d", str(tmp_path)]
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert output_of("-m", "mkdocs", "build", "-q", "--strict", "-d", str(tmp_path), NO_MKDOCS_2_WARNING="1") == ""
     pages = sorted(tmp_path.rglob("*.html"))
     written = {path.relative_to(DOCS).with_suffix(".html").as_posix() for path in DOCS.rglob("*.md")}
     assert {page.relative_to(tmp_path).as_posix() for page in pages} == {*written, "404.html"}
@@ -160,3 +158,73 @@ def test_the_other_readings_of_papers_can_be_asked_for() -> None:
                 other = compose(experiment, shlex.split(cell.strip("`")))
                 check_targets(other)
                 assert other != default, row
+
+
+ADDED = [ROOT / "docs" / "add" / f"{name}.md" for name in ("dataset", "model", "kernel", "paper")]
+"""They build on one another: the model uses the kernel of the page behind it, the paper all of them."""
+COPIED = ("paper_repro", "kernels", "lightning_modules", "datamodules", "scripts", "pyproject.toml", "tests/support")
+COPIED_TESTS = ("tests/conftest.py", "tests/kernels/conftest.py")
+FILES = re.compile(r"<!-- file: (\S+) -->\n```(?:python|yaml)\n(.*?)```", re.DOTALL)
+RUNS = re.compile(r"<!-- run -->\n    (python .*)\n")
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("examples") / "checkout"
+    for name in (*COPIED, *COPIED_TESTS):
+        source, target = ROOT / name, folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        elif source.is_file():
+            shutil.copy(source, target)
+    written = [found for page in ADDED for found in FILES.findall(page.read_text(encoding="utf-8"))]
+    assert len(written) == 7
+    for name, content in written:
+        assert not (ROOT / name).exists(), f"{name} is no example: it is there"
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "printed"), [
+    ("dataset", r"test_rmse"),
+    ("model", r"test_rmse"),
+    ("kernel", r"2 passed"),
+    ("paper", r"\| Squared ReLU .*\| \**\d\.\d+ ± \d\.\d+"),
+])  # fmt: skip
+def test_the_example_runs_as_it_stands(copy: Path, page: str, printed: str) -> None:
+    (command,) = RUNS.findall((ROOT / "docs" / "add" / f"{page}.md").read_text(encoding="utf-8"))
+    own = {"PYTHONPATH": str(copy), "PAPER_REPRO_RUNS": str(copy / "runs")}
+    said = output_of(*shlex.split(command)[1:], folder=copy, **own)
+    assert re.search(printed, said), said
+    if page == "paper":
+        assert ": reference" not in said and "as reference" not in said
+        assert "squared_is_better" in said and "Baseline: Mean of the targets" in said
+        assert (copy / "runs" / "waves" / "table1" / "smoke" / "figure.png").stat().st_size > 5000
+
+
+NOTEBOOKS = {
+    "see_a_model_think": "energies[-1].mean() < energies[0].mean() and all(w[-1] < w[0] / 5 for w in wrong.values())",
+    "change_one_setting": "(change < -0.05).all() and abs(errors.default / row.value[:3].values - 1).max() < 0.1",
+    "put_an_attention_into_a_table": "same and '| fading average' in table and list(losses) == ['fading', 'llama']",
+}
+"""Names, and what holds of the variables after the last cell."""
+RUN = """
+import json, sys
+names = {"__name__": "__main__"}
+for number, cell in enumerate(json.load(open(sys.argv[1], encoding="utf-8"))["cells"]):
+    if cell["cell_type"] == "code":
+        exec(compile("".join(cell["source"]), f"cell {number}", "exec"), names)
+assert eval(sys.argv[2], names), sys.argv[2]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [path.stem for path in (ROOT / "notebooks").glob("*.ipynb")])
+def test_a_notebook_runs(name: str, tmp_path: Path) -> None:
+    """Its cells one after the other in a process of their own, without Jupyter."""
+    words = ["-c", RUN, str(ROOT / "notebooks" / f"{name}.ipynb"), NOTEBOOKS[name]]
+    output_of(*words, folder=tmp_path, PYTHONPATH=str(ROOT), MPLBACKEND="Agg", TMPDIR=str(tmp_path))

@@ -28,7 +28,6 @@ full=$(cd "$3" && pwd)
 cp "$0" "$3/bin/python"
 printf '#!%s/bin/python\\n' "$full" > "$3/bin/ruff"
 printf 'VIRTUAL_ENV=%s\\n' "$full" > "$3/bin/activate"
-printf '\\0%s' "$full" > "$3/bin/binary"
 chmod +x "$3/bin/ruff"
 """
 FILES = ("Makefile", "constraints.txt", "pyproject.toml", "setup.py")
@@ -80,19 +79,6 @@ def test_an_environment_is_built_and_removed_in_any_path_and_nothing_else_is(tmp
     assert content(tmp_path) == before
 
 
-def test_what_a_link_points_to_is_not_removed(tmp_path: Path) -> None:
-    folder = checkout(tmp_path / "checkout")
-    (tmp_path / "theirs").mkdir()
-    (tmp_path / "theirs" / "thesis.txt").touch()
-    for target in ("environment", "clean"):
-        for name in (".venv", ".venv.part"):
-            shutil.rmtree(folder / name, ignore_errors=True)
-            (folder / name).symlink_to("../theirs")
-        assert make(folder, target).returncode == 0
-        assert [path.name for path in (tmp_path / "theirs").iterdir()] == ["thesis.txt"]
-    assert not (folder / ".venv").is_symlink() and not (folder / ".venv.part").is_symlink()
-
-
 def test_an_environment_that_was_half_built_is_built_anew_and_a_whole_one_is_kept(folder: Path) -> None:
     (folder / "offline").touch()
     assert make(folder).returncode != 0
@@ -103,7 +89,6 @@ def test_an_environment_that_was_half_built_is_built_anew_and_a_whole_one_is_kep
         assert len((folder / "installed").read_text().splitlines()) == 2, "a whole environment is installed once"
     venv = folder / ".venv"  # its files name the folder that they lie in
     assert (venv / "bin/ruff").read_text() == f"#!{venv}/bin/python\n"
-    assert (venv / "bin/binary").read_bytes().endswith(b".part"), "only text is changed"
     (folder / "offline").touch()
     (venv / ".ready").unlink()
     assert make(folder).returncode != 0
@@ -130,7 +115,7 @@ def fake_python(checkout: Path) -> None:
     python.chmod(0o755)
 
 
-def test_a_script_of_another_python_goes_on_in_the_environment_or_says_how_to_build_it(tmp_path: Path) -> None:
+def test_a_script_goes_on_in_the_environment_or_says_how_to_build_it_and_runs_no_other_code(tmp_path: Path) -> None:
     copy_scripts(tmp_path)
     without_packages = [sys.executable, "-I", "-S", f"{tmp_path}/scripts/train.py", "cem/gaussian_process", "a b"]
     found = called(*without_packages)
@@ -140,11 +125,7 @@ def test_a_script_of_another_python_goes_on_in_the_environment_or_says_how_to_bu
     found = called(*without_packages)
     assert found.returncode == 0, found.stderr
     assert found.stdout.splitlines()[1:] == [f"[{tmp_path}/scripts/train.py]", "[cem/gaussian_process]", "[a b]"]
-
-
-def test_a_script_does_not_run_the_code_of_another_checkout(tmp_path: Path) -> None:
     (tmp_path / "paper_repro").mkdir()
-    copy_scripts(tmp_path)
     found = called(sys.executable, tmp_path / "scripts/train.py", "cem/gaussian_process")
     assert found.returncode == 2
     assert f"runs the code of {ROOT}, the script is that of {tmp_path};" in found.stderr

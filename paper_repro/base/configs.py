@@ -245,10 +245,7 @@ def compose_files(experiment: str, groups: tuple[tuple[str, str], ...]) -> dict[
         with initialize_config_dir(str(CONF), version_base="1.3"):
             config = hydra_compose("train", _words_of_hydra(experiment, groups))
     except HydraException as error:
-        said, absent = str(error).splitlines()[0], [f"{group}={choice}" for group, choice in groups if group[0] != "+"]
-        if "Could not override" in said:
-            said += f" To add a group that it does not have: +{' +'.join(absent)}"
-        raise UsageError(f"experiment {experiment}: {said}") from error
+        raise UsageError(f"experiment {experiment}: {' '.join(str(error).split())}") from error
     container: Any = OmegaConf.to_container(config, resolve=False)
     return {str(key): value for key, value in container.items() if key != "runs"}
 
@@ -530,10 +527,8 @@ def parse(text: str) -> Override:
     key, value = parsed.key_or_group, text.partition("=")[2]
     if not key:
         raise UsageError(f"{said} is not of the form key=value: it has no key")
-    if parsed.is_delete():
-        raise UsageError(f"{said}: deleting is not supported; null turns off what is optional: {key}=null")
-    if parsed.package is not None:
-        raise UsageError(f"{said}: packages are not supported; write {key}={value}")
+    if parsed.is_delete() or parsed.package is not None:
+        raise UsageError(f"{said}: deleting and packages are not supported; {key}=null turns off what is optional")
     if parsed.is_sweep_override():
         raise UsageError(
             f"{said}: several values are for train.py -m; give one value, a list as {key}=[{value}], or name the "
@@ -635,15 +630,8 @@ def _fitting(override: Override, default: Any) -> Any:
         return value
     if isinstance(default, float) and type(value) is int:
         return float(value)
-    if isinstance(default, dict) and TARGET in default and isinstance(value, str):
-        raise override.error(
-            f"{override.key} takes a section, not a word: {override.key}.{TARGET}=... names another class (now "
-            f"{default[TARGET]}), and {override.key}.KEY=... changes a value"
-        )
-    section = override.key.rpartition(".")[0]
-    other = f"; where either is right, override the whole section {section}" if section else ""
     takes, given = (_KINDS.get(type(one), "a section") for one in (default, value))
-    raise override.error(f"{override.key} takes {takes} (default {default!r}), not {given}{other}")
+    raise override.error(f"{override.key} takes {takes} (default {default!r}), not {given}")
 
 
 # Origins of values.
@@ -751,16 +739,13 @@ def _packages(given: str) -> Mapping[str, Path]:
             name = path.absolute().name  # a link gives the package its name
             if str(path.absolute().parent) not in sys.path:
                 sys.path.append(str(path.absolute().parent))
-        if not name.isidentifier():
-            raise UsageError(f"{where}: {name!r} is neither a folder nor the name of a package; give for example mylab")
         if name in sys.stdlib_module_names or name == "paper_repro":
             raise UsageError(f"{where}: {name} is a package of Python or of this repository; give yours another name")
-        spec = importlib.util.find_spec(name)
+        spec = importlib.util.find_spec(name) if name.isidentifier() else None
         places = [Path(place).resolve() for place in (spec and spec.submodule_search_locations) or ()]
-        if not places:
-            raise UsageError(f"{where}: there is no package {name}; give its folder, or install it with pip install -e")
-        if is_folder and places[0] != path.resolve():
-            raise UsageError(f"{where}: Python takes {name} from {places[0]}; give your package another name")
+        if not places or (is_folder and places[0] != path.resolve()):
+            instead = f" (Python takes {name} from {places[0]})" if places else ""
+            raise UsageError(f"{where}: {word!r} is not the folder or the name of a package{instead}")
         found.setdefault(name, places[0])
     return found
 

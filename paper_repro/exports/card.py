@@ -9,39 +9,7 @@ import yaml
 from paper_repro.base.configs import TARGET
 
 LIST = Path(__file__).parents[1] / "weights" / "weights.yaml"
-CARD = """---
-license: mit
-library_name: paper-repro
----
-
-# {name}: {title}
-
-| | |
-|---|---|
-| model | `{model}`, {parameters:,} parameters, stored as {dtype}, {kilobytes:,} kB |
-| data | {data} |
-| licence of the data | {licence} |
-| training | {steps:,} steps, seed {seed}, {seconds:.0f} s on {device} |
-| record | cell `{cell}`, commit `{commit}`{origin} |
-
-| metric of the record, weights in float32 | |
-|---|---|
-{metrics}
-
-## Use
-
-```python
-from paper_repro import load
-
-model = load("{name}")  # or the folder of this file, or hf://owner/name
-```
-{use}
-## Limits
-
-{limits}
-The model is small: it shows how the architecture works and says nothing about models of the paper's size.
-It was made to be tried, and no other use was checked.
-"""
+CARD = Path(__file__).parents[1] / "site" / "templates" / "card.md"
 
 
 def listed() -> dict[str, dict[str, Any]]:
@@ -88,7 +56,7 @@ def written(name: str, config: Mapping[str, Any], size: int) -> str:
     found["origin"] = others if found["published"] != found["cell"] else ""
     found["metrics"] = "\n".join(f"| {metric} | {value:.6g} |" for metric, value in found["metrics"].items())
     found["use"] = "\n" + "".join(f"    {one}\n" for one in found["commands"]) if found["commands"] else ""
-    return CARD.format(**found)
+    return CARD.read_text(encoding="utf-8").format(**found)
 
 
 def _data(config: Mapping[str, Any], known: Mapping[str, dict[str, str]]) -> Mapping[str, str]:

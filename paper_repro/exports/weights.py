@@ -116,12 +116,11 @@ def export(source: str | Path, to: Path, runs: str | Path | None = None) -> list
         to: a new folder, or an empty one.
 
     Raises:
-        UsageError: a folder that is not empty, or no such model.
+        UsageError: something lies at ``to``, or no such model.
     """
-    if to.is_dir() and (found := sorted(path.name for path in to.iterdir())):
-        raise UsageError(f"--to {to}: not empty ({found[0]} lies there); give a new folder")
-    if not to.is_dir() and (to.exists() or to.is_symlink()):
-        raise UsageError(f"--to {to}: found something else there, expected a new folder")
+    is_empty = to.is_dir() and not any(to.iterdir())
+    if not is_empty and (to.exists() or to.is_symlink()):
+        raise UsageError(f"--to {to}: something lies there; give a new folder")
     return _write(opened(source, runs), to, "float32")
 
 

@@ -24,7 +24,6 @@ FAR_MARKS = "A mean far above the others stands as a number at the upper edge."
 GROUND = "#FFFFFF"
 INK, BLUE, VERMILION, GREEN = "#222222", "#0065A8", "#D55E00", "#009E73"
 PURPLE, VIOLET, SKY, GREY = "#A02C6E", "#7E3FE0", "#3D97D6", "#7F7F7F"
-ON_LIGHT, ON_DARK = "#111111", "#FEFEFE"  # text on the tiles of a heat map
 RULE = "#8C8C8C"  # lines that mark a place: zero, a threshold, the setting of training
 BASELINE = "#5F5F5F"
 PAPER = "#555555"  # a printed number that belongs to no model of the figure

@@ -95,12 +95,8 @@ def cells(device: torch.device) -> Iterator[Profile]:
 
 
 def measured(name: str, place: dict[str, str], scale: str = "cpu", rounds: int = ROUNDS) -> Profile:
-    """Return the profile of the first cell of an artifact at a place.
-
-    Raises:
-        LookupError: there is no such cell at that scale.
-    """
-    cell = _cell(name, place, scale)
+    """Return the profile of the first cell of an artifact at a place."""
+    cell = first_cell(name, place, scale)
     built = build(Cell("bench", cell.config))
     built.data.prepare_data()
     built.data.setup("fit")
@@ -136,11 +132,10 @@ def measured(name: str, place: dict[str, str], scale: str = "cpu", rounds: int =
     )
 
 
-def _cell(name: str, place: dict[str, str], scale: str) -> PlannedCell:
-    for cell in plan.make(spec.load(name), scale, [0]).cells:
-        if place.items() <= dict(cell.key).items():
-            return cell
-    raise LookupError(f"{name} has no cell {place} at scale {scale}")
+def first_cell(name: str, place: dict[str, str], scale: str) -> PlannedCell:
+    return next(
+        cell for cell in plan.make(spec.load(name), scale, [0]).cells if place.items() <= dict(cell.key).items()
+    )
 
 
 def _rounds(work: Callable[[], object], rounds: int) -> list[float]:

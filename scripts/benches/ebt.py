@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import cycle
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from side_by_side import MIB, Comparison, Work, check_on_gpu, normal, relative_error, timed
@@ -58,24 +58,9 @@ class Pair:
         return [parameter.grad for parameter in fresh.parameters if parameter.grad is not None]
 
 
-class Size(NamedTuple):
-    """What is trained: D, H, L, V, T, B, and the first step size, which goes with V."""
-
-    width: int
-    heads: int
-    layers: int
-    vocabulary: int
-    window: int
-    batch: int
-    step_size: float
-
-    def __str__(self) -> str:
-        sizes = f"D={self.width}, {self.layers} layers, V={self.vocabulary}"
-        return f"{sizes}, {self.batch} sequences of {self.window}"
-
-
-KEYS = "model.width model.num_heads model.num_layers model.vocabulary_size data.window step.batch_size model.step_size"
-ON_CPU, ON_GPU = Size(384, 6, 6, 2048, 128, 4, 5.0), Size(384, 6, 6, 50277, 256, 32, 500.0)
+TEXT = "model.width model.num_heads model.num_layers model.vocabulary_size data.window step.batch_size model.step_size"
+ON_CPU, ON_GPU = (384, 6, 6, 2048, 128, 4, 5.0), (384, 6, 6, 50277, 256, 32, 500.0)
+"""What is trained: D, H, L, V, T, B, and the first step size, which goes with V."""
 CASES: tuple[tuple[str, int, float, float | None], ...] = (
     ("default", 1, 3.2, 4.3),
     ("default", 2, 5.5, 6.7),
@@ -91,10 +76,12 @@ def ebt_step(device: torch.device) -> Iterator[Comparison]:
     The steps are those of the artifact ebt/tableD5.  The relative error is that of EBT's gradients by the streams of
     the row, against those by concatenated streams, the published form.
     """
-    size = ON_CPU if device.type == "cpu" else ON_GPU
+    sizes = ON_CPU if device.type == "cpu" else ON_GPU
+    width, _, layers, vocabulary, window, batch, _ = sizes
+    size = f"D={width}, {layers} layers, V={vocabulary}, {batch} sequences of {window}"
     for variant, count, most_time, most_memory in CASES:
         case = f"EBT {variant}, {_steps(count)}"
-        pair = partial(_text_pair, size, variant, count, device)
+        pair = partial(_text_pair, sizes, variant, count, device)
         split, both = pair(), pair("+model.streams=concatenated")
         error, memory_goal = relative_error(split.gradients(), both.gradients()), most_memory and 1 / most_memory
         yield from split.rows(f"{case}, split streams, {size}", error, 1 / most_time, memory_goal)
@@ -110,8 +97,8 @@ def _steps(count: int) -> str:
     return f"{count} step{'s' if count > 1 else ''}"
 
 
-def _text_pair(size: Size, variant: str, count: int, device: torch.device, *ways: str) -> Pair:
-    words = [f"{key}={value}" for key, value in zip(KEYS.split(), size, strict=True)]
+def _text_pair(sizes: Sequence[float], variant: str, count: int, device: torch.device, *ways: str) -> Pair:
+    words = [f"{key}={value}" for key, value in zip(TEXT.split(), sizes, strict=True)]
     words += [f"model.variant={variant}", f"module.thinking.num_steps={count}"]
     words.append(f"model.num_landscapes={1 if variant == 'default' else count}")
     config: dict[str, Any] = compose("ebt/stepcost", ["model=ebt/s1", *words, *ways], seed=0)
@@ -124,18 +111,8 @@ def _text_pair(size: Size, variant: str, count: int, device: torch.device, *ways
     return Pair(build, "Transformer++", device)
 
 
-class ImageSize(NamedTuple):
-    """What is trained: D, heads, layers, side of an image and of a patch, images of a batch."""
-
-    width: int
-    heads: int
-    layers: int
-    side: int
-    patch: int
-    batch: int
-
-    def __str__(self) -> str:
-        return f"D={self.width}, {self.layers} layers, {self.batch} images of {self.side}, patches of {self.patch}"
+IMAGES = {"width": 384, "num_heads": 6, "num_layers": 6, "image_size": 32, "patch": 4}
+IMAGES_ON_GPU = {"width": 1536, "num_heads": 16, "num_layers": 24, "image_size": 128, "patch": 16}
 
 
 def ebt_image_step(device: torch.device) -> Iterator[Comparison]:
@@ -143,20 +120,21 @@ def ebt_image_step(device: torch.device) -> Iterator[Comparison]:
 
     The relative error is that of EBT's gradients by the ops for this device, against those by the definitions.
     """
-    size = ImageSize(384, 6, 6, 32, 4, 16) if device.type == "cpu" else ImageSize(1536, 16, 24, 128, 16, 64)
+    sizes, batch = (IMAGES, 16) if device.type == "cpu" else (IMAGES_ON_GPU, 64)
     for count in (1, 2):
         for compiled in (False, True):
-            yield from on_images(size, count, compiled, device)
+            yield from on_images(sizes, batch, count, compiled, device)
 
 
-def on_images(size: ImageSize, count: int, compiled: bool, device: torch.device) -> Iterator[Comparison]:
+def on_images(
+    sizes: dict[str, int], batch: int, count: int, compiled: bool, device: torch.device
+) -> Iterator[Comparison]:
     """Yield the rows of a number of inner steps; compiled, of the time alone."""
-    keys = ("width", "num_heads", "num_layers", "image_size", "patch")
-    overrides = [f"model.{key}={value}" for key, value in zip(keys, size, strict=False)]
+    overrides = [f"model.{key}={value}" for key, value in sizes.items()]
     thinking = [f"module.thinking.num_steps={count}", "model.step_size=100.0"]
     once: dict[str, Any] = {"accumulate": 1, "rounds": 1, "unmeasured_rounds": 1, "clip_norm": 1.0}
-    step = StepSettings(**once, precision="32-true", window=1, batch_size=size.batch, compile=compiled)
-    shape = (BATCHES, size.batch, 3, size.side, size.side)
+    step = StepSettings(**once, precision="32-true", window=1, batch_size=batch, compile=compiled)
+    shape = (BATCHES, batch, 3, sizes["image_size"], sizes["image_size"])
 
     def stepper(model: str, more: Sequence[str], on: torch.device) -> Stepper:
         config: dict[str, Any] = compose("ebt/denoising", [f"model={model}", *overrides, *more], seed=0)
@@ -164,7 +142,8 @@ def on_images(size: ImageSize, count: int, compiled: bool, device: torch.device)
         return build_stepper(config["model"], config, step, on, cycle(images))
 
     pair = Pair(lambda on: (stepper("ebt/image_ebt", thinking, on), stepper("ebt/dit", [], on)), "DiT", device)
-    case = f"EBT, {_steps(count)}{', both compiled' if compiled else ''}, {size}"
+    size = f"D={sizes['width']}, {sizes['num_layers']} layers, {batch} images of {shape[-1]}"
+    case = f"EBT, {_steps(count)}{', both compiled' if compiled else ''}, {size}, patches of {sizes['patch']}"
     error = relative_error(pair.gradients(), pair.gradients("reference"))
     yield from [pair.times(case, error)] if compiled else pair.rows(case, error)
 

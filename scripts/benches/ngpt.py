@@ -1,8 +1,8 @@
 """nGPT: its three element-wise operations, the cross entropy of its scaled logits, its optimiser and its whole step."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from side_by_side import Comparison, Work, added_memory, in_child, normal, relative_error, timed, with_gradients
@@ -163,22 +163,10 @@ WAYS = {
 }
 
 
-class Size(NamedTuple):
-    """What is trained: D, H, L, V, T and B; the arithmetic; and how much longer nGPT's fused step may take."""
-
-    width: int
-    heads: int
-    layers: int
-    vocabulary: int
-    window: int
-    batch: int
-    precision: str
-    most: float
-
-    def overrides(self) -> list[str]:
-        keys = ["size.width", "size.num_heads", "size.num_layers", "size.vocabulary_size"]
-        keys += ["step.window", "step.batch_size", "step.precision"]
-        return ["step.accumulate=1", *(f"{key}={value}" for key, value in zip(keys, self, strict=False))]
+Sizes = dict[str, Any]
+ON_CPU: Sizes = {"size.num_layers": 4, "size.vocabulary_size": 2048, "step.window": 1024, "step.batch_size": 2}
+ON_GPU: Sizes = {"size.num_layers": 24, "size.vocabulary_size": 32000, "step.window": 4096, "step.batch_size": 4}
+ON_GPU["step.precision"] = "bf16-mixed"
 
 
 def ngpt_step(device: torch.device) -> Iterator[Comparison]:
@@ -192,32 +180,34 @@ def ngpt_step(device: torch.device) -> Iterator[Comparison]:
     pairs = [("fused", "gpt", "fused"), ("not fused", "gpt", "not fused"), ("fused", "ngpt", "not fused")]
     if not cpu:
         pairs += [("torch.compile", "gpt", "torch.compile"), ("fused", "ngpt", "torch.compile")]
-    on_cpu = [Size(width, heads, 4, 2048, 1024, 2, "32-true", 1.15) for width, heads in ((256, 4), (512, 8))]
-    for size in on_cpu if cpu else [Size(1024, 16, 24, 32000, 4096, 4, "bf16-mixed", 1.05)]:
-        exact, errors = _gradients(size, PLAIN, device), dict[str, float]()
+    own = ON_CPU if cpu else ON_GPU
+    for width, heads in ((256, 4), (512, 8)) if cpu else ((1024, 16),):
+        size = {**own, "size.width": width, "size.num_heads": heads}
+        exact = _gradients(size, "not fused", device)
         for way, other, other_way in pairs:
-            if way not in errors:
-                errors[way] = relative_error(_gradients(size, WAYS[way], device), exact)
+            error = relative_error(_gradients(size, way, device), exact)
             fused = way == other_way == "fused"
-            run = size if cpu or fused else size._replace(batch=size.batch // 2)  # for two models that keep more
+            batch = own["step.batch_size"] // (1 if cpu or fused else 2)  # half for two models that keep more
+            run = {**size, "step.batch_size": batch}
             ours, theirs = _work(run, "ngpt", way, device), _work(run, other, other_way, device)
-            case = f"nGPT {way}, D={run.width}, {run.layers} layers, {run.batch} windows of {run.window}"
+            case = f"nGPT {way}, D={width}, {own['size.num_layers']} layers, {batch} windows of {own['step.window']}"
             label = f"{'GPT' if other == 'gpt' else 'nGPT'} {other_way}"
-            goal = 1 / size.most if fused else None
-            yield timed(case, "ms per step", ours, theirs, label, error=errors[way], goal=goal)
+            goal = 1 / (1.15 if cpu else 1.05) if fused else None
+            yield timed(case, "ms per step", ours, theirs, label, error=error, goal=goal)
             del ours, theirs
 
 
-def _built(size: Size, model: str, overrides: Sequence[str], device: torch.device) -> tuple[Stepper, str]:
+def _built(size: Sizes, model: str, way: str, device: torch.device) -> tuple[Stepper, str]:
     """Return the stepper of a model, and the implementation of the operations that its config asks for."""
-    config: dict[str, Any] = compose("ngpt/steptime", [*size.overrides(), *overrides], seed=0)
+    words = ["step.accumulate=1", *(f"{key}={value}" for key, value in size.items()), *WAYS[way]]
+    config: dict[str, Any] = compose("ngpt/steptime", words, seed=0)
     torch.manual_seed(0)
     stepper = build_stepper(config["models"][model], config, StepSettings(**config["step"]), device)
     return stepper, config["machine"]["implementation"]
 
 
-def _work(size: Size, model: str, way: str, device: torch.device) -> Work:
-    stepper, implementation = _built(size, model, WAYS[way], device)
+def _work(size: Sizes, model: str, way: str, device: torch.device) -> Work:
+    stepper, implementation = _built(size, model, way, device)
 
     def work() -> Tensor:
         with prefer(implementation):
@@ -226,9 +216,9 @@ def _work(size: Size, model: str, way: str, device: torch.device) -> Work:
     return work
 
 
-def _gradients(size: Size, overrides: Sequence[str], device: torch.device) -> list[Tensor]:
+def _gradients(size: Sizes, way: str, device: torch.device) -> list[Tensor]:
     """Return the gradients of one batch at nGPT's first weights."""
-    stepper, implementation = _built(size, "ngpt", overrides, device)
+    stepper, implementation = _built(size, "ngpt", way, device)
     with prefer(implementation):
         stepper.gradients()
     return [parameter.grad.float() for parameter in stepper.module.parameters() if parameter.grad is not None]

@@ -1,15 +1,20 @@
 import errno
 import os
+import shutil
+import subprocess
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 
+from paper_repro.base.errors import ROOT
 from paper_repro.base.files import (
+    CodeState,
     CorruptFileError,
     cached,
     check_digest,
     digest_path,
+    read_code_state,
     read_with_digest,
     stream_with_digest,
     write_atomically,
@@ -64,20 +69,19 @@ def test_a_digest_is_kept_beside_the_file_and_an_interrupt_leaves_both(tmp_path:
     check_digest(path)
 
 
-@pytest.mark.parametrize("damage", ["flip", "truncate", "extend", "no digest", "empty digest", "other digest"])
-def test_damage_is_detected(tmp_path: Path, damage: str) -> None:
+@pytest.mark.parametrize(
+    ("suffix", "damage"),
+    [("", b"contEnt"), ("", b"conten"), ("", b"content\x00"), (".sha256", b""), (".sha256", b"0" * 64 + b"\n")],
+)
+def test_damage_is_detected(tmp_path: Path, suffix: str, damage: bytes) -> None:
     path = tmp_path / "file"
     write_with_digest(path, b"content")
-    changes = {"flip": b"contEnt", "truncate": b"conten", "extend": b"content\x00"}
-    if damage in changes:
-        path.write_bytes(changes[damage])
-    elif damage == "no digest":
-        digest_path(path).unlink()
-    else:
-        digest_path(path).write_bytes(b"" if damage == "empty digest" else b"0" * 64 + b"\n")
-    with pytest.raises(CorruptFileError, match="damaged: its SHA-256 is"):
-        read_with_digest(path)
-    with pytest.raises(CorruptFileError):
+    (tmp_path / f"file{suffix}").write_bytes(damage)
+    for read in (read_with_digest, check_digest):
+        with pytest.raises(CorruptFileError, match="damaged: its SHA-256 is"):
+            read(path)
+    digest_path(path).unlink()
+    with pytest.raises(CorruptFileError, match="says nothing"):
         check_digest(path)
 
 
@@ -105,3 +109,43 @@ def test_a_cache_is_built_once_and_again_when_damaged(tmp_path: Path) -> None:
     assert [cached(path, build) for _ in range(3)] == [b"content"] * 3 and len(built) == 1
     path.write_bytes(b"c0ntent")
     assert cached(path, build) == b"content" and len(built) == 2
+
+
+def git(root: Path, *words: str) -> str:
+    command = ["git", "-C", str(root), "-c", "user.name=n", "-c", "user.email=e", *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def write(path: Path, text: str = "") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_new_and_changed_files_count_where_code_reads_them(tmp_path: Path) -> None:
+    assert read_code_state(tmp_path) == CodeState(None, None)
+    git(tmp_path, "init")
+    assert read_code_state(tmp_path) == CodeState(None, None), "no commit yet"
+    shutil.copy(ROOT / ".gitignore", tmp_path)
+    tracked = ("kernels/op/code.py", "paper_repro/conf/a.yaml", "constraints.txt", "README.md")
+    for name in tracked:
+        write(tmp_path / name)
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-m", "first")
+    for name in ("README.md", "results/a.md", "docs/a.yaml", "tests/test_a.py", "mine.py", "kernels/notes.txt"):
+        write(tmp_path / name, "changed")
+    clean = CodeState(git(tmp_path, "rev-parse", "HEAD").strip(), False)
+    assert read_code_state(tmp_path) == clean
+    for name in ("paper_repro/papers/a b/ü.yaml", "kernels/new.py", "lightning_modules/a/new.py"):
+        write(tmp_path / name)
+        assert read_code_state(tmp_path).dirty is True, name
+        (tmp_path / name).unlink()
+    for name in tracked[:-1]:
+        write(tmp_path / name, "changed")
+        assert read_code_state(tmp_path).dirty is True, name
+        (tmp_path / name).unlink()
+        assert read_code_state(tmp_path).dirty is True, name
+        git(tmp_path, "checkout", "--", name)
+        index = (tmp_path / ".git" / "index").read_bytes()
+        os.utime(tmp_path / name, (1, 1))
+        assert read_code_state(tmp_path) == clean
+        assert (tmp_path / ".git" / "index").read_bytes() == index, "a git that is killed while it writes leaves a lock"

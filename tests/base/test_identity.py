@@ -4,12 +4,13 @@ import copy
 import inspect
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from paper_repro.base import identity
+from paper_repro.base import configs, identity
 from paper_repro.base.configs import CONF, compose, locate
 from paper_repro.base.errors import RESULTS
 from paper_repro.cells import records
@@ -185,3 +186,79 @@ def test_a_task_that_measures_time_has_the_speed_in_its_id(task: str) -> None:
     assert identity.settings(identity.recorded(auto)) == identity.settings(auto)
     old = {"task": {"_target_": task}, "seed": 0, "implementation": "reference"}
     assert identity.settings(old) == identity.settings(reference)
+
+
+SOURCES = {
+    "__init__.py": "",
+    "a.py": "if TYPE_CHECKING:\n    from ours.types_only import T\n\nfrom ours import b\n",
+    "b.py": "import os, ours.c as c\n\n\ndef late():\n    from .d import (\n        one,\n        two,\n    )\n",
+    "c.py": "from . import e as other, \\\n    h; import ours.i\nfrom . import(  # (a)\n    j,  # b\n    k,\n)\n",
+    "d.py": "one = two = 1\n",
+    "e/__init__.py": "from .f import g\n",
+    "e/f.py": "g = 1\n",
+    **dict.fromkeys(("h.py", "i.py", "j.py", "k.py"), ""),
+    "types_only.py": "T = int\n",
+    "unused.py": "",
+}
+
+
+def test_every_import_counts_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in SOURCES.items():
+        path = tmp_path / "ours" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.setenv(configs.PACKAGES, str(tmp_path / "ours"))
+    found = identity.imported_by(["ours.a"])
+    assert {name.removeprefix("ours.") for name in found} == {"ours", "a", "b", "c", "d", "e", "e.f", *"hijk"}
+
+
+def test_an_experiment_counts_its_model_its_kernels_and_how_it_is_trained() -> None:
+    found = identity.code_of(compose("ngpt/speedup", ["model=ngpt/ngpt"]))
+    named = ("models.ngpt", "kernels.sphere_step.triton", "training.single", "datamodules.text", "base.identity")
+    assert {f"paper_repro.{name}" for name in named} <= found.keys()
+    others = ("paper_repro.models.cet", "paper_repro.tables", "paper_repro.papers", "paper_repro.launchers")
+    assert not [name for name in found if name.startswith(others)]
+
+
+def test_a_list_is_known_by_its_content_alone(tmp_path: Path) -> None:
+    code = identity.imported_by(["paper_repro.base.configs"])
+    name = identity.keep_code(tmp_path, code)
+    assert identity.read_code(tmp_path, name) == code and identity.other_code(tmp_path, name) == ()
+    path = tmp_path / "code" / f"{name}.json"
+    path.write_text(path.read_text().replace("errors", "sudoku"))
+    assert identity.read_code(tmp_path, name) is None
+
+
+def test_a_folder_is_read_again_only_where_one_of_its_files_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder := tmp_path / "texts [1]").mkdir()
+    for name in "ab":
+        (folder / f"{name}.txt").write_text(name)
+    files = {"role": str(tmp_path / "other.txt")}
+    config = {"data": {"path": str(folder), "files": files, "between": "/", "after": "...", "kernel": "rbf"}}
+    known = identity.data_files(config)
+    assert [*known] == [str(folder)]
+    read, whole = list[Path](), identity.sha256_of_file
+    monkeypatch.setattr(identity, "sha256_of_file", lambda path: read.append(path) or whole(path))
+    assert identity.other_data(config, known) == [] and not read
+    (folder / "a.txt").touch()
+    assert identity.other_data(config, known) == [] and len(read) == 2
+    (folder / "a.txt").write_text("c")
+    assert identity.other_data(config, known) == [str(folder)]
+    (folder / "a.txt").write_text("a")
+    (folder / "c.txt").touch()
+    assert identity.other_data(config, known) == [str(folder)]
+
+
+def test_a_run_that_has_read_two_files_of_one_name_comes_from_neither(tmp_path: Path) -> None:
+    path = tmp_path / "points.txt"
+    config, states = {"data": {"path": str(path)}}, []
+    for text in "aba":
+        path.write_text(text)
+        states.append(identity.data_files(config))
+    first, second, again = states
+    assert identity.other_data(config, identity.joined(first, again)) == []
+    assert identity.other_data(config, identity.joined(first, second)) == [str(path)]
+    assert identity.other_data(config, identity.joined(identity.joined(first, second), again)) == [str(path)]
+    assert identity.joined({"m": "1", "gone": "2"}, {"m": "1", "n": "3"}).items() >= {"m": "1", "n": "3"}.items()

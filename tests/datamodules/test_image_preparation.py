@@ -214,12 +214,19 @@ def test_prepared_images_are_read_in_batches_with_their_labels(
 def test_celebas_squares_are_resized_and_for_training_cropped_at_random(tmp_path: Path) -> None:
     whole = Photographs(120, 1).photographs["train"][1]
     squares: dict[str, list[np.ndarray]] = {}
+    partition = tmp_path / "official" / "list_eval_partition.txt"
+    (partition.parent / "img_align_celeba").mkdir(parents=True)
+    lines = []
     for index, split in enumerate([*["train"] * 4, "val", "test"]):
         pixels = whole[10 * index : 10 * index + 218, 20 * index : 20 * index + 178]
-        (tmp_path / "celeba" / split).mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels).save(tmp_path / "celeba" / split / f"{index}.png")
+        Image.fromarray(pixels).save(partition.parent / "img_align_celeba" / f"{index}.png")
         squares.setdefault(split, []).append(pixels[20:198])
-    assert prepare_data.main(["celeba", "--from", str(tmp_path / "celeba"), "--to", str(tmp_path)]) == 0
+        lines.append(f"{index}.png {['train', 'val', 'test'].index(split)}\n")
+    words = ["celeba", "--from", str(partition.parent), "--to", str(tmp_path)]
+    partition.write_text("".join([*lines, "6.png 3\n"]))
+    assert f"{partition}: cannot be read" in refusal(*words)
+    partition.write_text("".join(lines))
+    assert prepare_data.main(words) == 0
     files = {"manifest": "celeba/manifest.json"}
     data = CelebAData(files=files, batch_size=4, ratio=(0.5, 2.0), data_root=tmp_path)
     assert data.splits == ("train", "val", "test")

@@ -18,9 +18,7 @@ from paper_repro.training.build import build
 
 SIZES = {"vocabulary_size": 20, "block_length": 8, "width": 8, "num_heads": 2}
 MODELS: dict[str, dict[str, Any]] = {
-    "gpt": {"_target_": "paper_repro.models.gpt.GPT", **SIZES, "num_layers": 2},
     "tied": {"_target_": "paper_repro.models.gpt.GPT", **SIZES, "num_layers": 1, "tie_output": True},
-    "ngpt": {"_target_": "paper_repro.models.ngpt.NGPT", **SIZES, "num_layers": 1},
     "cem": {
         "_target_": "paper_repro.models.llama.Llama",
         **SIZES,
@@ -37,7 +35,7 @@ CELL = "0123456789abcdef"
 def finished(tmp_path: Path) -> Callable[..., torch.nn.Module]:
     """Write a cell as a run leaves it, and give its model."""
 
-    def write(model: str = "gpt", status: str = "finished", weights: bool = True) -> torch.nn.Module:
+    def write(model: str = "tied", status: str = "finished", weights: bool = True) -> torch.nn.Module:
         config = {
             "module": {"_target_": "paper_repro.lightning_modules.nrgpt_shakespeare.NRGPTShakespeare"},
             "model": MODELS[model],
@@ -83,23 +81,24 @@ def test_an_exported_model_and_its_cell_are_the_trained_model(
     assert config["training"]["optimizer"]["lr"] == 0.01 and config["seed"] == 3
 
 
-def refused(words: list[str], capsys: Any) -> str:
-    assert run_main(main, words) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    return str(line)
-
-
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["0123456789abcdee", "--to", "new"], "not the id of a cell in"),
+        ([CELL, "--to", "full"], "--to full: something lies there; give a new folder"),
+        (["ngpt"], "which model, and where to? give MODEL --to DIR, or --make NAME"),
+        (["--make", "ngptt"], "no model of that name (did you mean 'ngpt'?)"),
+    ],
+)
 def test_wrong_input_is_one_line_and_nothing_is_written(
-    finished: Callable[..., Any], tmp_path: Path, capsys: Any
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    finished("cem")
-    words = [CELL, "--to", str(tmp_path / "out"), "--runs", str(tmp_path)]
-    assert "not the id of a cell in" in refused(["0123456789abcdee", *words[1:]], capsys)
-    assert not (tmp_path / "out").exists()
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "mine.txt").touch()
-    assert "out: not empty (mine.txt lies there); give a new folder" in refused(words, capsys)
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").touch()
+    assert run_main(main, [*words, "--runs", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line and [path.name for path in tmp_path.rglob("*")] == ["full", "mine.txt"]
 
 
 @pytest.mark.parametrize(

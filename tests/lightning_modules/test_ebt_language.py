@@ -129,13 +129,11 @@ def test_alpha_has_a_rate_of_its_own_that_ends_where_the_others_end() -> None:
 @pytest.mark.parametrize(
     "overrides",
     [
-        EBT,
         [*S2, "module.thinking.noise=0.5"],
         [*EBT, "+module.thinking.detach=false"],
         [*EBT, "module.thinking.rule=listing"],
         [*EBT, "model.variant=adaln", "model.num_landscapes=2"],
     ],
-    ids=["s1", "s2", "full backpropagation", "listing", "adaln"],
 )
 def test_recomputation_changes_neither_loss_nor_gradients(
     overrides: list[str], pieces: bool, monkeypatch: pytest.MonkeyPatch
@@ -157,7 +155,7 @@ def test_recomputation_changes_neither_loss_nor_gradients(
     assert_same(found[1], found[0], 1e-12)
 
 
-@pytest.mark.parametrize(("words", "layers", "most"), [(8192, 1, 0.5), (7, 6, 0.65)], ids=["words", "layers"])
+@pytest.mark.parametrize(("words", "layers", "most"), [(8192, 1, 0.5), (7, 6, 0.65)])
 def test_recomputation_takes_less_memory_for_many_words_and_for_many_layers(
     words: int, layers: int, most: float
 ) -> None:

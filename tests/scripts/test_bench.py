@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.base.errors import RESULTS, ROOT, UsageError
+from paper_repro.base.errors import ROOT, UsageError
 from paper_repro.base.files import CodeState
 from paper_repro.cells.records import SEAL, processor_name, seal
 from paper_repro.site import files
@@ -54,7 +54,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     return path
 
 
-def test_rows_of_both_kinds_are_printed_written_and_shown(
+def test_rows_of_both_kinds_are_printed_written_sealed_and_shown(
     written: Path, index: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert capsys.readouterr().out.splitlines()[1:] == [
@@ -82,32 +82,12 @@ def test_every_bench_is_in_its_file() -> None:
 def test_an_edited_bench_is_refused_and_one_from_before_seals_is_read(index: Any, written: Path) -> None:
     path = written
     path.write_text(path.read_text().replace('"ratio": 2.0', '"ratio": 3.0'))
-    with pytest.raises(UsageError, match="does not fit its content") as caught:
+    with pytest.raises(UsageError, match=f"{path}.* does not fit its content"):
         index._benches(path.parent)
-    assert str(path) in str(caught.value) and "measure it again" in str(caught.value)
     content = json.loads(path.read_text())
-    path.write_text(json.dumps({key: value for key, value in content.items() if key != SEAL}))
-    with pytest.raises(UsageError, match="None does not fit"):
-        index._benches(path.parent)
     old = {key: value for key, value in content.items() if key not in (SEAL, "commit", "dirty")}
     path.write_text(json.dumps(old))
     assert "commit unknown" in index._benches(path.parent)
-
-
-def test_published_benches_are_sealed_or_from_before_and_from_committed_code(index: Any) -> None:
-    found = [index.read_bench(path) for path in sorted((RESULTS / "bench").glob("*.json"))]
-    assert len(found) >= 27
-    assert all(not bench.get("dirty") for bench in found)
-
-
-def test_a_child_has_one_thread_and_returns_what_it_measures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "measured.py").write_text(
-        "import os\ndef half(x): return x * float(os.environ['HALF']) / int(os.environ['OMP_NUM_THREADS'])"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    for name in ("HALF", "OMP_NUM_THREADS"):  # put back after the test
-        monkeypatch.setenv(name, "1")
-    assert import_module("side_by_side").in_child(import_module("measured").half, 9.0, HALF="0.5") == 4.5
 
 
 def test_a_step_of_a_cell_its_shares_and_its_line(index: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,47 +107,29 @@ def test_a_step_of_a_cell_its_shares_and_its_line(index: Any, monkeypatch: pytes
 def test_every_place_of_the_bench_of_cells_is_one_of_its_artifact() -> None:
     cells = import_module("cells")
     for name, place in cells.CELLS:
-        assert cells._cell(name, place, "cpu").config["task"]["_target_"].endswith(".Fit")
-    with pytest.raises(SystemExit, match="leave --device out"):
-        next(cells.cells(torch.device("cuda")))
+        assert cells.first_cell(name, place, "cpu").config["task"]["_target_"].endswith(".Fit")
 
 
 @pytest.mark.slow
 def test_commands_are_called_as_processes_and_held_against_their_goals() -> None:
     bench = import_module("commands")
-    rows = {row.case: row for row in bench.commands(None, rounds=1, artifacts=["cem/table2", "cem/table3"])}
+    rows = {row.case: row for row in bench.commands(None, rounds=1, artifacts=["cem/table3"])}
     assert {"--list", "--plan for the first time", "--plan once more"} < rows.keys()
-    assert {"cem/table2 at scale exact", "cem/table3 at scale smoke", "cem/table3 rendered"} < rows.keys()
+    assert {"cem/table3 at scale smoke", "cem/table3 rendered"} < rows.keys()
     assert all(0.02 < row.processor[0] < 300 and len(row.processor) == len(row.wall) == 1 for row in rows.values())
     smoke = rows["cem/table3 at scale smoke"]
     assert smoke.command == "scripts/reproduce.py cem/table3 scale=smoke machine.workers=1"
     assert smoke.record()["met"] == (smoke.processor[0] < smoke.goal == bench.SMOKE)
-    late = bench.Row("late", "x", [1.0, 3.0, 2.5], [1.0, 1.0, 1.0], 2.0)
-    assert not late.is_met and late.line().endswith("2.50 s of a processor, 1.00 s, goal 2 s: MISSED")
-
-
-def test_a_command_that_ends_otherwise_is_no_measurement() -> None:
-    with pytest.raises(SystemExit, match=r"ended with exit code 2: .*did you mean"):
-        import_module("commands")._call(["reproduce.py", "cem/tabel3"], 0)
-
-
-TIME, MEMORY, PRODUCTS = "ms per step", "MiB that a step adds", "GFLOPs of matrix products per step"
 
 
 @pytest.mark.slow
 def test_ebts_step_in_both_streams_stands_beside_transformer_s(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = import_module("ebt")
     monkeypatch.setattr(import_module("side_by_side"), "ROUNDS", 1)
-    monkeypatch.setattr(bench, "ON_CPU", bench.Size(8, 2, 2, 13, 16, 4, 5.0))
+    monkeypatch.setattr(bench, "ON_CPU", (8, 2, 2, 13, 16, 4, 5.0))
     monkeypatch.setattr(bench, "CASES", bench.CASES[3:])
     found = list(bench.ebt_step(torch.device("cpu")))
-    assert [(item.unit, "split" in item.case, item.goal) for item in found] == [
-        (TIME, True, 1 / 6.5),
-        (MEMORY, True, None),
-        (PRODUCTS, True, None),
-        (TIME, False, None),
-        (MEMORY, False, None),
-        (PRODUCTS, False, None),
-    ]
+    units = ["ms per step", "MiB that a step adds", "GFLOPs of matrix products per step"]
+    assert [item.unit for item in found] == units * 2 and found[0].goal == 1 / 6.5
     assert 0 < found[0].relative_error < 1e-4  # two ways to the same gradients
     assert found[2].ratio > 1.2 * found[5].ratio and found[4].ratio < found[1].ratio < 1

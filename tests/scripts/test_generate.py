@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from paper_repro import load
-from paper_repro.base.errors import RESULTS, run_main
+from paper_repro.base.errors import run_main
 from paper_repro.cells import records
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import Cell
@@ -31,18 +31,6 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def write_cell(root: Path, tokenizer: str) -> Path:
-    """Write a corpus, and a cell as a run leaves it, trained with the tokenizer of this fingerprint."""
-    (root / "data").mkdir(parents=True)
-    (root / "data" / "corpus.txt").write_text(CORPUS)
-    folder, parts = root / "cells" / CELL, build(Cell(CELL, CONFIG))
-    checkpoints.save_weights(folder / checkpoints.WEIGHTS, parts.module, CELL)
-    hashes = {"data": {"tokenizer": tokenizer}}
-    record = Record(CELL, "finished", 3, CONFIG, {}, {}, 10, None, 1.0, None, "", hashes)
-    records.write(folder / "record.json", record)
-    return folder
-
-
 def texts(capsys: Any, model: str, *words: str) -> str:
     assert run_main(command.main, [model, *words]) == 0
     return str(capsys.readouterr().out)
@@ -56,13 +44,13 @@ def generated(name: str, prompt: str, tokens: int, **options: Any) -> str:
     return f"{model.tokenizer.decode(found)}\n"
 
 
-def test_prompts_are_continued_by_the_models_weights(capsys: Any) -> None:
+def test_prompts_are_continued_by_the_models_weights_in_so_many_inner_steps(capsys: Any) -> None:
     words = ("--prompt", "ROMEO", "--prompt", "to", "--tokens", "40", "--seed", "5", "--temperature", "0.5")
     assert run_main(command.main, ["nrgpt_ff1", *words]) == 0
     output = capsys.readouterr()
     expected = [generated("nrgpt_ff1", prompt, 40, temperature=0.5, seed=5) for prompt in ("ROMEO", "to")]
     assert output.out == "".join(expected)
-    assert output.err.splitlines() == ["--- prompt 'ROMEO', seed 5", "--- prompt 'to', seed 5"]
+    assert texts(capsys, "nrgpt_ff1", *words, "--inner-steps", "1") != output.out
 
 
 def test_top_k_and_top_p_shape_the_text_and_the_cache_does_not(capsys: Any) -> None:
@@ -74,51 +62,40 @@ def test_top_k_and_top_p_shape_the_text_and_the_cache_does_not(capsys: Any) -> N
     assert texts(capsys, *words, "--temperature", "1e-300") == coldest  # logits overflow
 
 
-def test_inner_steps_are_others_than_those_of_the_training(capsys: Any) -> None:
-    words = ("cem", "--prompt", "Return the", "--tokens", "60", "--temperature", "0")
-    trained = texts(capsys, *words)
-    assert texts(capsys, *words, "--inner-steps", "2") == trained != texts(capsys, *words, "--inner-steps", "4")
-    words = ("nrgpt_ff1", "--prompt", "ROMEO", "--tokens", "60", "--temperature", "0")
-    assert texts(capsys, *words) != texts(capsys, *words, "--inner-steps", "1")
+def test_a_cell_is_named_by_its_folder_or_its_weights_and_another_vocabulary_is_refused(
+    tmp_path: Path, capsys: Any
+) -> None:
+    (tmp_path / "corpus.txt").write_text(CORPUS)
+    folder, own = tmp_path / "cells" / CELL, CharacterTokenizer(CORPUS).fingerprint
+    checkpoints.save_weights(folder / checkpoints.WEIGHTS, build(Cell(CELL, CONFIG)).module, CELL)
 
+    def trained_with(tokenizer: str) -> None:
+        hashes = {"data": {"tokenizer": tokenizer}}
+        record = Record(CELL, "finished", 3, CONFIG, {}, {}, 10, None, 1.0, None, "", hashes)
+        records.write(folder / "record.json", record)
 
-def test_a_cell_is_named_by_its_folder_or_its_weights(tmp_path: Path, capsys: Any) -> None:
-    folder = write_cell(tmp_path, CharacterTokenizer(CORPUS).fingerprint)
-    words = ("--data-root", str(tmp_path / "data"), "--prompt", "be", "--tokens", "4")
+    trained_with(own)
+    words = ("--data-root", str(tmp_path), "--prompt", "be", "--tokens", "4")
     assert texts(capsys, str(folder), *words) == texts(capsys, str(folder / checkpoints.WEIGHTS), *words)
-
-
-def test_another_vocabulary_is_refused_naming_both(tmp_path: Path, capsys: Any) -> None:
-    folder = write_cell(tmp_path, "ab" * 32)
-    assert run_main(command.main, [str(folder), "--data-root", str(tmp_path / "data"), "--prompt", "be"]) == 2
-    message = capsys.readouterr().err
-    assert f"the tokenizer found here is {CharacterTokenizer(CORPUS).fingerprint[:16]}..." in message
-    assert "trained with abababababababab..." in message and "--data-root" in message
+    trained_with("ab" * 32)
+    assert run_main(command.main, [str(folder), *words]) == 2
+    assert f"the tokenizer found here is {own[:16]}..." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nrgpt_ff1", "--tokens", "0"], "--tokens: 0: give 1 or more"),
+        (["nrgpt_ff1", "--prompt", "to", "--tokens", "0"], "--tokens: 0: give 1 or more"),
         (["nrgpt_ff1"], "required: --prompt"),
-        (["nrgpt_ff1", "--prompt", ""], "the prompt has no token"),
         (["rgpt_parallel", "--prompt", "to be " * 300], "has 1800 tokens, the model's context holds 128: shorten it"),
         (["nrgpt_ff1", "--prompt", "x~"], "the character '~' (U+007E) at position 1"),
-        (["nrgpt_ff1", "--prompt", "to", "--inner-steps", "0"], "--inner-steps 0: num_steps must be"),
         (["nrgpt_ff1", "--prompt", "to", "--cache"], "no cache of keys and values"),
-        (["rgpt_parallel", "--prompt", "to", "--top-p", "1.5"], "top_p must lie in (0, 1]"),
         (["rgpt_parallel", "--prompt", "to", "--stop"], "no token that ends a text"),
         (["rgpt_parallel", "--prompt", "to", "--inner-steps", "2"], "--inner-steps is for NRGPT and CEM, RGPTParallel"),
         (["cem", "--prompt", "to", "--inner-steps", "0"], "--inner-steps 0: num_steps must be"),
+        (["ebt", "--prompt", "to"], "generates no text; give a language model's cell; think.py --prompt shows how"),
     ],
 )
 def test_wrong_words(capsys: Any, words: list[str], message: str) -> None:
-    given = words if "--prompt" in words or words == ["nrgpt_ff1"] else [*words, "--prompt", "to"]
-    assert run_main(command.main, given) == 2
+    assert run_main(command.main, words) == 2
     assert message in capsys.readouterr().err
-
-
-def test_a_cell_is_named_by_the_beginning_of_its_id(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PAPER_REPRO_RUNS", str(RESULTS))
-    assert run_main(command.main, ["00e3a9ec", "--prompt", "to"]) == 2
-    assert "the task of this cell is CompletionFloor, a baseline or a count" in capsys.readouterr().err

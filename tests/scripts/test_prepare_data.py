@@ -147,22 +147,19 @@ def test_a_preparation_that_was_killed_goes_on_and_ends_in_the_same_bytes(tmp_pa
     assert preparation(tmp_path / "whole", kind).wait(60) == 0
     expected = content(tmp_path / "whole" / "out")
     assert len(expected) > 20
-    dice, landed = random.Random(3), 0
-    finished: dict[str, int] = {}
+    dice, finished = random.Random(3), dict[str, int]()
     for _ in range(6):
         process = preparation(tmp_path / "killed", kind)
-        known = len(finished)
         deadline = time.monotonic() + 30
-        while len(shards(tmp_path)) <= known + 1 and process.poll() is None and time.monotonic() < deadline:
+        while len(shards(tmp_path)) <= len(finished) + 1 and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.001)
         time.sleep(dice.uniform(0, 0.02))
         process.send_signal(signal.SIGKILL)
-        landed += process.wait() == -signal.SIGKILL
+        assert process.wait() == -signal.SIGKILL
         now = shards(tmp_path)
         noted = json.loads((tmp_path / "killed" / "out" / "progress.json").read_bytes())["shards"]
         assert {name: now[name] for name in finished} == finished, "a finished shard was written again"
         finished = {shard["file"]: now[shard["file"]] for shard in noted}
-    assert landed == 6
     assert preparation(tmp_path / "killed", kind).wait(60) == 0
     assert content(tmp_path / "killed" / "out") == expected
 
@@ -221,13 +218,10 @@ def test_shakespeare_is_checked_and_copied(tmp_path: Path, monkeypatch: pytest.M
     ("words", "part"),
     [
         (["shakespear"], "unknown data 'shakespear' (did you mean 'shakespeare'?)"),
-        (["documentation", "openwebtext"], "unknown option openwebtext"),
         (["openwebtext", "--tokeniser", "x"], "unknown option --tokeniser (did you mean '--tokenizer'?)"),
         (["documentation", "--tokenizer", "x"], "documentation takes no --tokenizer (valid: --vocabulary)"),
         (["shakespeare", "--folder", "x"], "shakespeare takes no --folder (valid: no options of its own)"),
         (["continuations", "--verify"], "continuations takes no --verify (valid: --vocabulary)"),
-        (["continuations", "--from", "x"], "continuations takes no --from"),
-        (["documentation", "--to"], "--to: expected one argument"),
         (["openwebtext", "--download", "--tokenizer", "/absent"], "expected tokenizer.json"),
         (["documentation", "--vocabulary", "many"], "--vocabulary: invalid int value: 'many'"),
         (["documentation", "--verify", "--to", "/nonexistent"], "give the command without --verify"),

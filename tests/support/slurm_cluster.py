@@ -16,36 +16,7 @@ IDLE = ("sinfo", "--noheader", "--Node", "--states=idle", "--format=%N")
 INSTALL = "apt-get install -y --no-install-recommends slurm-wlm munge"
 CORES = 8
 """What a node says it has; SLURM is told to believe it."""
-_CONF = """
-ClusterName=test
-SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={port}
-AuthType=auth/munge
-AuthInfo=socket={root}/munge.socket,cred_expire=5
-SlurmUser=root
-SlurmdUser=root
-StateSaveLocation={root}/state
-SlurmdSpoolDir={root}/spool-%n
-SlurmctldPidFile={root}/slurmctld.pid
-SlurmdPidFile={root}/slurmd-%n.pid
-SlurmctldLogFile={root}/slurmctld.log
-SlurmdLogFile={root}/slurmd-%n.log
-SlurmctldParameters=enable_configless
-SlurmdParameters=config_overrides
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
-MpiDefault=none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
-SchedulerParameters=sched_interval=1,sched_min_interval=0,batch_sched_delay=0,requeue_delay=0
-ReturnToService=2
-EnforcePartLimits=ALL
-KillWait=5
-MinJobAge=300
-PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:8
-"""
+_CONF = Path(__file__).with_name("slurm.conf")
 _NODE = (
     "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cores} RealMemory=1000 State=UNKNOWN\n"
 )
@@ -78,7 +49,7 @@ def running(root: Path, blind: Path | None = None, nodes: int = 1) -> Iterator[d
         sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(1 + nodes)]
         port, *ports = (int(one.getsockname()[1]) for one in sockets)
     lines = [_NODE.format(name=name, host=host, port=own, cores=CORES) for name, own in zip(names, ports, strict=True)]
-    (root / "slurm.conf").write_text(_CONF.format(host=host, root=root, port=port) + "".join(lines))
+    (root / "slurm.conf").write_text(_CONF.read_text().format(host=host, root=root, port=port) + "".join(lines))
     munged = ["munged", "--foreground", "--force", f"--key-file={root}/munge.key", f"--socket={root}/munge.socket"]
     munged += [f"--{name}-file={root}/munged.{name}" for name in ("pid", "log", "seed")]
     daemons = [["slurmd", "-D", "-N", name] for name in names]

@@ -17,71 +17,7 @@ from paper_repro.tables.spec import NOTHING, Artifact
 
 PROVENANCE = {"commit": "0" * 40, "dirty": False, "versions": {"torch": "2.13.0"}, "device": "a processor"}
 
-ARTIFACT = """\
-title: Old against new
-source: {paper: A paper, where: Table 1}
-experiment: ebt/training_cost
-axes:
-  task:
-    title: Task
-    values:
-      easy: {label: Easy, overrides: {trunk.layers: 1}}
-      hard: {label: Hard, overrides: {trunk.layers: 2}}
-  model:
-    title: Model
-    values:
-      old: {label: Old & known, overrides: {trunk.width: 8}}
-      new:
-        label: New_{50%}
-        overrides: {trunk.width: 16}
-columns:
-  size: {title: Size, from: parameters, unit: K, factor: 1000.0, digits: 2}
-  layers:
-    title: Layers
-    from: trunk.layers
-    published: false
-metrics:
-  error: {title: Error, unit: nats, direction: lower, digits: 2}
-  score: {title: Score, unit: "%", direction: higher, digits: 1, published: false}
-best_within: [task]
-published:
-  repeats: not given
-  rows:
-    - {at: {model: old}, size: 1.00}
-    - {at: {model: new}, size: 2.00}
-    - {at: {task: easy, model: old}, error: [0.50, 0.05]}
-    - {at: {task: easy, model: new}, error: [0.40, 0.05]}
-    - {at: {task: hard, model: old}, error: [0.90, 0.10]}
-    - {at: {task: hard, model: new}, error: [0.90, 0.10]}
-tolerances:
-  size:
-    printed_digits: true
-    reason: it is counted
-  error: {published_stds: 1.0, reason: spread over repeats}
-smallest: {ratio: 0.001, absolute: 1.0e-6, reason: "so small that these made-up numbers seldom reach it"}
-claims:
-  - id: old_above_new
-    says: Old is above new, on every task
-    where: Table 1
-    difference: {metric: error, of: {model: old}, to: {model: new}, over: [task]}
-    above: 0
-  - id: scores_close
-    says: On the easy task both score the same
-    where: Table 1
-    ratio: {metric: score, of: {task: easy, model: old}, to: {task: easy, model: new}}
-    between: [0.95, 1.05]
-scales:
-  smoke:
-    comparable: false
-    seeds: [0, 1, 2]
-    about: a small one.
-  paper:
-    comparable: true
-    seeds: [0, 1, 2]
-    about: as in the paper.
-notes:
-  - A note.
-"""
+ARTIFACT = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
 
 
 def write_artifact(folder: Path, text: str = ARTIFACT, name: str = "up") -> Path:
