@@ -65,20 +65,19 @@ def test_costs_are_counted_in_another_process_and_errors_come_back(tmp_path: Pat
     broken = replace(good, config={**good.config, "task": {"_target_": sweeps.BROKEN}})
     with ForkServer(tmp_path, [good.config]) as server:
 
-        def count(cells: list[PlannedCell], others: list[PlannedCell]) -> Any:
-            return server.call(count_here, cells, others, good.config)
+        def count(*cells: PlannedCell) -> Any:
+            return server.call(count_here, cells, good.config)
 
-        (cost,) = count([good], [])
+        (cost,) = count(good)
         assert cost is not None and cost.parameters > 0 and cost.steps == 2
-        assert count(sweeps.cells(2), []) == [None, None]
-        for cells, others in (([wrong], []), ([good], [wrong])):
-            with pytest.raises(UsageError, match=r"unknown key 'widht'"):
-                count(cells, others)
+        assert count(*sweeps.cells(2)) == [None, None]
+        with pytest.raises(UsageError, match=r"unknown key 'widht'"):
+            count(good, wrong)
         with pytest.raises(RuntimeError, match=f"ZeroDivisionError: the count broke; see {tmp_path}"):
-            count([broken], [])
+            count(broken)
         with pytest.raises(RuntimeError, match="killed by signal 9"):
-            count([replace(broken, config={**broken.config, "die": True})], [])
-        assert count([good], []) == [cost]
+            count(replace(broken, config={**broken.config, "die": True}))
+        assert count(good) == [cost]
 
 
 def test_a_worker_that_measures_ends_when_it_is_told_to(server: ForkServer, cell: PlannedCell, log: Path) -> None:
