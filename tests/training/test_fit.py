@@ -103,7 +103,7 @@ BAR = {"bar": {"_target_": "lightning.pytorch.callbacks.TQDMProgressBar"}}
     ("count", "changes", "message"),
     [
         (1, {"training": {"step": 3}}, r"training\.step' \(did you mean 'steps'\?\)"),
-        (1, {"training__clip_norm": 0.0}, r"training\.clip_norm must be"),
+        (1, {"training__clip_norm": 0.0}, r"training\.clip_norm=0\.0: expected"),
         (1, {"training__keep": "test_loss"}, r"training\.keep='test_loss': .* \(did you mean 'test_rmse'\?\)"),
         (1, {"machine__micro_batch": 2, **EXACT}, "keeps tensors from step to step"),
         (2, {"machine__compile": True}, r"machine\.stack=null"),
