@@ -196,10 +196,3 @@ def test_cells_of_different_models_are_not_stacked(cell, recorder, tmp_path):
     cells = [cell(seed=0), cell(seed=1, **NOISY)]
     with pytest.raises(UsageError, match=r"differ in model.*machine\.stack\.over"):
         Fit().run(cells, tmp_path, recorder())
-
-
-def test_a_missing_section_is_named(cell, recorder, tmp_path):
-    broken = cell()
-    del broken.config["schedule"]
-    with pytest.raises(UsageError, match="no section 'schedule'"):
-        Fit().run([broken], tmp_path, recorder())
