@@ -1,7 +1,6 @@
 import itertools
 import math
 import multiprocessing
-import re
 
 import pytest
 import torch
@@ -20,7 +19,6 @@ from paper_repro.tests.training.doubles import (
     weights,
 )
 from paper_repro.tests.training.test_energy_training import EXACT
-from paper_repro.training import checkpoints
 from paper_repro.training.build import build
 from paper_repro.training.fit import Fit
 
@@ -39,19 +37,6 @@ def test_a_step_follows_the_mean_gradient_of_its_batches_clipped_once(batches, c
     # Sums of a few float32 numbers in another order.
     assert [value for _, value in outcome.curves["training_loss"]] == pytest.approx(losses, rel=1e-6)
     torch.testing.assert_close(weights(tmp_path, item), dict(parts.module.state_dict()), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_damaged_newest_checkpoint_costs_time_but_changes_nothing(count, cell, run, recorder, tmp_path):
-    cells = batch_of(cell, machine__checkpoint_every_steps=3)[:count]
-    whole = run(cells, tmp_path / "whole")
-    with pytest.raises(StopRequestedError):
-        Fit().run(cells, tmp_path / "damaged", recorder(8))
-    newest = checkpoints.checkpoint_path(tmp_path / "damaged" / "checkpoints", 8)
-    newest.write_bytes(newest.read_bytes()[:-20])
-    with pytest.warns(UserWarning, match=re.escape(newest.name)):
-        result = run(cells, tmp_path / "damaged")
-    assert_same_runs(result, whole, cells, (tmp_path / "damaged", tmp_path / "whole"))
 
 
 def test_one_diverging_model_leaves_the_others_bit_identical(cell, run, tmp_path):
@@ -121,21 +106,6 @@ def test_a_config_that_cannot_run_is_refused_before_the_first_step(
     monkeypatch.setattr(torch.optim.AdamW, "step", step)
     with pytest.raises(UsageError, match=message):
         run([cell(seed=seed, **changes) for seed in range(count)], tmp_path)
-
-
-def test_outcome_holds_what_a_record_needs(cell, run, tmp_path):
-    for cells in ([cell()], batch_of(cell)):
-        for item, outcome in zip(cells, run(cells, tmp_path / str(len(cells))), strict=True):
-            assert outcome.status == "finished"
-            assert set(outcome.metrics) == {"train_rmse", "test_rmse"}
-            assert Fit().cost(item.config).parameters == 10 * 6 + 6 + 6 + 6 + 6 + 1
-            assert outcome.seconds > 0
-            assert outcome.peak_memory_mib > 10
-            assert outcome.data_hashes == {"seed": str(item.config["seed"])}
-            assert len(outcome.curves["training_loss"]) == 12
-            module = build(item).module
-            checkpoints.load_weights(tmp_path / str(len(cells)) / item.id / "weights.safetensors", module, item.id)
-            assert module.evaluate(build(item).data) == pytest.approx(outcome.metrics, rel=1e-6)
 
 
 def test_a_run_with_two_workers_equals_one_without_also_after_stops(cell, run, tmp_path):
