@@ -24,8 +24,7 @@
                                                  no result yet
     reproduce.py cem/table3 --again              run anew what comes from other code or data than there is now
     reproduce.py cem/table3 launcher=slurm launcher.partition=gpu launcher.jobs=8
-                                                 the cells in jobs of a SLURM cluster, watched from here; the same words
-                                                 with --cancel end the jobs
+                                                 the cells in jobs of a SLURM cluster, watched from here
     reproduce.py cem/table3 --verify             train the first steps of one published cell of each kind anew and
                                                  compare them with its record; without a name, of every experiment
     reproduce.py --check-contribution FOLDER     check somebody's records: seal, config, code and numbers
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
 
 PUBLISHED = "--published"
 ACTIONS = [f"--{one}" for one in ("list", "plan", "rehearse", "cells", "config", "render", "publish", "fill")]
-ACTIONS += ["--verify", "--again", "--cancel"]
+ACTIONS += ["--verify", "--again"]
 CONTRIBUTION = "--check-contribution"
 SETTINGS = ("scale", "seeds", "seed", "runs")
 
@@ -110,10 +109,8 @@ def _columns() -> int | None:
 
 
 def _check_launcher(words: Words, slurm: start.Slurm | None) -> None:
-    if slurm and (own := words.flags - {"--fill", "--again", "--cancel", start.PREPARE}):
+    if slurm and (own := words.flags - {"--fill", "--again", start.PREPARE}):
         raise UsageError(f"launcher=slurm runs cells; leave it out with {min(own)}")
-    if "--cancel" in words.flags and not slurm:
-        raise UsageError("--cancel goes with launcher=slurm; Ctrl-C stops what runs on this computer")
 
 
 def _chosen(words: Words) -> list[str]:
@@ -164,8 +161,9 @@ def _one(artifact: "Artifact", words: Words, action: str, warnings: "Later", slu
         return 0
     if PUBLISHED in words.flags:
         publish.adopt(plan, words.runs, RESULTS)
-    commands = [] if action == "--cancel" else start.commands(plan.all_cells)
-    if start.prepare(commands, start.PREPARE in words.flags):
+    commands = start.commands(plan.all_cells)
+    if commands and start.PREPARE in words.flags:
+        start.prepare(commands)
         plan = _plan(artifact, words)
     elif commands:
         warnings.add(f"{start.PREPARE} prepares first what is missing: {shlex.join(commands[0])}")
@@ -182,8 +180,6 @@ def _cells(plan: "Plan", words: Words, action: str, warnings: "Later", slurm: st
         from paper_repro.launchers import slurm as cluster
 
         sweep = cluster.sweep_of(plan, words, RESULTS, fill=fill)
-        if action == "--cancel":
-            return cluster.cancel(sweep)
         if again:
             measurements.set_aside(words.runs, measurements.changed(words.runs, plan.all_cells))
         result = cluster.run(sweep, slurm)

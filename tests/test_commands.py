@@ -199,7 +199,7 @@ def test_faulty_python_beside_a_yaml_stops_the_run_before_the_first_cell(
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("training.precision=foo", "training.precision='foo': expected one of 32-true, 64-true, "),
+        ("training.precision=foo", "training.precision='foo': expected 32-true or 64-true or "),
         ("data.batch_size=0", "data.batch_size=0: expected a whole number of 1 or more"),
         ("optimizer.lr=-1", "optimizer.lr=-1: expected a learning rate of 0 or more"),
         ("machine.workers=0", "machine.workers=0: expected a whole number of 1 or more"),

@@ -50,14 +50,12 @@ class Estimate:
     seconds: float
 
 
-Count = Callable[[Sequence[PlannedCell], Sequence[PlannedCell]], list[Cost | None]]
-"""Returns what each of the first cells costs; UsageError: one of either cannot be built."""
+Count = Callable[[Sequence[PlannedCell]], list[Cost | None]]
+"""Returns what each of some cells costs; UsageError: one of them cannot be built."""
 
 
-def count_here(
-    cells: Sequence[PlannedCell], others: Sequence[PlannedCell], devices: Mapping[str, Any] | None = None
-) -> list[Cost | None]:
-    """Return what cells cost, counted in this process; check that the others can be built.
+def count_here(cells: Sequence[PlannedCell], devices: Mapping[str, Any] | None = None) -> list[Cost | None]:
+    """Return what cells cost, counted in this process.
 
     UsageError names the place of a cell that cannot be built, or says which of the devices that the config ``devices``
     asks for this machine lacks.
@@ -65,12 +63,9 @@ def count_here(
     if devices is not None:
         task_of(devices).check_devices(devices)
     found = []
-    for number, cell in enumerate((*cells, *others)):
+    for cell in cells:
         try:
-            if number < len(cells):
-                found.append(task_of(cell.config).cost(cell.config))
-            else:
-                task_of(cell.config).check(cell.config)
+            found.append(task_of(cell.config).cost(cell.config))
         except UsageError as error:
             if not cell.key:
                 raise
@@ -93,7 +88,7 @@ def estimate(
         count: counts those that were never counted; called in any case, and perhaps with nothing to do.
     """
     shapes = {cell.id: shape(cell) for cell in cells}
-    costs = _costs(cells, shapes, kept, count)
+    costs = _costs(cells, kept, count)
     rehearsed = rehearsals(kept)
     begun = {root: records.begun(root) for root in roots}
     seconds: dict[str, list[float]] = {}
@@ -103,11 +98,11 @@ def estimate(
         if (record := next(filter(None, found), None)) is not None and record.done:
             seconds.setdefault(shapes[cell.id], []).append(record.seconds)
             if record.seconds > 0:
-                rates.append(_work(costs[shapes[cell.id]]) / record.seconds)
+                rates.append(_work(costs[cell.id]) / record.seconds)
     rate = statistics.median_high(rates) if rates else None
     result = {}
     for cell in cells:
-        cost, known = costs[shapes[cell.id]], seconds.get(shapes[cell.id])
+        cost, known = costs[cell.id], seconds.get(shapes[cell.id])
         expected = sum(known) / len(known) if known else _work(cost) / (rate or unmeasured_rate(cell.config))
         if rehearsed and (own := rehearsed.get(_key(cell))) is not None and not own.trouble:
             expected = sum(known) / len(known) if known else expected_seconds(cell, own)
@@ -181,29 +176,24 @@ def _work(cost: Cost | None) -> float:
     return float(cost.step_flops * cost.steps) if cost is not None else 0.0
 
 
-def _costs(cells: Sequence[PlannedCell], shapes: Mapping[str, str], kept: Path, count: Count) -> dict[str, Cost | None]:
-    """Return the cost of each shape; what is in the file that is kept is neither counted nor checked again."""
+def _costs(cells: Sequence[PlannedCell], kept: Path, count: Count) -> dict[str, Cost | None]:
+    """Return the cost of each cell by its id; what is in the file that is kept is not counted again."""
     path, stamp = kept / "cache" / "costs.json", _stamp()
     known = dict[str, dict[str, int] | None]()
     with contextlib.suppress(OSError, CorruptFileError, ValueError):
         content = json.loads(read_with_digest(path))
         known = content["costs"] if content.get("stamp") == stamp else {}
-    points = {(cell.key, shapes[cell.id]): cell for cell in reversed(cells)}  # one of all seeds
-    keys = {_key(cell): cell for cell in reversed(points.values())}
-    costs = {shapes[cell.id]: known[key] for key, cell in keys.items() if key in known}
-    new, others = dict[str, PlannedCell](), list[PlannedCell]()
-    for cell in (cell for key, cell in keys.items() if key not in known):
-        if shapes[cell.id] in costs or shapes[cell.id] in new:
-            others.append(cell)
-        else:
-            new[shapes[cell.id]] = cell
-    counted = count([*new.values()], others)
-    costs |= {name: None if cost is None else asdict(cost) for name, cost in zip(new, counted, strict=True)}
-    if new or others:
-        known |= {key: costs[shapes[cell.id]] for key, cell in keys.items()}
+    keys, new = {cell.id: _key(cell) for cell in cells}, dict[str, PlannedCell]()
+    for cell in cells:
+        if keys[cell.id] not in known:
+            new.setdefault(keys[cell.id], cell)
+    counted = count([*new.values()])
+    if new:
+        known |= {key: None if cost is None else asdict(cost) for key, cost in zip(new, counted, strict=True)}
         with contextlib.suppress(OSError):  # where the disk refuses, it is counted again another time
             write_with_digest(path, json.dumps({"stamp": stamp, "costs": known}).encode())
-    return {name: None if cost is None else Cost(**cost) for name, cost in costs.items()}
+    found = {cell: known[key] for cell, key in keys.items()}
+    return {cell: None if cost is None else Cost(**cost) for cell, cost in found.items()}
 
 
 def shape(cell: PlannedCell) -> str:

@@ -22,9 +22,6 @@ from paper_repro.cells.tasks import FINISHED, NOT_FINITE, Cell, Findings, Outcom
 
 _log = logging.getLogger(__name__)
 
-OF_A_SPLIT = ("train_", "val_", "test_", "best_")
-"""How metrics begin that the training itself gave, in records that do not tell whose metric is whose."""
-
 PROBES, CODE, LISTED = "probes", ("commit", "dirty"), "code"
 """Where a record's provenance names the code of the probes that measured after the training, what it says, and where it
 names the list of files (``identity.keep_code``)."""
@@ -135,11 +132,7 @@ def _without_stale(record: Record, planned: Mapping[str, str]) -> tuple[Record, 
     stale = [probe for name, probe in own.items() if planned.get(name, probe) != probe]
     if not stale:
         return record, measured
-    if record.measured:
-        gone = {given for probe in stale for given in record.measured.get(probe, ())}
-    else:
-        names = {*record.metrics, *record.unavailable, *record.attachments}
-        gone, measured = {name for name in names if not name.startswith(OF_A_SPLIT)}, set()
+    gone = {given for probe in stale for given in record.measured.get(probe, ())}
     kept = {name: node for name, node in record.config["probes"].items() if own.get(name) not in stale}
     return replace(_keeping(record, gone), config={**record.config, identity.PROBES: kept}), measured
 

@@ -1,22 +1,21 @@
 """A cell before it is run: its identity, the job that it belongs to, and checks of its config that need no torch."""
 
 import functools
-import importlib.util
 import inspect
 import math
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from paper_repro.base import configs, identity
 from paper_repro.base.configs import LARGEST, TARGET
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.files import absent, find_data, sha256_of_file
-from paper_repro.base.identity import MACHINE
+from paper_repro.base.identity import AUTO, MACHINE
 from paper_repro.cells.tasks import WEIGHTS, Cell
 
 Key = tuple[tuple[str, str], ...]
@@ -25,11 +24,8 @@ Key = tuple[tuple[str, str], ...]
 IMPLEMENTATIONS = ("auto", "fused", "closed_form", "reference")
 """Those of ``kernels.preferences``, which cells do not import."""
 CSV, TENSORBOARD, WANDB = "csv", "tensorboard", "wandb"
-PACKAGES = {TENSORBOARD: "tensorboard", WANDB: "wandb"}
-"""The package that a logger needs, which is also the name of the extra that brings it."""
 FOLDER = "logs"
 """Where a cell's points lie, in the cell's own folder."""
-_SENDS_NOTHING = ("offline", "dryrun", "disabled")
 TRAINING = "paper_repro.training.fit.Fit"
 """The task that trains; the training section of any other is its own."""
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true")
@@ -68,7 +64,7 @@ def single(experiment: str, overrides: Sequence[str], seed: int) -> PlannedCell:
 
 def plan_cell(key: Key, seed: int, config: dict[str, Any]) -> PlannedCell:
     """Give a resolved config, whose sections it checks, its identity, or say which data it lacks."""
-    check_machine(config)
+    MachineSettings.of(config.get(MACHINE))
     check_training(config)
     settings, hashes = identity.settings(config), dict[str, str]()
     for role, found in file_hashes(config).items():
@@ -150,43 +146,7 @@ def jobs(cells: Sequence[PlannedCell]) -> list[Job]:
     return result
 
 
-# The machine section.
-
-
-def check_machine(config: Mapping[str, Any]) -> None:
-    """Check every value of the ``machine`` section that the runner and its workers read."""
-    section = config.get(MACHINE) or {}
-    values = dict(section)
-    if isinstance(stack := section.get("stack"), Mapping):
-        values |= {"stack.over": stack.get("over"), "stack.most": stack.get("most")}
-    for key, forms in _MACHINE.items():
-        if key in values and not fits(values[key], forms):
-            expected = " or ".join(_SAID.get(form, form) for form in forms)
-            raise UsageError(f"{MACHINE}.{key}={values[key]!r}: expected {expected}")
-    if section.get("cuda_graph") is True and section.get("accelerator") == "cpu":
-        raise UsageError("machine.cuda_graph=true needs a CUDA GPU: set machine=gpu, or machine.cuda_graph=false")
-
-
-def on_gpu(section: Mapping[str, Any]) -> bool:
-    """Return whether cells of a machine section run on a GPU; while torch is not imported, a driver counts as one."""
-    name = section.get("accelerator")
-    if name == "auto":
-        torch = sys.modules.get("torch")
-        return bool(torch.cuda.is_available()) if torch is not None else Path("/dev/nvidiactl").exists()
-    return name in ("gpu", "cuda")
-
-
-def cards() -> list[str]:
-    """Return the GPUs that this process may use, as $CUDA_VISIBLE_DEVICES names them; else the driver's numbers."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is not None:
-        return [name.strip() for name in given.split(",") if name.strip()]
-    return [str(number) for number in range(len([*Path("/dev").glob("nvidia[0-9]*")]))]
-
-
-def count_devices(devices: int | Sequence[int]) -> int:
-    """Return how many devices ``machine.devices`` names, a number or a list."""
-    return devices if isinstance(devices, int) else len(devices)
+# The forms of values.
 
 
 def fits(value: Any, form: Any) -> bool:
@@ -236,76 +196,99 @@ def _gpus(value: Any) -> bool:
     return isinstance(value, list) and 0 < len(value) == len({*map(str, value)}) and fits(value, [int])
 
 
-def _keys(value: Any) -> bool:
-    return fits(value, [str])
+def _stack(value: Any) -> bool:
+    return isinstance(value, Mapping) and fits(value.get("over"), [str]) and _whole(value.get("most"))
 
 
 _SAID: dict[Any, str] = {
     None: "null",
     bool: "false or true",
-    str: "a folder",
-    Mapping: "a section with the keys over and most",
+    str: "a text",
+    Mapping: "a section",
     _whole: "a whole number of 1 or more",
     int: "a whole number of 0 or more",
     _positive: "a number above 0",
     not_negative: "a number of 0 or more",
     _gpus: "different GPUs such as [0, 2]",
-    _keys: "a list of keys such as [seed]",
+    _stack: "a section such as {over: [seed], most: 2}",
 }
-_MACHINE: dict[str, tuple[Any, ...]] = {
-    "workers": (_whole, "auto"),
-    "threads": (_whole, None),
-    "devices": (_whole, _gpus),
-    "nodes": (_whole,),
-    "accelerator": ("cpu", "gpu", "cuda", "auto"),
-    "data_workers": (int,),
-    "implementation": IMPLEMENTATIONS,
-    "tf32": (bool,),
-    "recompute": (bool,),
-    "cuda_graph": (bool, "auto"),
-    "micro_batch": (_whole, None, "auto"),
-    "fused_optimizer": (bool, None),
-    "compile": (bool, "auto"),
-    "checkpoint_every_seconds": (_positive, None),
-    "checkpoint_every_steps": (_whole, None),
-    "progress_every_seconds": (not_negative,),
-    "logger": (CSV, TENSORBOARD, WANDB, None),
-    "log_every_steps": (_whole,),
-    "stack": (Mapping, None),
-    "stack.over": (_keys,),
-    "stack.most": (_whole,),
-    "cache": (str, None),
-    "data_root": (str, None),
-}
-"""What each key may hold (``fits``)."""
 
 
-# Loggers.
+def _key(*forms: Any, default: Any = MISSING) -> Any:
+    """Return a key of a section, which holds what fits one of the forms."""
+    return field(default=default, metadata={"forms": forms})
 
 
-def check_loggers(configs: Iterable[Mapping[str, Any]]) -> None:
-    """Raise UsageError where a cell's logger is not installed, or Weights & Biases has no key and is not offline."""
-    wanted = {(config.get(MACHINE) or {}).get("logger") for config in configs}
-    for logger in [name for name in PACKAGES if name in wanted]:
-        if importlib.util.find_spec(PACKAGES[logger]) is None:
-            raise UsageError(
-                f"machine.logger={logger}: the package {PACKAGES[logger]} is not installed; "
-                f"pip install 'paper-repro[{logger}]' brings it, machine.logger=csv needs none"
-            )
-        if logger == WANDB and os.environ.get("WANDB_MODE") not in _SENDS_NOTHING and not _has_key():
-            raise UsageError(
-                f"machine.logger={logger}: no key of Weights & Biases was found; run `wandb login` (or set "
-                "WANDB_API_KEY), or set WANDB_MODE=offline to keep the runs on this machine for `wandb sync`"
-            )
+def _check(section: str, settings: Any) -> None:
+    for key in fields(settings):
+        value, forms = getattr(settings, key.name), key.metadata["forms"]
+        if not fits(value, forms):
+            expected = " or ".join(_SAID.get(form, form) for form in forms)
+            raise UsageError(f"{section}.{key.name}={value!r}: expected {expected}")
 
 
-def _has_key() -> bool:
-    """Return whether Weights & Biases will find a key where it looks for one: in the environment or in netrc."""
-    from requests.utils import get_netrc_auth  # wandb, which is installed where this is called, brings it
+# The machine section.
 
-    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
-        return True
-    return get_netrc_auth(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai") is not None
+
+@dataclass(frozen=True)
+class MachineSettings:
+    """The ``machine`` section (conf/machine/cpu.yaml); UsageError: a value that no machine can give."""
+
+    accelerator: str = _key("cpu", "gpu", "cuda", AUTO, default="cpu")
+    devices: int | list[int] = _key(_whole, _gpus, default=1)  # noqa: RUF009
+    nodes: int = _key(_whole, default=1)
+    workers: int | str = _key(_whole, AUTO, default=1)
+    threads: int | None = _key(_whole, None, default=None)
+    data_workers: int = _key(int, default=0)
+    compile: bool | str = _key(bool, AUTO, default=False)
+    tf32: bool = _key(bool, default=False)
+    implementation: str = _key(*IMPLEMENTATIONS, default=AUTO)
+    recompute: bool = _key(bool, default=False)
+    cuda_graph: bool | str = _key(bool, AUTO, default=False)
+    micro_batch: int | str | None = _key(_whole, None, AUTO, default=None)
+    fused_optimizer: bool | None = _key(bool, None, default=None)
+    checkpoint_every_seconds: float | None = _key(_positive, None, default=20)
+    checkpoint_every_steps: int | None = _key(_whole, None, default=None)
+    progress_every_seconds: float = _key(not_negative, default=0.5)
+    logger: str | None = _key(CSV, TENSORBOARD, WANDB, None, default=None)
+    log_every_steps: int = _key(_whole, default=10)
+    stack: Mapping[str, Any] | None = _key(_stack, None, default=None)
+    cache: str | None = _key(str, None, default=None)
+    data_root: str | None = _key(str, None, default=None)
+    log_folder: str | None = _key(str, None, default=None)
+    """The folder of the cell, which the worker knows."""
+
+    def __post_init__(self) -> None:
+        _check(MACHINE, self)
+        if self.cuda_graph is True and self.accelerator == "cpu":
+            raise UsageError("machine.cuda_graph=true needs a CUDA GPU: set machine=gpu, or machine.cuda_graph=false")
+
+    @classmethod
+    def of(cls, section: Mapping[str, Any] | None) -> Self:
+        """Read a config's section, which may be absent."""
+        return cls(**{key: value for key, value in (section or {}).items() if key in cls.__dataclass_fields__})
+
+
+def on_gpu(section: Mapping[str, Any]) -> bool:
+    """Return whether cells of a machine section run on a GPU; while torch is not imported, a driver counts as one."""
+    name = section.get("accelerator")
+    if name == "auto":
+        torch = sys.modules.get("torch")
+        return bool(torch.cuda.is_available()) if torch is not None else Path("/dev/nvidiactl").exists()
+    return name in ("gpu", "cuda")
+
+
+def cards() -> list[str]:
+    """Return the GPUs that this process may use, as $CUDA_VISIBLE_DEVICES names them; else the driver's numbers."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        return [name.strip() for name in given.split(",") if name.strip()]
+    return [str(number) for number in range(len([*Path("/dev").glob("nvidia[0-9]*")]))]
+
+
+def count_devices(devices: int | Sequence[int]) -> int:
+    """Return how many devices ``machine.devices`` names, a number or a list."""
+    return devices if isinstance(devices, int) else len(devices)
 
 
 # The training section.
@@ -315,32 +298,23 @@ def _has_key() -> bool:
 class TrainingSettings:
     """The ``training`` section."""
 
-    steps: int
-    clip_norm: float | None = None
+    steps: int = _key(_whole)
+    clip_norm: float | None = _key(_positive, None, default=None)
     """null: no clipping."""
-    precision: str = "32-true"
-    accumulate: int = 1
+    precision: str = _key(*PRECISIONS, default="32-true")
+    accumulate: int = _key(_whole, default=1)
     """Batches per optimiser step, over all devices; the gradient is that of the mean over their targets."""
-    evaluate_every: int | None = None
+    evaluate_every: int | None = _key(_whole, None, default=None)
     """Optimiser steps between evaluations; null: one at the end."""
-    evaluation_batches: int | None = None
+    evaluation_batches: int | None = _key(_whole, None, default=None)
     """Batches of each split that the evaluations of the curves take; null: all.  The metrics at the end are of all."""
-    keep: str | None = None
+    keep: str | None = _key(str, None, default=None)
     """The metric at whose lowest value the weights are kept, for example val_loss; null: the last weights."""
-    callbacks: Mapping[str, Any] = field(default_factory=dict)
+    callbacks: Mapping[str, Any] | None = _key(Mapping, None, default=None)
     """Callbacks of Lightning by name, each a section with a ``_target_``."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "accumulate", "evaluate_every", "evaluation_batches"):
-            value = getattr(self, name)
-            if not _whole(value) and (value is not None or name in ("steps", "accumulate")):
-                raise UsageError(f"training.{name} must be a whole number of 1 or more, got {value!r}")
-        if self.precision not in PRECISIONS:
-            hint = nearest(str(self.precision), PRECISIONS)
-            near = hint if "did you mean" in hint else ""  # else it lists them once more
-            raise UsageError(f"training.precision={self.precision!r}: expected one of {', '.join(PRECISIONS)}{near}")
-        if self.clip_norm is not None and self.clip_norm <= 0:
-            raise UsageError(f"training.clip_norm must be above 0, or null, got {self.clip_norm}")
+        _check("training", self)
         if self.evaluation_batches is not None and self.keep is not None:
             raise UsageError(
                 f"training.keep={self.keep}: kept weights are chosen by whole evaluations; "

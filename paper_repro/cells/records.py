@@ -25,7 +25,7 @@ from paper_repro.base import identity
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.files import CodeState, CorruptFileError, read_regular, sha256_of_bytes, write_atomically
 from paper_repro.base.identity import MACHINE, canonical_json, fingerprint
-from paper_repro.cells.planned import FILE_NAME, TRAINING, check_attachment_name, fits, not_negative, on_gpu
+from paper_repro.cells.planned import FILE_NAME, check_attachment_name, fits, not_negative, on_gpu
 from paper_repro.cells.tasks import (
     ATTACHMENT_BYTES,
     CHECKPOINT,
@@ -35,9 +35,7 @@ from paper_repro.cells.tasks import (
     FINISHED,
     NOT_FINITE,
     OUT_OF_MEMORY,
-    WEIGHTS,
     Outcome,
-    weights_of,
 )
 
 _log = logging.getLogger(__name__)
@@ -201,18 +199,6 @@ def find(root: Path, cell: str) -> Record | None:
 def every(root: Path) -> list[Record]:
     """Return all records below ``root`` that ``find`` returns, in the order of their cells."""
     return [record for cell in sorted(begun(root)) if (record := find(root, cell)) is not None]
-
-
-def check_has_weights(folder: Path, record: Record) -> None:
-    """Raise UsageError where the weights of a finished cell are not there, or its task keeps none."""
-    target = str((record.config.get("task") or {}).get("_target_", TRAINING))
-    if target != TRAINING and not (folder / WEIGHTS).is_file():
-        name = target.rpartition(".")[2]
-        raise UsageError(
-            f"{folder}: no weights: the task of this cell is {name}, a baseline or a count that trains no model; "
-            "give the cell of a model"
-        )
-    weights_of(folder)
 
 
 def attachment(root: Path, record: Record, name: str) -> bytes | None:

@@ -19,7 +19,7 @@ from paper_repro.cells.estimates import Estimate, count_here, estimate, slow_pro
 from paper_repro.cells.fork_server import ForkServer, WorkerProcess, uninterrupted
 from paper_repro.cells.leases import LeasedError, is_free, lease_path
 from paper_repro.cells.measurements import is_done, to_fill
-from paper_repro.cells.planned import Job, PlannedCell, cards, check_loggers, jobs, on_gpu
+from paper_repro.cells.planned import Job, PlannedCell, cards, jobs, on_gpu
 from paper_repro.cells.progress import Display, RunningJob
 from paper_repro.cells.records import disk_message, open_runs_folder, record_path, work_folder
 from paper_repro.cells.tasks import FAILED, FINISHED, NODE_LOST, Outcome
@@ -33,26 +33,6 @@ _CODE_CHANGED = (
     "the code has changed since this run began: results from now on count as uncommitted, and --publish refuses them; "
     "interrupt this run and begin it again"
 )
-
-
-@dataclass(frozen=True)
-class Share:
-    """What one of several runners of the same cells begins with, and how long it stays for what the others run."""
-
-    index: int = 0
-    count: int = 1
-    patience: float | None = None
-    """Seconds; None: until all is done."""
-    since: int | None = None
-    """What was recorded after this time of the file system, in nanoseconds, is not run again; None: after the runner
-    began."""
-
-    def first(self, jobs: list[Job]) -> list[Job]:
-        """Return every ``count``-th job from ``index`` on, then the others from there on."""
-        return [job for turn in range(self.count) for job in jobs[(self.index + turn) % self.count :: self.count]]
-
-
-WHOLE = Share()
 
 
 @dataclass
@@ -80,8 +60,9 @@ def run(
     *,
     roots: Sequence[Path] = (),
     fill: bool = False,
-    share: Share = WHOLE,
     again: bool = False,
+    patience: float | None = None,
+    since: int | None = None,
 ) -> Result:
     """Run every cell that has no result in ``runs``, and let probes measure that have not measured yet.
 
@@ -91,8 +72,9 @@ def run(
         stream: where the progress is shown; None: the standard error.
         roots: folders of records from which times are estimated: the largest jobs go first.
         fill: probes, and tasks of cells without probes, measure again where a metric was not available.
-        share: with which cells to begin, where several runners begin at once.
         again: run anew what comes from other code or data than there is now (``measurements.changed``).
+        patience: seconds to stay for cells that other runners run; None: until all is done.
+        since: what was recorded after this time of the file system, in nanoseconds, is not run again; None: from now.
     """
     now = open_runs_folder(runs)
     missing = sorted({cell.missing for cell in cells if cell.missing})
@@ -111,7 +93,6 @@ def run(
     if todo:
         to_run = [cell for cell in able if cell.id not in done]
         configs = [cell.config for cell in to_run]
-        check_loggers(configs)
         for cell in to_run:
             check_started(cell.machine.get("nodes", 1))
         if slow := slow_products(configs[0]):
@@ -123,8 +104,8 @@ def run(
             todo.sort(key=lambda job: -sum(estimates[cell.id].seconds for cell in job.cells))
             work = sum(one.seconds for one in estimates.values())
             with Display(len(able), done=len(done), work=work, stream=stream) as display:
-                dispatcher = Dispatcher(runs, server, display, estimates, fill, share.patience, share.since or now)
-                interrupted, fatal = dispatcher.run(share.first(todo))
+                dispatcher = Dispatcher(runs, server, display, estimates, fill, patience, since or now)
+                interrupted, fatal = dispatcher.run(todo)
     return Result(count_by_status(able, runs), missing, interrupted, fatal)
 
 
@@ -158,7 +139,7 @@ class _Running(RunningJob):
 
 
 class Dispatcher:
-    """Gives jobs to workers, and again after a worker crash; ``patience`` and ``since`` are those of a ``Share``."""
+    """Gives jobs to workers, and again after a worker crash; ``patience`` and ``since`` are those of ``run``."""
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ allows.
 """
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -144,6 +145,23 @@ class Report(Protocol):
         """True once the user has pressed Ctrl-C, or the runner has died: save and raise StopRequestedError."""
 
 
+class FirstSteps:
+    """A ``Report`` that keeps the loss and the end of each step, and asks for a stop after ``steps`` (None: never)."""
+
+    saves = False
+
+    def __init__(self, steps: int | None = None) -> None:
+        self.steps, self.losses, self.ends = steps, list[float](), list[float]()
+
+    def progress(self, step: int, steps: int, loss: float) -> None:
+        self.losses.append(loss)
+        self.ends.append(time.perf_counter())
+
+    @property
+    def stop_requested(self) -> bool:
+        return self.steps is not None and len(self.losses) >= self.steps
+
+
 class Task:
     """What an experiment's ``task`` section names; one that only does arithmetic writes ``outcome`` alone."""
 
@@ -160,15 +178,12 @@ class Task:
         raise NotImplementedError
 
     def cost(self, config: Mapping[str, Any]) -> Cost | None:
-        """Return what a cell of that config costs; None where it trains no model; raises as ``check``."""
+        """Return what a cell of that config costs; None where it trains no model; UsageError: it cannot be built."""
         return None
 
     def rehearse(self, config: Mapping[str, Any]) -> Rehearsal | None:
         """Return what a few steps of a cell of that config take, in a process of its own; None where it trains none."""
         return None
-
-    def check(self, config: Mapping[str, Any]) -> None:
-        """Raise UsageError where the config cannot be built on any machine; cheaper than ``cost``."""
 
     def check_devices(self, config: Mapping[str, Any]) -> None:
         """Raise UsageError where this machine lacks the devices that the config's ``machine`` section asks for."""

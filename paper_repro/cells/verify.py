@@ -19,7 +19,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.cells import records
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import Record
-from paper_repro.cells.tasks import FINISHED, Cell, Outcome, StopRequestedError, loss_point, task_of
+from paper_repro.cells.tasks import FINISHED, Cell, FirstSteps, Outcome, StopRequestedError, loss_point, task_of
 
 REPRODUCES = "reproduces"
 DIFFERS = "differs"
@@ -51,22 +51,6 @@ class Verification:
     """The largest relative difference; None where nothing was compared."""
     why: str = ""
     """Why the cell differs where no number says it, or why it was not verified."""
-
-
-class _FirstSteps:
-    """A task's ``Report`` that keeps each step's loss and asks for a stop after ``steps`` of them (None: never)."""
-
-    saves = False
-
-    def __init__(self, steps: int | None) -> None:
-        self.steps, self.losses = steps, list[float]()
-
-    def progress(self, step: int, steps: int, loss: float) -> None:
-        self.losses.append(loss)
-
-    @property
-    def stop_requested(self) -> bool:
-        return self.steps is not None and len(self.losses) >= self.steps
 
 
 def verify(cell: PlannedCell, published: Path) -> Verification:
@@ -104,7 +88,7 @@ def _run(cell: PlannedCell, steps: int | None) -> tuple[Outcome | None, list[flo
 
     Returns its outcome, None if it was stopped after ``steps``, and the losses that it has reported until then.
     """
-    report, outcome = _FirstSteps(steps), None
+    report, outcome = FirstSteps(steps), None
     with tempfile.TemporaryDirectory() as folder:
         machine = {
             **cell.machine,

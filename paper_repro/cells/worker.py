@@ -24,7 +24,7 @@ from paper_repro.base.files import CodeState, disk_refuses, read_code_state, wri
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells import leases, measurements, preload, records
 from paper_repro.cells.leases import LeasedError
-from paper_repro.cells.records import MEMBERS, STACKS, disk_message, record_path, work_folder
+from paper_repro.cells.records import MEMBERS, disk_message, record_path, work_folder
 from paper_repro.cells.tasks import (
     CHECKPOINTS,
     FAILED,
@@ -99,7 +99,7 @@ class Worker:
             with leases.hold(self.runs, [cell.id for cell in cells]):
                 open_cells = [cell for cell in cells if not self._measured(cell, job["fill"])]
                 if open_cells:
-                    self._run_held(cells, open_cells, job["cost"])
+                    self._run_held(open_cells, job["cost"])
         except LeasedError as error:
             print(error, file=sys.stderr)
             self.channel.emit("busy")
@@ -141,8 +141,7 @@ class Worker:
         self.channel.emit("done", cell=cell.id, status=status, note=note)
         return True
 
-    def _run_held(self, cells: Sequence[Cell], open_cells: Sequence[Cell], cost: Cost | None) -> None:
-        batch = self._cut_off(cells, open_cells) or list(open_cells)
+    def _run_held(self, batch: Sequence[Cell], cost: Cost | None) -> None:
         folder = work_folder(self.runs, [cell.id for cell in batch])
         folder.mkdir(parents=True, exist_ok=True)
         if len(batch) > 1:
@@ -153,10 +152,9 @@ class Worker:
         self.channel.saves = True  # their records are written first
         origin = records.provenance(records.device(batch[0].config), self.code)
         for cell, outcome in zip(batch, outcomes, strict=True):
-            if cell in open_cells:
-                self._keep_files(cell.id, folder)
-                kept = self._record(cell, outcome, origin | made_from[cell.id])
-                self.channel.emit("done", cell=cell.id, status=kept.status, note=kept.note)
+            self._keep_files(cell.id, folder)
+            kept = self._record(cell, outcome, origin | made_from[cell.id])
+            self.channel.emit("done", cell=cell.id, status=kept.status, note=kept.note)
         if len(batch) > 1:
             shutil.rmtree(folder, ignore_errors=True)
         elif not (folder / CHECKPOINTS).is_dir():
@@ -182,16 +180,6 @@ class Worker:
             found[cell.id] = listed | ({"files": files} if files else {})
         write_atomically(path, json.dumps(found).encode())
         return found
-
-    def _cut_off(self, cells: Sequence[Cell], open_cells: Sequence[Cell]) -> list[Cell]:
-        """Return the members of a batch of these cells that was cut off, also those whose records were written."""
-        known, wanted = {cell.id: cell for cell in cells}, {cell.id for cell in open_cells}
-        for path in sorted((self.runs / STACKS).glob(f"*/{MEMBERS}")) if len(cells) > 1 else ():
-            with contextlib.suppress(OSError, ValueError, TypeError):
-                members = json.loads(path.read_bytes())
-                if wanted <= {*members} <= known.keys() and work_folder(self.runs, members) == path.parent:
-                    return [known[name] for name in members]
-        return []
 
     def _outcomes(self, batch: Sequence[Cell], folder: Path, cost: Cost | None) -> list[Outcome]:
         local = [_localised(cell, self.runs) for cell in batch]

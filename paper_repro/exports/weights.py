@@ -17,8 +17,8 @@ from paper_repro.base.configs import CONF, apply, parse, require
 from paper_repro.base.errors import RESULTS, UsageError, default_runs, first_line, nearest
 from paper_repro.base.files import sha256_of_bytes, write_atomically
 from paper_repro.cells import records
-from paper_repro.cells.records import Record, check_has_weights
-from paper_repro.cells.tasks import FINISHED, Cell
+from paper_repro.cells.records import Record
+from paper_repro.cells.tasks import FINISHED, Cell, weights_of
 from paper_repro.exports import card
 from paper_repro.tables import view
 
@@ -245,7 +245,7 @@ def _find(source: str | Path, runs: str | Path | None) -> tuple[Path, Record]:
     folder, record = view.find_record(source, root)
     if record.status != FINISHED:
         raise UsageError(f"{folder}: the cell is {record.status} ({record.note}), expected finished: it has no weights")
-    check_has_weights(folder, record)
+    weights_of(folder)
     return folder, record
 
 

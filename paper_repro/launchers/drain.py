@@ -25,7 +25,7 @@ PATIENCE_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Order:
-    """Which cells, and which of them first."""
+    """Which cells."""
 
     artifact: str
     scale: str
@@ -34,8 +34,6 @@ class Order:
     runs: str
     results: str
     fill: bool
-    index: int = 0
-    count: int = 1
     since: int | None = None
     """When it was given, ns on the file system of ``runs``: a cell that failed later is not run again."""
 
@@ -99,8 +97,15 @@ def main(arguments: Sequence[str]) -> int:
     from paper_repro.tables import spec
 
     plan = plans.make(spec.load(order.artifact), order.scale, order.seeds, order.overrides)
-    runs, share = Path(order.runs), runner.Share(order.index, order.count, PATIENCE_SECONDS, order.since)
-    result = runner.run(plan.all_cells, runs, roots=[runs, Path(order.results)], fill=order.fill, share=share)
+    runs = Path(order.runs)
+    result = runner.run(
+        plan.all_cells,
+        runs,
+        roots=[runs, Path(order.results)],
+        fill=order.fill,
+        patience=PATIENCE_SECONDS,
+        since=order.since,
+    )
     if result.fatal:
         print(f"error: {result.fatal}", file=sys.stderr)
     return result.exit_code

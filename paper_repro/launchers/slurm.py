@@ -34,7 +34,7 @@ _ELSEWHERE = "log in to a node of the cluster, or leave launcher out to run the 
 
 
 class Sweep:
-    """The cells of an artifact at a scale, and the order of the first job; all nodes share its ``runs``."""
+    """The cells of an artifact at a scale, and the order of its jobs; all nodes share its ``runs``."""
 
     def __init__(self, cells: Sequence[PlannedCell], order: Order) -> None:
         self.cells, self.order, self.runs = cells, order, Path(order.runs)
@@ -85,7 +85,7 @@ def run(sweep: Sweep, slurm: Slurm, stream: TextIO = sys.stderr) -> Result:
         with locked(sweep.folder / ".lock"):
             number = _last(sweep)
             if number:
-                print(f"job {number} is there already and is watched; --cancel ends it", file=stream)
+                print(f"job {number} is there already and is watched; scancel {number} ends it", file=stream)
             else:
                 number = _submit(sweep, slurm)
                 print(f"job {number}: {slurm.jobs} task(s); Ctrl-C leaves them running", file=stream)
@@ -93,27 +93,8 @@ def run(sweep: Sweep, slurm: Slurm, stream: TextIO = sys.stderr) -> Result:
             fatal = _watch(sweep, number, stream)
         except KeyboardInterrupt:
             interrupted = True
-            print(f"job {number} goes on; the same command watches it again, --cancel ends it", file=stream)
+            print(f"job {number} goes on; the same command watches it again, scancel {number} ends it", file=stream)
     return Result(count_by_status(sweep.able, sweep.runs), missing, interrupted, fatal)
-
-
-def cancel(sweep: Sweep, stream: TextIO = sys.stderr) -> int:
-    """End the jobs of a sweep, which save first; returns the exit code."""
-    _check_commands()
-    if not (number := _last(sweep)):
-        named = f"{sweep.order.artifact} {sweep.order.scale}"
-        print(f"nothing to cancel: no job of {named} is there for these words", file=stream)
-        return 0
-    if (found := _call("scancel", number)).returncode:
-        raise UsageError(f"launcher=slurm: scancel failed: {_first_line(found.stderr)}")
-    until = time.monotonic() + UNHEARD_SECONDS
-    while _states(number):
-        if time.monotonic() > until:
-            raise UsageError(f"job {number} was cancelled and is still there: see squeue --jobs={number}")
-        time.sleep(LOOK_SECONDS / 4)
-    total = len(sweep.able)
-    print(f"cancelled job {number}: {total - len(sweep.left())}/{total} cells have results", file=stream)
-    return 0
 
 
 # Submitting.
@@ -143,10 +124,9 @@ def _submit(sweep: Sweep, slurm: Slurm) -> str:
         **{key: value for key, value in wanted.items() if value is not None},
     )
     save = max(1.0, slurm.grace - 30.0) if slurm.grace > 60 else slurm.grace / 2
-    since = open_runs_folder(sweep.runs)
-    orders = [replace(sweep.order, index=index, count=slurm.jobs, since=since) for index in range(slurm.jobs)]
+    order = replace(sweep.order, since=open_runs_folder(sweep.runs))
     try:
-        jobs = executor.submit_array([Drain(order, save) for order in orders])
+        jobs = executor.submit_array([Drain(order, save)] * slurm.jobs)
     except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
         raise UsageError(f"SLURM refuses the jobs: {' '.join(str(error).split())}") from error
     number: str = jobs[0].job_id.partition("_")[0]

@@ -6,14 +6,13 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 from paper_repro.base import identity
-from paper_repro.base.errors import ROOT, UsageError, nearest, place
+from paper_repro.base.errors import ROOT, UsageError, at_least, first_line, place
 from paper_repro.cells.planned import PlannedCell
 
 PREFIX = "launcher"
-SLURM = "slurm"
+KIND = f"{PREFIX}=slurm"
 PREPARE = "--prepare"
 _SCRIPT = ["python", "scripts/prepare_data.py"]
 _LARGE = ("--download", "--from")
@@ -39,6 +38,9 @@ class Slurm:
     constraint: str | None = None
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            if isinstance(value := getattr(self, field.name), int):
+                at_least(field.name, value)
         if self.grace >= 60 * self.minutes:
             raise UsageError(
                 f"{PREFIX}.grace={self.grace} s leaves nothing of {PREFIX}.minutes={self.minutes}: give fewer seconds "
@@ -48,31 +50,21 @@ class Slurm:
 
 def take(arguments: Sequence[str]) -> tuple[Slurm | None, list[str]]:
     """Return what the words that begin with ``launcher`` ask for (None: this computer), and the other words."""
-    known = {PREFIX: False, **{f"{PREFIX}.{field.name}": "int" in str(field.type) for field in fields(Slurm)}}
-    given: dict[str, Any] = {}
-    rest = []
-    for word in arguments:
-        key, equals, text = word.partition("=")
-        if not equals or key.partition(".")[0] != PREFIX:
-            rest.append(word)
-        elif key not in known:
-            raise UsageError(f"unknown key {key}{nearest(key, known)}")
-        elif key in given:
-            raise UsageError(f"{key} is given twice: {key}={given[key]} and {word}; give it once")
-        elif known[key] and not (text.isdecimal() and int(text)):
-            raise UsageError(f"{word}: expected a whole number of 1 or more")
-        elif len(text.split()) != 1:
-            raise UsageError(f"{word}: expected a word")
-        else:
-            given[key] = int(text) if known[key] else text
+    given = [word for word in arguments if word.partition("=")[0].partition(".")[0] == PREFIX]
+    rest = [word for word in arguments if word not in given]
     if not given:
         return None, rest
-    kind = given.pop(PREFIX, None)
-    if kind is None:
-        raise UsageError(f"{next(iter(given))} goes with {PREFIX}={SLURM}; give both, or neither")
-    if kind != SLURM:
-        raise UsageError(f"{PREFIX}={kind}: expected {SLURM}; without {PREFIX} the cells are run on this computer")
-    return Slurm(**{key.removeprefix(f"{PREFIX}."): value for key, value in given.items()}), rest
+    if KIND not in given:
+        raise UsageError(f"{given[0]}: give {KIND}, or no word of {PREFIX}, and the cells are run on this computer")
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    words = OmegaConf.from_dotlist([word.removeprefix(f"{PREFIX}.") for word in given if word != KIND])
+    try:
+        found: Slurm = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Slurm), words))  # type: ignore[assignment]
+    except (OmegaConfBaseException, ValueError) as error:
+        raise UsageError(f"{PREFIX}: {first_line(error)}; docs/cluster.md lists the words") from error
+    return found, rest
 
 
 # Data that cells lack, where their preparation needs no files and no download but the documentation's.
@@ -87,21 +79,13 @@ def commands(cells: Iterable[PlannedCell]) -> list[list[str]]:
     ]
 
 
-def prepare(found: Sequence[list[str]], asked: bool) -> bool:
-    """Run the commands if the user asked for it, or agrees at a terminal; return whether they were run."""
-    if not found or (not asked and not (sys.stdin.isatty() and sys.stderr.isatty())):
-        return False
+def prepare(found: Sequence[list[str]]) -> None:
     lines = "\n".join(f"    {shlex.join(words)}" for words in found)
     print(f"data are missing; this prepares them:\n{lines}", file=sys.stderr)
-    if not asked:
-        print("prepare them now? [Y/n] ", end="", file=sys.stderr, flush=True)
-        if sys.stdin.readline().strip().lower() not in ("", "y", "yes"):
-            return False
     for words in found:
         command = [sys.executable, str(ROOT / words[1]), *words[2:]]
         if subprocess.run(command, stdout=sys.stderr, check=False).returncode:
             raise UsageError(f"{shlex.join(words)} failed: mend what it says above, or prepare the data by hand")
-    return True
 
 
 # One command on several nodes: rank 0 runs it, the others train what it gives them.

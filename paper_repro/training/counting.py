@@ -22,7 +22,7 @@ from paper_repro.kernels.dispatch import launching_nothing
 from paper_repro.kernels.preferences import prefer
 from paper_repro.training.build import BuiltCell, build
 from paper_repro.training.machine import Machine
-from paper_repro.training.tensors import map_tensors
+from paper_repro.training.tensors import map_tensors, tensors_of
 
 ATEN = torch.ops.aten
 LAYER_NORM_PER_ELEMENT = 5
@@ -115,9 +115,10 @@ class _Peak(TorchDispatchMode):
 def measure(config: Mapping[str, Any]) -> Cost:
     """Count one forward pass and one training step of a cell, each shape once a process."""
     built = check(config)
-    shape = {key: without_seeds(config[key]) for key in ("model", "module", "data")}
+    shapes = [(tuple(one.shape), str(one.dtype)) for one in tensors_of(built.data.example_batch())]
+    shape = [without_seeds(config["model"]), without_seeds(config["module"]), shapes]
     machine, precision = built.machine, built.training.precision
-    known = fingerprint([shape, machine.implementation, machine.recompute, machine.on_cpu or precision])
+    known = fingerprint([*shape, machine.implementation, machine.recompute, machine.on_cpu or precision])
     if known not in _COUNTED:
         _COUNTED[known] = _count(built)
     forward, step, peak = _COUNTED[known]

@@ -74,7 +74,7 @@ class Ensemble:
     UsageError: models that cannot be trained together.
 
     Args:
-        modules: of one shape (``groups_of``); they receive their weights in ``unstack``.
+        modules: of one shape; they receive their weights in ``unstack``.
         clip_norm: largest gradient norm, per model; None for no clipping.
         graphs: makes CUDA graphs of the computation of losses and gradients (``steps.Graphs``); None: none.
     """
@@ -94,7 +94,7 @@ class Ensemble:
         self.modules = [module.to(self.device, self.dtype) for module in modules]
         self.data = list(data)
         self.step = 0
-        groups = groups_of(self.modules)
+        groups = _group_names(self.modules[0])
         each = [_tensors(module) for module in self.modules]
         stacked = {name: torch.stack([own[name].detach() for own in each]) for name in each[0]}  # (S, ...)
         self._parameters = {name: stacked.pop(name).requires_grad_() for group in groups for name in group}
@@ -221,29 +221,10 @@ def _refusals_explained() -> Iterator[None]:
         raise UsageError(f"{reason}: train these cells one by one, with machine.stack=null") from error
 
 
-def groups_of(modules: Sequence[PaperModule]) -> list[list[str]]:
-    """Return the names of the parameters in each group of ``modules``; UsageError: they differ, or one is in none."""
-    expected = _description(modules[0])
-    for index, module in enumerate(modules):
-        if odd := sorted({*_description(module)} ^ {*expected}):
-            raise UsageError(
-                f"model {index} of the batch differs from model 0 ({'; '.join(odd)}); only models of one shape are "
-                "trained together: leave this key out of machine.stack.over"
-            )
-    groups = _group_names(modules[0])
-    names = [name for group in groups for name in group]
-    trained = [name for name, parameter in modules[0].named_parameters() if parameter.requires_grad]
-    if sorted(names) != sorted(trained):
-        odd = sorted(set(names) ^ set(trained))
-        raise UsageError(
-            f"parameter_groups() and the parameters with requires_grad differ in {', '.join(odd) or names}"
-        )
-    return groups
-
-
 def _group_names(module: PaperModule) -> list[list[str]]:
     names = {id(parameter): name for name, parameter in module.named_parameters()}
-    return [[names[id(parameter)] for parameter in group["params"]] for group in module.parameter_groups()]
+    groups = module.parameter_groups()
+    return [[names[id(own)] for own in group["params"] if own.requires_grad] for group in groups]
 
 
 def _optimizer(
@@ -285,16 +266,6 @@ def _optimizer(
 
 def _maker(module: PaperModule) -> tuple[Callable[..., Optimizer], dict[str, Any]]:
     return getattr(module.optimizer, "func", module.optimizer), dict(getattr(module.optimizer, "keywords", {}))
-
-
-def _description(module: PaperModule) -> list[str]:
-    tensors = [*module.named_parameters(), *module.named_buffers()]
-    return [
-        f"module {type(module).__qualname__}",
-        *(f"{name} {tuple(own.shape)} {own.dtype}{' trained' * own.requires_grad}" for name, own in tensors),
-        f"groups {_group_names(module)}",
-        *(f"layer {name} {child.extra_repr()}" for name, child in module.named_modules()),
-    ]
 
 
 class _Loss(nn.Module):

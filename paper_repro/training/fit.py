@@ -103,7 +103,7 @@ class Fit(Task):
         steps = max(config["training"]["steps"], WARM_UP + STEPS)
         training = {**config["training"], **without, "steps": steps}
         cell = Cell("rehearsal", {**config, MACHINE: machine, "data": made_up, "training": training, "probes": {}})
-        clock = _Clock()
+        clock = tasks.FirstSteps(WARM_UP + STEPS)
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             with contextlib.suppress(tasks.StopRequestedError):
@@ -130,9 +130,6 @@ class Fit(Task):
             checkpoint_bytes=found,
             micro_batch=self.micro_batch,
         )
-
-    def check(self, config: Mapping[str, Any]) -> None:
-        counting.check(config)
 
     def has_weights(self, folder: Path) -> bool:
         return (folder / checkpoints.WEIGHTS).is_file()
@@ -185,7 +182,6 @@ def _fit_stack(built: list[BuiltCell], folder: Path, report: Report, journal: Jo
         content = checkpoints.load(checkpoints.checkpoint_path(place, found), identity)
         for name, part in parts.items():
             part.load_state_dict(content[name])
-    journal.begin(ensemble.step)
     watch.stop_if_requested(ensemble.step)
     while ensemble.step < training.steps:
         log.add(ensemble.step, ensemble.advance())
@@ -316,22 +312,6 @@ class MadeUp(CounterBasedDataModule):
         rows = len(tensors_of(self._batch)[0])
         chosen = torch.arange(getattr(self.data, "evaluation_batch_size", None) or rows) % rows
         yield map_tensors(lambda tensor: tensor[chosen], self._batch)
-
-
-class _Clock:
-    """A report that notes when each step has ended, and asks for a stop after some."""
-
-    saves = False
-
-    def __init__(self) -> None:
-        self.ends: list[float] = []
-
-    def progress(self, step: int, steps: int, loss: float) -> None:
-        self.ends.append(time.perf_counter())
-
-    @property
-    def stop_requested(self) -> bool:
-        return len(self.ends) >= WARM_UP + STEPS
 
 
 def _seconds_of_an_evaluation(built: BuiltCell) -> float:

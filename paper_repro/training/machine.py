@@ -24,8 +24,7 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from torch import Tensor
 
 from paper_repro.base.errors import UsageError
-from paper_repro.base.identity import MACHINE
-from paper_repro.cells.planned import check_machine, count_devices
+from paper_repro.cells.planned import MachineSettings, count_devices
 from paper_repro.kernels.preferences import prefer
 from paper_repro.training.tensors import map_tensors
 
@@ -36,37 +35,8 @@ _KEEP_BYTES = 1 << 30
 _FALLBACK_BYTES = 32 << 20
 
 
-@dataclass(frozen=True)
-class Machine:
-    """The keys of ``machine`` that training reads (conf/machine/cpu.yaml), as ``check_machine`` accepts them."""
-
-    accelerator: str = "cpu"
-    devices: int | list[int] = 1
-    nodes: int = 1
-    threads: int | None = None
-    data_workers: int = 0
-    compile: bool | str = False
-    tf32: bool = False
-    implementation: str = "auto"
-    recompute: bool = False
-    cuda_graph: bool | str = False
-    micro_batch: int | str | None = None
-    fused_optimizer: bool | None = None
-    checkpoint_every_seconds: float | None = 20
-    checkpoint_every_steps: int | None = None
-    progress_every_seconds: float = 0.5
-    logger: str | None = None
-    log_every_steps: int = 10
-    log_folder: str | None = None
-    """The folder of the cell, which the worker knows."""
-
-    def __post_init__(self) -> None:
-        check_machine({MACHINE: vars(self)})
-
-    @classmethod
-    def of(cls, section: Mapping[str, Any]) -> "Machine":
-        """Read a config's machine section, whose other keys belong to the runner."""
-        return cls(**{key: value for key, value in section.items() if key in cls.__dataclass_fields__})
+class Machine(MachineSettings):
+    """The ``machine`` section, and the devices that it means here."""
 
     @property
     def count(self) -> int:

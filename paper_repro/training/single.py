@@ -119,9 +119,7 @@ def train(
     _step_by(built)
     with _quiet(), _compiler(falls_back=machine.compile == AUTO and compiled.startswith("yes")):
         step = rank.share((checkpoints.newest(folder, [built.cell.id]) or 0) if rank.index == 0 else 0)
-        if journal is not None:
-            journal.begin(step)
-        callbacks = [instantiate(node) for node in training.callbacks.values()]
+        callbacks = [instantiate(node) for node in (training.callbacks or {}).values()]
         loggers = journal.loggers if journal is not None and callbacks else []
         built.module.logs_losses = bool(callbacks)
         trainer = _trainer(built, folder, [Watching(built.module, watch, evaluations, rank), *callbacks], loggers, rank)

@@ -103,9 +103,6 @@ class StepTime(Task):
             memory_bytes=counting.BYTES_PER_PARAMETER * parameters + max(peak_bytes(own.gradients) for own in steppers),
         )
 
-    def check(self, config: Mapping[str, Any]) -> None:
-        _settings(config)
-
 
 def each_model(config: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]:
     """Return each model's node, and the config with its own module."""

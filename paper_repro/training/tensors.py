@@ -67,15 +67,12 @@ class Normal:
 
 @dataclass(frozen=True)
 class Uniform:
-    """Independent numbers, uniform in [low, high), float32."""
+    """Independent numbers, uniform in [0, 1), float32."""
 
     shape: tuple[int, ...] = ()
-    low: float = 0.0
-    high: float = 1.0
 
     def sample(self, device: torch.device, generator: torch.Generator | None) -> Tensor:
-        found = torch.rand(self.shape, device=device, generator=generator, dtype=torch.float32)
-        return self.low + (self.high - self.low) * found
+        return torch.rand(self.shape, device=device, generator=generator, dtype=torch.float32)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What happens beside the steps of a training: the loss curve, checkpoints and stops, evaluations, and the journal."""
+"""What happens beside the steps of a training: the loss curve, checkpoints and stops, evaluations, and loggers."""
 
 import itertools
 import math
@@ -22,7 +22,7 @@ from paper_repro.training.machine import Machine, Rank
 
 SHARE_OF_SAVING = 0.05
 """The largest part of the time that checkpoints by the clock may take."""
-LOG, LOSS = "log.txt", "training_loss"
+LOSS = "training_loss"
 PROJECT = "paper-repro"
 """The project at Weights & Biases, where WANDB_PROJECT names no other."""
 _GO, _SAVE, _END, _STOP = range(4)
@@ -114,7 +114,7 @@ class Watch:
         self.report.saves = True
         now, last = time.monotonic(), step == self.log.steps
         if self.journal is not None:
-            self.journal.after_step(step, self.log.latest, self.seconds)
+            self.journal.after_step(step, self.log.latest)
         if last or now - self._reported >= self.machine.progress_every_seconds:
             over = None not in self.log.diverged()
             if over or not last:
@@ -236,42 +236,23 @@ class Evaluations:
 
 
 class Journal:
-    """Writes the losses of S cells while they train, to log.txt in ``folder`` and to a logger of each cell.
+    """Writes losses and evaluations of S cells, while they train, to a logger of each, which ``machine.logger`` names.
 
-    log.txt has a line for each hundredth of the run; ``machine.logger`` gets a point every
-    ``machine.log_every_steps`` steps, and one of the last.
+    A loss is written every ``machine.log_every_steps`` steps, and after the last.
     """
 
     def __init__(self, built: Sequence[BuiltCell], folder: Path) -> None:
-        self.built, self.folder = built, folder
         self.steps, self.machine = built[0].training.steps, built[0].machine
-        self.loggers: list[Logger] = []
+        kind = self.machine.logger
+        self.loggers = [_logger(kind, one, folder) for one in built] if kind else []
 
-    def begin(self, step: int) -> None:
-        """Open the loggers of a training that begins after ``step`` optimiser steps."""
-        names = " ".join(one.cell.id for one in self.built)
-        self._line(f"{'from the start' if step == 0 else f'on from step {step}'}, {self.steps} steps: {names}")
-        if self.machine.logger:
-            self.loggers = [_logger(self.machine.logger, one, self.folder) for one in self.built]
-
-    def after_step(self, step: int, losses: Tensor, seconds: float) -> None:
-        """Tell the losses, (S,), of the step that made the number of steps done ``step``."""
-        last = step == self.steps
-        line = last or loss_point(step, self.steps) != loss_point(step - 1, self.steps)
-        point = bool(self.loggers) and (last or step % self.machine.log_every_steps == 0)
-        if not line and not point:
-            return
-        values = losses.tolist()  # waits for the device
-        if line:
-            shown = " ".join(f"{value:.6g}" for value in values)
-            self._line(f"step {step} of {self.steps}, {seconds:.1f} s, {LOSS} {shown}")
-        for logger, value in zip(self.loggers, values, strict=True) if point else ():
-            logger.log_metrics({LOSS: value}, step)
+    def after_step(self, step: int, losses: Tensor) -> None:
+        """Write the losses, (S,), of the step that made the number of steps done ``step``."""
+        if self.loggers and (step == self.steps or step % self.machine.log_every_steps == 0):
+            for logger, value in zip(self.loggers, losses.tolist(), strict=True):  # waits for the device
+                logger.log_metrics({LOSS: value}, step)
 
     def evaluated(self, index: int, step: int, metrics: dict[str, float]) -> None:
-        shown = " ".join(f"{name} {value:.6g}" for name, value in metrics.items())
-        which = f" of {self.built[index].cell.id}" if len(self.built) > 1 else ""
-        self._line(f"step {step} of {self.steps}, evaluation{which}: {shown}")
         if self.loggers:
             self.loggers[index].log_metrics(metrics, step)
 
@@ -284,11 +265,6 @@ class Journal:
             logger.finalize("success")
             if isinstance(logger, WandbLogger):
                 logger.experiment.finish()
-
-    def _line(self, text: str) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / LOG).open("a", encoding="utf-8") as stream:
-            stream.write(f"{text}\n")
 
 
 def _logger(kind: str, built: BuiltCell, folder: Path) -> Logger:

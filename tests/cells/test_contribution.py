@@ -1,7 +1,6 @@
 """Records that somebody contributes: an honest one is accepted, each kind of forged one is refused for its reason."""
 
 import json
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,21 +9,13 @@ from typing import Any
 import pytest
 
 from paper_repro.base import identity
-from paper_repro.base.errors import RESULTS, UsageError
+from paper_repro.base.errors import RESULTS, ROOT, UsageError
+from paper_repro.base.files import git
 from paper_repro.cells import records
 from paper_repro.cells.contribution import Finding, check
 from paper_repro.cells.records import Record
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec
-
-
-def commit(folder: Path) -> str:
-    """Return the only commit of a new repository."""
-    words = ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "first"]
-    for call in (["init", "-q"], words):
-        subprocess.run(["git", "-C", str(folder), *call], check=True)
-    found = subprocess.run(["git", "-C", str(folder), "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
-    return found.stdout.strip()
 
 
 @pytest.fixture
@@ -38,9 +29,9 @@ def published() -> list[Record]:
 
 @pytest.fixture
 def contribute(tmp_path: Path, published: list[Record]) -> Callable[..., Finding]:
-    code = tmp_path / "code"
-    code.mkdir()
-    known = commit(code)
+    known = git(ROOT, "rev-parse", "HEAD")
+    if known is None:
+        pytest.skip("only a checkout knows commits")
 
     def contribute(name: str = "", edit: Callable[[Path], object] = lambda path: None, **changes: Any) -> Finding:
         """Check the first cell with changed fields under a valid seal, after an edit of its file."""
@@ -49,7 +40,7 @@ def contribute(tmp_path: Path, published: list[Record]) -> Callable[..., Finding
         path = records.record_path(tmp_path / "runs", name or record.cell)
         records.write(path, replace(record, provenance=origin, **changes))
         edit(path)
-        (finding,) = check(path.parent, published, {identity.settings(record.config): "cem/table3 cpu"}, code)
+        (finding,) = check(path.parent, published, {identity.settings(record.config): "cem/table3 cpu"}, ROOT)
         return finding
 
     return contribute

@@ -3,7 +3,6 @@
 import io
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,40 +12,11 @@ import pytest
 from paper_repro.base.errors import UsageError
 from paper_repro.cells import fork_server, records, runner
 from paper_repro.cells.estimates import Estimate, count_here
-from paper_repro.cells.fork_server import ForkServer, WorkerProcess
+from paper_repro.cells.fork_server import ForkServer
 from paper_repro.cells.planned import PlannedCell, single
 from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import Cost
 from paper_repro.tests.support import sweeps
-
-
-@pytest.fixture
-def cell() -> PlannedCell:
-    (found,) = sweeps.cells(1, steps=2, mishap="measure")
-    return found
-
-
-@pytest.fixture
-def server(tmp_path: Path, log: Path, cell: PlannedCell) -> Iterator[ForkServer]:
-    (tmp_path / "runs").mkdir()
-    with ForkServer(tmp_path / "runs", [cell.config]) as found:
-        yield found
-
-
-def _job(server: ForkServer, cell: PlannedCell) -> WorkerProcess:
-    server.prepare()
-    return server.start(cells=[cell], fill=False, cost=None, cards=[])
-
-
-def _wait(worker: WorkerProcess) -> tuple[list[dict[str, Any]], int]:
-    """Wait until the worker has ended; return its events and its exit code."""
-    events: list[dict[str, Any]] = []
-    while True:
-        fork_server.wait(worker.waits)
-        heard, code = worker.hear()
-        events += heard
-        if code is not None:
-            return events, code
 
 
 def test_what_was_counted_before_a_sweep_stands_in_its_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,30 +35,35 @@ def test_costs_are_counted_in_another_process_and_errors_come_back(tmp_path: Pat
     broken = replace(good, config={**good.config, "task": {"_target_": sweeps.BROKEN}})
     with ForkServer(tmp_path, [good.config]) as server:
 
-        def count(cells: list[PlannedCell], others: list[PlannedCell]) -> Any:
-            return server.call(count_here, cells, others, good.config)
+        def count(*cells: PlannedCell) -> Any:
+            return server.call(count_here, cells, good.config)
 
-        (cost,) = count([good], [])
+        (cost,) = count(good)
         assert cost is not None and cost.parameters > 0 and cost.steps == 2
-        assert count(sweeps.cells(2), []) == [None, None]
-        for cells, others in (([wrong], []), ([good], [wrong])):
-            with pytest.raises(UsageError, match=r"unknown key 'widht'"):
-                count(cells, others)
+        assert count(*sweeps.cells(2)) == [None, None]
+        with pytest.raises(UsageError, match=r"unknown key 'widht'"):
+            count(good, wrong)
         with pytest.raises(RuntimeError, match=f"ZeroDivisionError: the count broke; see {tmp_path}"):
-            count([broken], [])
+            count(broken)
         with pytest.raises(RuntimeError, match="killed by signal 9"):
-            count([replace(broken, config={**broken.config, "die": True})], [])
-        assert count([good], []) == [cost]
+            count(replace(broken, config={**broken.config, "die": True}))
+        assert count(good) == [cost]
 
 
-def test_a_worker_that_measures_ends_when_it_is_told_to(server: ForkServer, cell: PlannedCell, log: Path) -> None:
+def test_a_worker_that_measures_ends_when_it_is_told_to(tmp_path: Path, log: Path) -> None:
     """Its training is on the disk; it does not look at requests, and probes suppress errors."""
-    worker = _job(server, cell)
-    while "measure" not in (log.read_text() if log.is_file() else ""):
-        time.sleep(0.01)
-    began = time.monotonic()
-    worker.stop()
-    events, code = _wait(worker)
+    (cell,) = sweeps.cells(1, steps=2, mishap="measure")
+    with ForkServer(tmp_path, [cell.config]) as server:
+        server.prepare()
+        worker = server.start(cells=[cell], fill=False, cost=None, cards=[])
+        while "measure" not in (log.read_text() if log.is_file() else ""):
+            time.sleep(0.01)
+        began, events, code = time.monotonic(), list[dict[str, Any]](), None
+        worker.stop()
+        while code is None:
+            fork_server.wait(worker.waits)
+            heard, code = worker.hear()
+            events += heard
     assert time.monotonic() - began < 30, "it would have measured for a minute"
     assert code == -signal.SIGTERM
     assert {event["event"] for event in events} == {"progress"}, "it has neither recorded nor ended its job"

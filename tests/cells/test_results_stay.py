@@ -1,7 +1,6 @@
 """What a cell came to stays, whoever measures it again, dies beside it or stops."""
 
 import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,10 @@ import pytest
 from paper_repro.base.files import read_code_state
 from paper_repro.cells import leases, records, runner
 from paper_repro.cells.planned import PlannedCell
-from paper_repro.cells.records import record_path, work_folder
+from paper_repro.cells.records import record_path
 from paper_repro.cells.runner import Dispatcher
 from paper_repro.cells.tasks import FAILED, FINISHED, Outcome
-from paper_repro.cells.worker import MEMBERS, Channel, Worker
+from paper_repro.cells.worker import Channel, Worker
 from paper_repro.tests.support import sweeps
 from paper_repro.tests.support.slow_task import SlowTask
 
@@ -70,36 +69,13 @@ def test_a_death_is_not_recorded_over_what_another_runner_has(tmp_path: Path, he
     assert records.read(record_path(tmp_path, alone.id)).note == "it died"
 
 
-def test_a_batch_that_was_cut_off_after_a_record_goes_on_with_the_members_it_had(
-    tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cells = sweeps.cells(3, batch=3, steps=2)
-    put(tmp_path, cells[0], FINISHED, total=1.0)
-    rest = [cell.id for cell in cells[1:]]
-
-    def cut_off(self: Worker, cell: Any, outcome: Outcome, origin: Any) -> Outcome:
-        put(tmp_path, cells[1], FINISHED, **outcome.metrics)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Worker, "_record", cut_off)
-        work(tmp_path, cells)
-    assert json.loads((work_folder(tmp_path, rest) / MEMBERS).read_bytes()) == rest
-    assert sweeps.steps_by_cell(log) == dict.fromkeys(rest, 2)
-    work(tmp_path, cells)
-    assert sweeps.steps_by_cell(log) == dict.fromkeys(rest, 2), "no step is taken again"
-    assert records.read(record_path(tmp_path, cells[2].id)).status == FINISHED
-    assert not list((tmp_path / "stacks").iterdir())
-
-
 def test_a_cell_that_failed_since_the_order_was_given_is_not_run_by_a_later_job(tmp_path: Path, log: Path) -> None:
     cells = sweeps.cells(2, steps=2, mishap="raise", at=1)
     (tmp_path / "runs").mkdir()
     given = (tmp_path / "runs").stat().st_mtime_ns
-    for index, begun in ((0, 2), (1, 2)):
-        share = runner.Share(index, 2, 1.0, given)
-        assert runner.run(cells, tmp_path / "runs", io.StringIO(), share=share).exit_code == 1
-        assert log.read_text().count("begin") == begun
+    for _ in range(2):
+        assert runner.run(cells, tmp_path / "runs", io.StringIO(), patience=1.0, since=given).exit_code == 1
+        assert log.read_text().count("begin") == 2
     later = max(record_path(tmp_path / "runs", cell.id).stat().st_mtime_ns for cell in cells) + 1
-    runner.run(cells, tmp_path / "runs", io.StringIO(), share=runner.Share(0, 2, 1.0, later))
+    runner.run(cells, tmp_path / "runs", io.StringIO(), patience=1.0, since=later)
     assert log.read_text().count("begin") == 4, "the next order tries again"

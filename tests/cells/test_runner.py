@@ -180,18 +180,11 @@ def test_what_a_finished_batch_left_behind_is_cleared(tmp_path: Path) -> None:
     assert not left.exists()
 
 
-def test_shares_begin_at_different_jobs_and_leave_none_out() -> None:
-    whole = jobs(sweeps.cells(10))
-    firsts = [runner.Share(index, 3).first(whole) for index in range(3)]
-    assert all(set(share) == set(whole) and len(share) == 10 for share in firsts)
-    assert not set(firsts[0][:4]) & set(firsts[1][:3]) and not set(firsts[1][:3]) & set(firsts[2][:3])
-
-
 def test_a_runner_without_patience_leaves_what_others_run(tmp_path: Path, log: Path) -> None:
     (cell,) = sweeps.cells(1, steps=2)
     with leases.hold(tmp_path, [cell.id]):
         began = time.monotonic()
-        result = runner.run([cell], tmp_path, io.StringIO(), share=runner.Share(patience=1.0))
+        result = runner.run([cell], tmp_path, io.StringIO(), patience=1.0)
         assert result.by_status == {"not run": 1} and time.monotonic() - began < 30
 
 

@@ -119,9 +119,7 @@ def test_a_sweep_whose_jobs_are_killed_and_requeued_gives_the_local_table(
 
 
 @pytest.mark.slow
-def test_jobs_go_on_without_the_command_that_another_one_watches_and_cancels(
-    cluster: dict[str, str], tmp_path: Path
-) -> None:
+def test_jobs_go_on_without_the_command_that_another_one_watches(cluster: dict[str, str], tmp_path: Path) -> None:
     command = Command(tmp_path, cluster, delay=0.5)
     words = ("launcher=slurm", "launcher.jobs=2", "launcher.cpus=1")
     process = command.start(*words)
@@ -134,14 +132,11 @@ def test_jobs_go_on_without_the_command_that_another_one_watches_and_cancels(
     again = command.start(*words)
     time.sleep(5)
     assert command.running() == before, "a second array was submitted"
-    code, told = command.run("launcher=slurm", "--cancel")
-    assert code == 0 and re.search(r"cancelled job \d+: \d+/120 cells have results", told), told
-    assert not command.running()
+    command.slurm("scancel", before[0].partition("_")[0])
     said, _ = again.communicate(timeout=60)
     assert again.returncode == 1 and "is there already and is watched" in said and "no result" in said
+    assert not command.running()
     assert not list(command.runs.rglob("lease")), "the jobs had no time to save"
-    code, told = command.run("launcher=slurm", "--cancel")
-    assert code == 0 and "nothing to cancel: no job of test/sweep smoke is there" in told
 
 
 @pytest.mark.slow
@@ -152,7 +147,7 @@ def test_a_job_at_its_time_limit_saves_and_goes_on(cluster: dict[str, str], tmp_
     wait(lambda: "Restarts=1" in command.slurm("scontrol", "show", "job"), process, 300)
     done = command.done()
     wait(lambda: command.done() > done, process)
-    command.run("launcher=slurm", "--cancel")
+    command.slurm("scancel", command.running()[0].partition("_")[0])
     process.communicate(timeout=100)
     logs = "".join(path.read_text() for path in command.runs.glob("slurm/*/*_log.*"))
     assert "stopping: saving what is running" in logs and "Caught signal SIGUSR2" in logs
@@ -182,28 +177,15 @@ def test_a_node_that_does_not_see_the_folder_is_named(tmp_path: Path, tmp_path_f
 
 
 def _sweep(folder: Path, seeds: list[int] | None, *overrides: str, cells: Sequence[PlannedCell] = ()) -> slurm.Sweep:
-    return slurm.Sweep(cells, Order("test/sweep", "smoke", seeds, [*overrides], str(folder), "", False, 0, 1))
+    return slurm.Sweep(cells, Order("test/sweep", "smoke", seeds, [*overrides], str(folder), "", False))
 
 
-def test_an_array_is_watched_and_cancelled_by_the_words_that_submitted_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_array_is_watched_by_the_words_that_submitted_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = _sweep(tmp_path, [7], "optimizer.lr=0.003"), _sweep(tmp_path, [9], "optimizer.lr=0.003")
     one.folder.mkdir(parents=True)
     one.job.write_text("123")
-    jobs, said = ["123"], io.StringIO()
-    monkeypatch.setattr(slurm, "_check_commands", lambda: None)
-    monkeypatch.setattr(slurm, "_states", lambda number: Counter(number for job in jobs if job == number))
-
-    def call(*command: str) -> "subprocess.CompletedProcess[str]":
-        jobs.remove(command[1])
-        return subprocess.CompletedProcess(command, 0)
-
-    monkeypatch.setattr(slurm, "_call", call)
-    assert slurm.cancel(other, said) == 0 and jobs == ["123"]
-    assert said.getvalue() == "nothing to cancel: no job of test/sweep smoke is there for these words\n"
+    monkeypatch.setattr(slurm, "_states", lambda number: Counter((number == "123" and ["running"]) or []))
     assert slurm._last(one) == "123" and slurm._last(other) == ""
-    assert slurm.cancel(one) == 0 and not jobs
 
 
 def test_cells_without_their_data_count_as_neither_done_nor_left(tmp_path: Path) -> None:
@@ -223,15 +205,6 @@ def test_cells_that_are_to_be_filled_are_open(tmp_path: Path, monkeypatch: pytes
     assert filling.left() == []
 
 
-def test_where_submitit_is_missing_the_command_that_installs_it_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(slurm.shutil, "which", lambda name: name)
-    monkeypatch.setattr(slurm, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match="launcher=slurm needs submitit: pip install submitit"):
-        slurm._check_commands()
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [((), "there is no sbatch on"), (("machine.nodes=2",), "machine.nodes=2 does not go with launcher=slurm")],
@@ -248,12 +221,11 @@ def test_without_slurm_and_on_several_nodes_nothing_is_run(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["launcher=slurm", "launcher.jobs=many"], "launcher.jobs=many: expected a whole number of 1 or more"),
-        (["launcher=slurm", "launcher.job=1"], "unknown key launcher.job.*launcher.jobs"),
-        (["launcher=slurm", "launcher.partition="], "launcher.partition=: expected a word"),
-        (["launcher=slurm", "launcher=slurm"], "launcher is given twice"),
-        (["launcher=pbs"], "launcher=pbs: expected slurm"),
-        (["launcher.jobs=2"], "launcher.jobs goes with launcher=slurm"),
+        (["launcher=slurm", "launcher.jobs=many"], "launcher: Value 'many' .* could not be converted to Integer"),
+        (["launcher=slurm", "launcher.jobs=0"], "launcher: jobs must be a whole number of at least 1"),
+        (["launcher=slurm", "launcher.job=1"], "launcher: Key 'job' not in 'Slurm'"),
+        (["launcher=pbs"], "launcher=pbs: give launcher=slurm"),
+        (["launcher.jobs=2"], "launcher.jobs=2: give launcher=slurm"),
         (["launcher=slurm", "launcher.minutes=1", "launcher.grace=60"], "launcher.grace=60 s leaves nothing"),
     ],
 )

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.base.configs import compose
 from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
 from paper_repro.training.fit import Fit
 
@@ -38,9 +37,3 @@ def test_the_best_checkpoint_is_kept_beside_ours_and_loads(cell, recorder, tmp_p
     assert CEMGaussianProcess.load_from_checkpoint(path).seed == 0
     plain = Fit().run([cell(steps=12, training__evaluate_every=2)], tmp_path / "plain", recorder())[0]
     assert plain.curves == outcome.curves
-
-
-def test_a_group_chooses_a_callback_and_the_id_changes() -> None:
-    plain, stopping = compose("nrgpt/listops"), compose("nrgpt/listops", ["+callbacks=early_stopping"])
-    assert stopping["training"].pop("callbacks").keys() == {"early_stopping"}
-    assert plain == stopping

@@ -112,27 +112,6 @@ def test_losses_that_cannot_be_stacked_are_refused(model, message):
         ensemble.advance()
 
 
-@pytest.mark.parametrize(
-    ("second", "message"),
-    [
-        (
-            lambda: module_of(1, model=functools.partial(Small, hidden=7)),
-            r"model\.first\.weight \(6, 10\).*model\.first\.weight \(7, 10\)",
-        ),
-        (lambda: module_of(1, model=functools.partial(Small, dropout=0.1)), "p=0.1"),
-        (lambda: module_of(1, optimizer=functools.partial(torch.optim.SGD, lr=0.1)), "one optimiser class"),
-    ],
-)
-def test_models_of_different_kinds_are_refused(second, message):
-    with pytest.raises(UsageError, match=message):
-        build(modules=[module_of(0), second()])
-
-
-class MissingGroup(CEMGaussianProcess):
-    def parameter_groups(self):
-        return [{"params": [self.model.first.weight]}]
-
-
-def test_a_parameter_in_no_group_is_named():
-    with pytest.raises(UsageError, match=r"parameter_groups.*model\.first\.bias"):
-        build(modules=[module_of(0, kind=MissingGroup)])
+def test_optimisers_of_two_classes_are_refused():
+    with pytest.raises(UsageError, match="one optimiser class"):
+        build(modules=[module_of(0), module_of(1, optimizer=functools.partial(torch.optim.SGD, lr=0.1))])

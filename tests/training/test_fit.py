@@ -103,7 +103,7 @@ BAR = {"bar": {"_target_": "lightning.pytorch.callbacks.TQDMProgressBar"}}
     ("count", "changes", "message"),
     [
         (1, {"training": {"step": 3}}, r"training\.step' \(did you mean 'steps'\?\)"),
-        (1, {"training__clip_norm": 0.0}, r"training\.clip_norm must be"),
+        (1, {"training__clip_norm": 0.0}, r"training\.clip_norm=0\.0: expected"),
         (1, {"training__keep": "test_loss"}, r"training\.keep='test_loss': .* \(did you mean 'test_rmse'\?\)"),
         (1, {"machine__micro_batch": 2, **EXACT}, "keeps tensors from step to step"),
         (2, {"machine__compile": True}, r"machine\.stack=null"),
@@ -121,21 +121,6 @@ def test_a_config_that_cannot_run_is_refused_before_the_first_step(
     monkeypatch.setattr(torch.optim.AdamW, "step", step)
     with pytest.raises(UsageError, match=message):
         run([cell(seed=seed, **changes) for seed in range(count)], tmp_path)
-
-
-def test_outcome_holds_what_a_record_needs(cell, run, tmp_path):
-    for cells in ([cell()], batch_of(cell)):
-        for item, outcome in zip(cells, run(cells, tmp_path / str(len(cells))), strict=True):
-            assert outcome.status == "finished"
-            assert set(outcome.metrics) == {"train_rmse", "test_rmse"}
-            assert Fit().cost(item.config).parameters == 10 * 6 + 6 + 6 + 6 + 6 + 1
-            assert outcome.seconds > 0
-            assert outcome.peak_memory_mib > 10
-            assert outcome.data_hashes == {"seed": str(item.config["seed"])}
-            assert len(outcome.curves["training_loss"]) == 12
-            module = build(item).module
-            checkpoints.load_weights(tmp_path / str(len(cells)) / item.id / "weights.safetensors", module, item.id)
-            assert module.evaluate(build(item).data) == pytest.approx(outcome.metrics, rel=1e-6)
 
 
 def test_a_run_with_two_workers_equals_one_without_also_after_stops(cell, run, tmp_path):
@@ -196,10 +181,3 @@ def test_cells_of_different_models_are_not_stacked(cell, recorder, tmp_path):
     cells = [cell(seed=0), cell(seed=1, **NOISY)]
     with pytest.raises(UsageError, match=r"differ in model.*machine\.stack\.over"):
         Fit().run(cells, tmp_path, recorder())
-
-
-def test_a_missing_section_is_named(cell, recorder, tmp_path):
-    broken = cell()
-    del broken.config["schedule"]
-    with pytest.raises(UsageError, match="no section 'schedule'"):
-        Fit().run([broken], tmp_path, recorder())

@@ -1,5 +1,4 @@
 import csv
-import re
 
 import pytest
 
@@ -52,20 +51,6 @@ def test_points_are_the_losses_and_evaluations_of_each_start_and_change_no_resul
     run(rarer, tmp_path / "c")
     found = points(tmp_path / "c" / rarer[0].id / "logs" / "version_0", kind)
     assert [step for step, name, _ in found if name == "training_loss"] == [5, 10, 12]
-
-
-@pytest.mark.parametrize("count", COUNTS)
-def test_the_log_tells_steps_and_losses_without_any_logger(count, cells, run, tmp_path):
-    batch = cells(None, count)
-    outcomes = run(batch, tmp_path, stops=(7,))
-    lines = (tmp_path / "log.txt").read_text().splitlines()
-    ids = " ".join(one.id for one in batch)
-    assert lines[0] == f"from the start, 12 steps: {ids}" and f"on from step 7, 12 steps: {ids}" in lines
-    steps = [re.fullmatch(r"step (\d+) of 12, \d+\.\d s, training_loss (.+)", line) for line in lines]
-    assert [int(found[1]) for found in steps if found] == list(range(1, 13))
-    last = [f"{outcome.curves['training_loss'][-1][1]:.6g}" for outcome in outcomes]
-    assert next(found[2] for found in reversed(steps) if found).split() == last
-    assert sum("evaluation" in line for line in lines) == 3 * count
 
 
 @pytest.mark.slow

@@ -1,4 +1,3 @@
-import itertools
 import math
 from functools import partial
 from types import SimpleNamespace
@@ -11,14 +10,6 @@ from paper_repro.training.build import build
 from paper_repro.training.schedules import Cosine, Exponential
 
 SCHEDULES = golden.files("nrgpt", "schedules*.npz")
-
-
-def test_cosine_rises_through_the_warmup_then_falls_to_its_final_factor():
-    factors = [Cosine(warmup_fraction=0.2, final_factor=0.1).factor(step, 50) for step in range(51)]
-    assert factors[:10] == pytest.approx([(step + 1) / 11 for step in range(10)])
-    assert factors[10] == 1.0
-    assert all(a > b for a, b in itertools.pairwise(factors[10:]))
-    assert factors[50] == pytest.approx(0.1)
 
 
 def test_a_cosine_with_a_horizon_is_cut_off_after_the_run():
