@@ -6,6 +6,7 @@ digit d.
 
 import random
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from paper_repro.base.errors import UsageError, at_least
 
@@ -194,6 +195,16 @@ def parse_board(text: str, name: str = "board") -> Board:
             f"{name}: {len(characters)} characters, expected {CELLS}: nine rows of nine, 0 or . for a blank"
         )
     return tuple(0 if character in BLANKS else int(character) for character in characters)
+
+
+def given_boards(word: str) -> list[tuple[str, Board]]:
+    """Read ``--board``, a board or a file of boards, one a line; each with its name in errors."""
+    path = Path(word).expanduser()
+    if not path.is_file():
+        return [("--board", parse_board(word, "--board"))]
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    named = [(f"{path}, line {number}", line) for number, line in enumerate(lines, start=1) if line.strip()]
+    return [(name, parse_board(line, name)) for name, line in named]
 
 
 def check_board(board: Sequence[int], name: str = "board") -> Board:

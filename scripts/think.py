@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     add = parser.add_argument
     add("checkpoint", help="a name as ebt, hf://owner/name, folder of a finished cell or an export, or a cell's id")
     add("--prompt", help="a text: think about each of its tokens from the second on, and the one that follows")
-    add("--board", help="a Sudoku of 81 characters by row, 0 . * or _ for a blank")
+    add("--board", help="a Sudoku of 81 characters by row, 0 . * or _ for a blank, or a file with one a line")
     add("--image", type=Path, help="an image: its central square is made as small as the model's, and noised or masked")
     add("--steps", type=counts, help="numbers of steps of a prediction (default: the most of the training)")
     add("--samples", type=number(int, 1), default=1, help="an EBT's predictions; that of lowest energy is chosen")
@@ -111,20 +111,23 @@ def text(words: argparse.Namespace, found: Opened) -> ThoughtFigure:
 
 
 def board(words: argparse.Namespace, found: Opened) -> None:
-    """Print what is thought of a Sudoku board, with the energies of its cells."""
-    from paper_repro.datamodules.sudoku_boards import check_board, parse_board
+    """Print what is thought of each Sudoku board, with the energies of its cells."""
+    from paper_repro.datamodules.sudoku_boards import check_board, given_boards
     from paper_repro.probes.thoughts import think_of_board
 
     model: Any = found.module.model
-    givens = parse_board(words.board, "--board")
-    solution = check_board(givens, "--board")
-    if 0 not in givens:
-        raise UsageError("--board: no blank, so there is nothing to think about: leave some cells out")
+    given = [(name, givens, check_board(givens, name)) for name, givens in given_boards(words.board)]
+    for name, givens, _ in given:
+        if 0 not in givens:
+            raise UsageError(f"{name}: no blank, so there is nothing to think about: leave some cells out")
     print(_heading(words, found))
-    thoughts = [think_of_board(model, givens, count, _manner(words, found)) for count in _steps(words, found)]
-    for thought in thoughts:
-        last = len(thought.boards) - 1
-        _print_board(thought, givens, solution, _spread(last) if thought is thoughts[-1] else [last])
+    for name, givens, solution in given:
+        if len(given) > 1:
+            print(f"\n{name}")
+        thoughts = [think_of_board(model, givens, count, _manner(words, found)) for count in _steps(words, found)]
+        for thought in thoughts:
+            last = len(thought.boards) - 1
+            _print_board(thought, givens, solution, _spread(last) if thought is thoughts[-1] else [last])
 
 
 def image(words: argparse.Namespace, found: Opened) -> ThoughtFigure:

@@ -85,6 +85,19 @@ def test_a_board_is_printed_after_each_step_with_energies_and_a_verdict(tmp_path
             assert energies == [f"{energy:.3g}" for energy in found.energies[step]]
 
 
+@pytest.mark.slow
+def test_boards_as_collections_write_them_and_a_file_of_them(tmp_path: Path, capsys: Any) -> None:
+    def thought_of(board: str) -> str:
+        assert run_main(think.main, ["ebt_sudoku", "--board", board, "--steps", "1"]) == 0
+        return str(capsys.readouterr().out)
+
+    plain = thought_of(BOARD)
+    assert all(thought_of(BOARD.replace("0", blank) + " ") == plain for blank in ".*_")
+    file = tmp_path / "boards.txt"
+    file.write_text(f"{BOARD} \n\n{BOARD.replace('0', '*')}\n")
+    assert thought_of(str(file)).count(plain.partition("\n")[2]) == 2
+
+
 def test_a_noised_image_is_printed_and_drawn_after_each_step(photograph: Path, tmp_path: Path, capsys: Any) -> None:
     image = read_image(photograph, 16, 3)
     assert image.shape == (3, 16, 16) and -1 <= float(image.min()) < float(image.max()) <= 1
