@@ -19,7 +19,7 @@ from torch._C._functorch import peek_interpreter_stack
 
 from paper_repro.base.errors import at_least, one_of, positive
 from paper_repro.models.common import capture, fold, from_blocks, project, to_blocks
-from paper_repro.models.descent import Change, Energy, StepRule, Trajectory, descend
+from paper_repro.models.descent import Energy, StepRule, Trajectory, descend
 
 try:
     from paper_repro.kernels.energy_attention import energy_attention
@@ -287,10 +287,9 @@ _TERMS = {
 class PreparedSteps:
     """The step rule of ``CET.step`` without gradients reads copies of the weights and writes into the same buffers.
 
-    A state that it returns is valid until the next call; one that is not its own is copied in.  On a CPU the images go
-    through a step some at a time, so that H does not grow with the batch.  With bfloat16 products the factors are
-    rounded to it; sums, drive and state stay float32.  ``measured`` is the step, from 1 on, whose residual will be
-    asked for; None: any.
+    A state that it returns is valid until the next call but one; one that is not its own is copied in.  On a CPU the
+    images go through a step some at a time, so that H does not grow with the batch.  With bfloat16 products the
+    factors are rounded to it; sums, drive and state stay float32.
     """
 
     def __init__(
@@ -300,7 +299,6 @@ class PreparedSteps:
         clamped: CETClamped,
         step_size: float,
         nudge: CETNudge | None = None,
-        measured: int | None = None,
     ) -> None:
         attention, decoder = model.attention, model.decoder
         self.model, self.step_size = model, step_size
@@ -311,44 +309,34 @@ class PreparedSteps:
         self.weights = torch.cat(parts).to(torch.bfloat16 if narrow else self.wide)  # W, (2 K R + M + P, D)
         self.summed = self.weights if state.z.is_cuda else self.weights.to(self.wide)  # for ``wide_product``, once
         self.biases = decoder.biases()
-        self.tokens, self.image, self.last = map(_copy, (state.z, state.y, state.y))
-        self.drive, self.nudge, self.measured = clamped.drive, nudge, measured
+        self.state, self.following = CETState(*map(_copy, state)), CETState(*map(_copy, state))
+        self.drive, self.nudge = clamped.drive, nudge
         images, count, _ = state.z.shape
         together = at_once(state.z)
         self.hidden = self.weights.new_empty(together, count, len(self.weights))  # H of some images, then G
-        self.target = torch.empty_like(self.tokens[:together])
+        self.target = torch.empty_like(self.state.z[:together])
         self.pieces = [slice(first, min(first + together, images)) for first in range(0, images, together)]
         self.parts = {length: self._parts(length) for length in {piece.stop - piece.start for piece in self.pieces}}
-        self.changes: list[tuple[Tensor, ...]] = [(self.tokens.new_full((images, 1), math.inf),) * 2]
-
-    @property
-    def state(self) -> CETState:
-        return CETState(self.tokens, self.image)
 
     def __call__(self, state: CETState, index: int) -> CETState:
-        if state.z is not self.tokens or state.y is not self.image:
-            self.tokens.copy_(state.z)
-            self.image.copy_(state.y)
-        with products(self.model.precision, self.tokens.device):
-            measure = self.measured is None or index + 1 == self.measured
-            self.changes = [self._step(piece, measure) for piece in self.pieces]
-        self.image, self.last = self.last, self.image
+        for own, part in zip(self.state, state, strict=True):
+            if part is not own:
+                own.copy_(part)
+        with products(self.model.precision, self.drive.device):
+            for piece in self.pieces:
+                self._step(piece)
+        self.state, self.following = self.following, self.state
         return self.state
 
-    def residual(self, before: CETState, after: CETState) -> Tensor:
-        """Return max |state - state before| / eps of the last step, (B,), which was measured while it was taken."""
-        both = [torch.cat(parts).flatten(1).amax(1) for parts in zip(*self.changes, strict=True)]  # (B,) each
-        return torch.maximum(*both) / self.step_size
-
-    def _step(self, piece: slice, measure: bool) -> tuple[Tensor, Tensor]:
-        """Take a step of some images; returns their changes of z and y where they are measured."""
-        tokens, image, size = self.tokens[piece], self.image[piece], self.step_size
+    def _step(self, piece: slice) -> None:
+        """Take a step of some images."""
+        tokens, image, size = self.state.z[piece], self.state.y[piece], self.step_size
         parts, target = self.parts[len(tokens)], self.target[: len(tokens)]
         seen = self._project(tokens, parts)
         self._attend(parts.query, parts.key)
         parts.hidden.relu_()
         nudge = () if self.nudge is None else (part[piece] for part in self.nudge)
-        _, in_image = image_step(image, seen, self.biases, size, *nudge, out=self.last[piece], changes=measure)
+        image_step(image, seen, self.biases, size, *nudge, out=self.following.y[piece])
         reach = self.model.patches.reach
         # blocks (B, H/s, H/s, C s^2) -> (B, N_side, N_side, C s^2, k, k) -> (B, N_side, N_side, k, k, C s^2)
         parts.patches.copy_(image.unfold(1, reach, 1).unfold(2, reach, 1).permute(0, 1, 2, 4, 5, 3))
@@ -357,8 +345,7 @@ class PreparedSteps:
             target.flatten(0, 1).addmm_(parts.rows, self.weights)
         else:
             target.flatten(0, 1).add_(wide_product(parts.rows, self.summed, self.wide))
-        _, in_tokens = projected_step(tokens, target, size, out=tokens, changes=measure)
-        return in_tokens, in_image
+        projected_step(tokens, target, size, out=self.following.z[piece])
 
     def _parts(self, length: int) -> "_Parts":
         """Return the views of H of so many images."""
@@ -423,8 +410,8 @@ class CapturedSteps:
 
         def work() -> Trajectory[CETState]:
             # The patches are the encoder's alone, whose drive stands: any tensor will do.
-            steps = PreparedSteps(model, start, CETClamped(drive, drive), step_size, own, num_steps)
-            return descend(steps, steps.state, num_steps, change=steps.residual)
+            steps = PreparedSteps(model, start, CETClamped(drive, drive), step_size, own)
+            return descend(steps, steps.state, num_steps, change=partial(_residual, step_size=step_size))
 
         self.replay, self.ended = capture(work)
 
@@ -620,12 +607,11 @@ class CET(nn.Module):
             return self.step(reached, clamped, step_size, nudge)
 
         rule: StepRule[CETState] = as_defined
-        change: Change[CETState] = partial(_residual, step_size=step_size)
         if self._prepares(state):
             if speed().cuda_graph and not energies_at and not states_at:
                 return captured(self, state, clamped, step_size, nudge, num_steps)
-            rule = prepared = PreparedSteps(self, state, clamped, step_size, nudge, num_steps)
-            change, state = prepared.residual, prepared.state
+            rule = prepared = PreparedSteps(self, state, clamped, step_size, nudge)
+            state = prepared.state
         return descend(
             rule,
             state,
@@ -633,7 +619,7 @@ class CET(nn.Module):
             energy=energy or (lambda reached: self.energy(reached, clamped)),
             energies_at=energies_at,
             states_at=states_at,
-            change=change,
+            change=partial(_residual, step_size=step_size),
         )
 
     def forward(self, masked: Tensor, num_steps: int = 150, step_size: float = 1.0) -> Tensor:

@@ -622,19 +622,10 @@ def project(z: Tensor) -> Tensor:
     return centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + PROJECTION_EPS)
 
 
-def projected_step(
-    z: Tensor, target: Tensor, step_size: float, *, out: Tensor | None = None, changes: bool = True
-) -> tuple[Tensor, Tensor]:
-    """Compute z' = project(z + step_size (target - z)), (..., D), and max |z' - z| of each row, (...) (CET, equations 1
-    and 2); ``out`` takes z'.
-    """
-    return changed(z, project(torch.lerp(z, target.to(z.dtype), step_size)), out, changes)
-
-
-def changed(before: Tensor, after: Tensor, out: Tensor | None, changes: bool) -> tuple[Tensor, Tensor]:
-    """Return what a step reached, in ``out`` if given, and its largest change of each row, empty if not wanted."""
-    change = (after - before).abs().amax(-1) if changes else before.new_empty(0)  # (...)
-    return after if out is None else out.copy_(after), change
+def projected_step(z: Tensor, target: Tensor, step_size: float, *, out: Tensor | None = None) -> Tensor:
+    """Compute z' = project(z + step_size (target - z)), (..., D) (CET, equations 1 and 2); ``out`` takes z'."""
+    moved = project(torch.lerp(z, target.to(z.dtype), step_size))
+    return moved if out is None else out.copy_(moved)
 
 
 def image_step(
@@ -646,15 +637,15 @@ def image_step(
     beta: Tensor | None = None,
     *,
     out: Tensor | None = None,
-    changes: bool = True,
-) -> tuple[Tensor, Tensor]:
-    """Compute y' = y + step_size (t - y), t = fold(patches) + bias - 2 beta (y - wanted), and max |y' - y| of each
-    block (CET, equations 1, 5 and 15): (B, n + k - 1, n + k - 1, C), and the same without C; ``out`` takes y'.
+) -> Tensor:
+    """Compute y' = y + step_size (t - y), (B, n + k - 1, n + k - 1, C), with t = fold(patches) + bias - 2 beta (y -
+    wanted) (CET, equations 1, 5 and 15); ``out`` takes y'.
     """
     target = fold(patches.to(y.dtype), y) + bias  # (B, S, S, C)
     if wanted is not None and beta is not None:
         target = target - 2 * beta.view(-1, 1, 1, 1) * (y - wanted)
-    return changed(y, torch.lerp(y, target, step_size), out, changes)
+    moved = torch.lerp(y, target, step_size)
+    return moved if out is None else out.copy_(moved)
 
 
 def fold(patches: Tensor, y: Tensor) -> Tensor:

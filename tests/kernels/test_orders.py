@@ -57,11 +57,9 @@ OPS = {
     ),
     "one_layer": Op(nrgpt_block.one_layer_gradient, ((3, 2), (4, 2), (4,)), "closed_form"),
     "two_weights": Op(nrgpt_block.two_weight_gradient, ((3, 2), (4, 2), (4,), (2, 4), (2,)), "closed_form"),
-    "projected_step": Op(
-        lambda z, t, **way: projected_step.projected_step(z, t, 0.3, **way)[0], ((2, 4), (2, 4)), None
-    ),
+    "projected_step": Op(lambda z, t, **way: projected_step.projected_step(z, t, 0.3, **way), ((2, 4), (2, 4)), None),
     "image_step": Op(
-        lambda y, patches, bias, **way: projected_step.image_step(y, patches, bias, 0.3, **way)[0],
+        lambda y, patches, bias, **way: projected_step.image_step(y, patches, bias, 0.3, **way),
         ((1, 3, 3, 2), (1, 4, 8), (2,)),
         None,
     ),

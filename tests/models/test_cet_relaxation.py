@@ -67,13 +67,11 @@ def test_prepared_steps_are_those_of_the_definition(
         prepared = PreparedSteps(own, *given, step_size, narrow)
         expected, found = state, prepared.state
         for number in range(12):
-            before, expected = expected, model.step(expected, clamped, step_size, nudge)
+            expected = model.step(expected, clamped, step_size, nudge)
             # Its own state goes on; another one is taken over.
             found = prepared(found if number != 6 else CETState(*map(torch.clone, found)), number)
             tolerance = 1e-12 if dtype == torch.float64 else 5e-5
             _close(found, expected, tolerance)
-            moved = [(one - two).abs().flatten(1).amax(1) for one, two in zip(before, expected, strict=True)]
-            _close([prepared.residual(found, found)], [torch.maximum(*moved) / step_size], tolerance / step_size)
         _close(given[0], state, 1e-6)
 
 
