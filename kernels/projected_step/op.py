@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import Shapes, Way, check_out, choose, triton_way
+from paper_repro.kernels.dispatch import Shapes, Way, choose, triton_way
 from paper_repro.models import common
 from paper_repro.models.common import reach_and_side
 
@@ -30,10 +30,9 @@ def projected_step(
     Args:
         z, target: (..., D); z's dtype is that of the result and of the computation.
         step_size: eps.
-        out: where to write z', which may be z itself.  Not where a gradient is asked for.
+        out: where to write z', which may be z itself.
     """
     SHAPES.check(z, target)
-    check_out("projected_step", out, z, target)
     step = choose("projected_step", WAYS, implementation, (z, target), width=z.shape[-1])
     return step(z, target, float(step_size), out=out)
 
@@ -59,7 +58,7 @@ def image_step(
         patches: (B, n^2, k^2 C); rows may lie apart.
         bias: (C,).
         beta: (B,), with ``wanted`` or not at all.
-        out: where to write y', which may be y itself.  Not where a gradient is asked for.
+        out: where to write y', which may be y itself.
     """
     IMAGE_SHAPES.check(y, patches, bias, wanted, beta)
     reach, side = reach_and_side(patches, y)
@@ -68,7 +67,6 @@ def image_step(
     if (wanted is None) != (beta is None):
         raise ValueError("wanted and beta go together")
     given = [y, patches, bias, *(tensor for tensor in (wanted, beta) if tensor is not None)]
-    check_out("image_step", out, *given)
     step = choose("image_step", IMAGE_WAYS, implementation, given, width=y.shape[-1])
     return step(y, patches, bias, float(step_size), wanted, beta, out=out)
 

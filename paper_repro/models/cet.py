@@ -275,13 +275,7 @@ def _outer(left: Tensor, right: Tensor) -> Tensor:
 PRECISIONS = ("float32", "tf32", "bfloat16")
 GRAPHS = 8
 """Captured relaxations that are kept for a model; the one that was not used for longest goes."""
-_TERMS = {
-    "encoder": CETEncoder,
-    "position": CETPosition,
-    "memory": CETMemory,
-    "attention": CETAttention,
-    "decoder": CETDecoder,
-}
+_TERMS = (CETEncoder, CETPosition, CETMemory, CETAttention, CETDecoder)
 
 
 class PreparedSteps:
@@ -637,7 +631,7 @@ class CET(nn.Module):
     def _prepares(self, state: CETState) -> bool:
         """Return whether ``PreparedSteps`` may stand for ``step``: without gradients, steps and terms of a subclass."""
         own = type(self).step is CET.step and type(self).gradient is CET.gradient
-        known = {name: type(term) for name, term in self.terms().items()} == _TERMS
+        known = tuple(map(type, self.terms().values())) == _TERMS
         transformed = peek_interpreter_stack() is not None or torch.compiler.is_compiling()
         return own and known and not torch.is_grad_enabled() and not transformed and state.z.numel() > 0
 

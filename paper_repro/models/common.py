@@ -358,13 +358,6 @@ def rotate(x: Tensor, tables: RotaryTables, scale: Tensor | None = None, normali
     return out.to(x.dtype).transpose(1, 2)
 
 
-def rotate_queries_and_keys(
-    query: Tensor, key: Tensor, tables: RotaryTables, scale: Tensor | None = None, normalize: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Apply ``rotate`` to both, (B, T, H, Y) each, with one ``scale``."""
-    return rotate(query, tables, scale, normalize), rotate(key, tables, scale, normalize)
-
-
 def unit(x: Tensor) -> Tensor:
     """Compute x / |x| over the last dimension, without an epsilon."""
     return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
@@ -537,6 +530,12 @@ class Positions(NamedTuple):
     bias_cross: Tensor
 
 
+def no_positions(keys: Tensor) -> Positions:
+    """Return what adds nothing to the scores of keys (B, T, H, Y)."""
+    zero = keys.new_zeros((), dtype=wide(keys))
+    return Positions(zero.expand(keys.shape[2]), zero, zero)
+
+
 def tied_attention(
     query: Tensor, keys: Tensor, state: Tensor | None, context: Tensor | None, positions: Positions, tau: float
 ) -> tuple[Tensor, Tensor]:
@@ -566,14 +565,12 @@ def descend_attention(
     writing: Tensor,
     context: Tensor | None = None,
     norm_weight: Tensor | None = None,
+    positions: Positions | None = None,
     *,
     num_steps: int,
     step_size: float = 1.0,
     tau: float,
     norm_eps: float = 1e-6,
-    slopes: Tensor | None = None,
-    bias_self: Tensor | None = None,
-    bias_cross: Tensor | None = None,
 ) -> Tensor:
     """Repeat ``num_steps`` times x <- x + step_size * o writing (CEM, equations 14 and 16, Algorithm 1), where
 
@@ -581,9 +578,7 @@ def descend_attention(
 
     x and context are (B, T, D), keys (B, T, H, Y), reading and writing (H Y, D).
     """
-    zero = keys.new_zeros((), dtype=wide(keys))
-    slopes = zero.expand(keys.shape[2]) if slopes is None else slopes  # (H,)
-    positions = Positions(slopes, zero if bias_self is None else bias_self, zero if bias_cross is None else bias_cross)
+    positions = no_positions(keys) if positions is None else positions
     for _ in range(num_steps):
         u = x if norm_weight is None else functional.rms_norm(x, x.shape[-1:], norm_weight, norm_eps)
         query = functional.linear(u, reading).unflatten(-1, keys.shape[2:])  # (B, T, H, Y)

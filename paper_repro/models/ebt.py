@@ -29,7 +29,7 @@ from paper_repro.models.descent import computed_again, walk
 try:
     from paper_repro.kernels.causal_attention import causal_attention
     from paper_repro.kernels.preferences import speed
-    from paper_repro.kernels.qk_rotary import rotate, rotate_queries_and_keys
+    from paper_repro.kernels.qk_rotary import rotate
     from paper_repro.kernels.rms_norm import rms_norm
     from paper_repro.kernels.self_slot_attention import self_slot_attention
     from paper_repro.kernels.swiglu import swiglu
@@ -39,7 +39,6 @@ except ImportError:  # the same, slower
         causal_attention,
         rms_norm,
         rotate,
-        rotate_queries_and_keys,
         self_slot_attention,
         speed,
         swiglu,
@@ -115,8 +114,7 @@ class Attention(nn.Module):
         query, key, value = self.query_key_value(x).unflatten(-1, (3, self.num_heads, -1)).unbind(2)  # (B, T, H, Y)
         if tables is None:
             return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)  # (B, H, T, Y) each
-        query, key = rotate_queries_and_keys(query, key, tables)  # (B, H, T, Y) each
-        return query, key, value.transpose(1, 2)
+        return rotate(query, tables), rotate(key, tables), value.transpose(1, 2)  # (B, H, T, Y) each
 
     def observed(self, x: Tensor, tables: RotaryTables) -> Observed:
         """Return the keys and values of the observed stream x, (B, T, D), for a layer whose output is not read."""
