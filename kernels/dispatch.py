@@ -123,7 +123,6 @@ def choose(
     order: int | None = None,
     width: int = 0,
     large: bool = True,
-    preferable: bool = True,
 ) -> Call:
     """Return the ``call`` of the way that ``op`` takes.
 
@@ -140,7 +139,6 @@ def choose(
         order: of the derivatives that may be asked for; None finds it by ``derivative_order``.
         width: the length of the rows that a kernel would hold.
         large: whether there is enough to save for ways with ``auto_large``.
-        preferable: whether the preference of the process counts; not where the kernel is an operation of torch itself.
 
     Raises:
         ValueError: a word that the op does not have, or a way that is not possible; the message has the reason.
@@ -148,7 +146,7 @@ def choose(
     order = derivative_order(*tensors) if order is None else order
     if implementation != "auto":
         return _insisted(op, ways, implementation, tensors, order, width)
-    if preferable and speed().implementation == "reference":
+    if speed().implementation == "reference":
         return ways[-1].call
     for way in ways:
         if (

@@ -186,11 +186,11 @@ def _of_one_model(function: type[WithGradient]) -> Callable[..., Tensor]:
 
 
 SHAPES = Shapes(g="... D", W1="M D", b1="M", W2="D M", b2="D")
-ONE_LAYER_WAYS = (
+ONE_LAYER_WAYS: tuple[Way[Callable[..., Tensor]], ...] = (
     closed_form_way(_of_one_model(OneLayer), order=1, dtypes=None, vmap=True, auto_order=1),
     Way("reference", common.one_layer_gradient),
 )
-TWO_WEIGHTS_WAYS = (
+TWO_WEIGHTS_WAYS: tuple[Way[Callable[..., Tensor]], ...] = (
     closed_form_way(_of_one_model(TwoWeights), order=1, dtypes=None, vmap=True, auto_order=1),
     Way("reference", common.two_weight_gradient),
 )

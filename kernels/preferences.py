@@ -35,27 +35,14 @@ def speed() -> Speed:
 
 
 @contextlib.contextmanager
-def prefer(
-    implementation: str | None = None,
-    recompute: bool | None = None,
-    cuda_graph: bool | None = None,
-    device: str | None = None,
-) -> Iterator[Speed]:
-    """Set the preferences of this process within a ``with`` block; None leaves a preference as it is.
+def prefer(**preferences: Any) -> Iterator[None]:
+    """Set preferences, fields of ``Speed``, of this process within a ``with`` block; the others stay as they are.
 
     Raises:
         ValueError: an unknown implementation.
     """
-    outer = speed()
-    given: dict[str, Any] = {
-        "implementation": implementation,
-        "recompute": recompute,
-        "cuda_graph": cuda_graph,
-        "device": device,
-    }
-    inner = replace(outer, **{name: value for name, value in given.items() if value is not None})
-    _ENTERED.append(inner)
+    _ENTERED.append(replace(speed(), **preferences))
     try:
-        yield inner
+        yield
     finally:
         _ENTERED.pop()

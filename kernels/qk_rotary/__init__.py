@@ -1,3 +1,1 @@
-from paper_repro.kernels.qk_rotary.op import rotate
-
-__all__ = ["rotate"]
+from paper_repro.kernels.qk_rotary.op import rotate as rotate

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from paper_repro.kernels.dispatch import EXACT, Shapes, Way, choose, triton_way
 from paper_repro.models import common
-from paper_repro.models.common import RotaryTables, check_width
+from paper_repro.models.common import RotaryTables
 
 WIDEST = 1024
 """The fused kernel holds whole rows in registers."""
@@ -41,7 +41,6 @@ def rotate(
     """
     SHAPES.check(x, *tables, scale)
     tokens, width = x.shape[1], x.shape[3]
-    check_width(width)
     if tables.cos.shape[1] * 2 != width:
         raise ValueError(f"tables must each have shape (P, Y/2) = (P, {width // 2}), got {tuple(tables.cos.shape)}")
     if tokens > len(tables.cos):

@@ -85,14 +85,17 @@ class Preconditioner(nn.Module):
 class CEMPart(nn.Module):
     """A part of a block that takes S steps down an energy of its own: x <- x + eta update(x, h) (CEM, Algorithm 1).
 
-    A subclass defines ``energy`` and ``update``, and may define ``all_steps``.  RMSNorm(x) = x / rms(x) * g, with one
-    learnable g, (D,), stands for ``norm_context``: h = RMSNorm(stream), else h = stream; and for ``norm_inside``: u =
-    RMSNorm(x), else u = x; the gradient is taken at u and added to x, without the chain rule through the norm.
+    A subclass defines ``energy`` of every token, (...,), for u and h (..., D), and ``update``, (..., D), what a step
+    adds at x and h (..., D), before eta; it may define ``all_steps``.  RMSNorm(x) = x / rms(x) * g, with one learnable
+    g, (D,), stands for ``norm_context``: h = RMSNorm(stream), else h = stream; and for ``norm_inside``: u = RMSNorm(x),
+    else u = x; the gradient is taken at u and added to x, without the chain rule through the norm.
 
     ``start``: x_0 is the stream ("raw", with which S = 1, P = I is a weight-tied pre-norm block) or h ("normed",
     Algorithm 1 read literally, which loses the residual stream).  D, S and eta are width, num_steps and step_size.
     """
 
+    energy: Callable[[Tensor, Tensor], Tensor]
+    update: Callable[[Tensor, Tensor], Tensor]
     norm_eps = 1e-6
     """Added to the mean square under the root."""
 
@@ -107,14 +110,6 @@ class CEMPart(nn.Module):
             raise ValueError("start='normed' has no effect without norm_context=True: set that, or start='raw'")
         self.norm_weight = nn.Parameter(torch.ones(width)) if norm_context or norm_inside else None
         self.step_size = positive("step_size", step_size)
-
-    def energy(self, u: Tensor, context: Tensor) -> Tensor:
-        """Compute the energy of every token, (...,), for u and h (..., D)."""
-        raise NotImplementedError
-
-    def update(self, x: Tensor, context: Tensor) -> Tensor:
-        """Compute what a step adds at x, (..., D), before eta."""
-        raise NotImplementedError
 
     def context(self, stream: Tensor) -> Tensor:
         """Return h, (..., D): the stream, normed with ``norm_context``; it stays fixed during the descent."""

@@ -8,7 +8,7 @@ import contextlib
 import math
 import weakref
 from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -109,19 +109,13 @@ class CETPatches:
 
 
 class CETTerm(nn.Module):
-    """A term of the energy; a subclass defines energies and gradients."""
+    """A term of the energy: a subclass defines the energy of each image, (B,), its gradients by z and y, and the
+    gradient of sum_b weights_b energy_b, weights (B,), by the names of the parameters.
+    """
 
-    def energy(self, state: CETState, clamped: CETClamped) -> Tensor:
-        """Compute the energy of each image, (B,)."""
-        raise NotImplementedError
-
-    def gradient(self, state: CETState, clamped: CETClamped) -> CETGradient:
-        """Compute the gradients of each image's energy by z and y."""
-        raise NotImplementedError
-
-    def parameter_gradients(self, state: CETState, clamped: CETClamped, weights: Tensor) -> dict[str, Tensor]:
-        """Compute the gradient of sum_b weights_b energy_b, weights (B,), by the names of the parameters."""
-        raise NotImplementedError
+    energy: Callable[[CETState, CETClamped], Tensor]
+    gradient: Callable[[CETState, CETClamped], CETGradient]
+    parameter_gradients: Callable[[CETState, CETClamped, Tensor], dict[str, Tensor]]
 
 
 class CETEncoder(CETTerm):
@@ -384,73 +378,53 @@ class _Parts(NamedTuple):
     patches: Tensor  # the same, (B, N_side, N_side, k, k, C s^2)
 
 
-class CapturedSteps:
-    """Replays a whole relaxation as one CUDA graph, from copies of its start and of what is clamped; it reads the
-    weights where they lie.
-    """
-
-    def __init__(
-        self,
-        model: "CET",
-        state: CETState,
-        clamped: CETClamped,
-        step_size: float,
-        nudge: CETNudge | None,
-        num_steps: int,
-    ) -> None:
-        self.given = [_copy(part) for part in _given(state, clamped, nudge)]
-        start, drive = CETState(*self.given[:2]), self.given[2]
-        own = None if nudge is None else CETNudge(*self.given[3:])
-
-        def work() -> Trajectory[CETState]:
-            # The patches are the encoder's alone, whose drive stands: any tensor will do.
-            steps = PreparedSteps(model, start, CETClamped(drive, drive), step_size, own)
-            return descend(steps, steps.state, num_steps, change=partial(_residual, step_size=step_size))
-
-        self.replay, self.ended = capture(work)
-
-    def __call__(self, state: CETState, clamped: CETClamped, nudge: CETNudge | None) -> Trajectory[CETState]:
-        for own, part in zip(self.given, _given(state, clamped, nudge), strict=True):
-            own.copy_(part)
-        self.replay()
-        change = None if self.ended.change is None else self.ended.change.clone()
-        end = CETState(*(part.clone() for part in self.ended.state))
-        return Trajectory(end, change=change)
-
-
 def _copy(tensor: Tensor) -> Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def _given(state: CETState, clamped: CETClamped, nudge: CETNudge | None) -> list[Tensor]:
-    return [*state, clamped.drive, *(nudge or ())]
+class _Graph(NamedTuple):
+    """A captured relaxation."""
+
+    given: list[Tensor]  # Copies of the state, the drive and the nudge, from which it starts
+    replay: Callable[[], None]
+    ended: Trajectory[CETState]  # Where it leaves its results
 
 
-_captured: "weakref.WeakKeyDictionary[CET, OrderedDict[tuple[object, ...], CapturedSteps]]"
-_captured = weakref.WeakKeyDictionary()
+_captured: "weakref.WeakKeyDictionary[CET, OrderedDict[tuple[object, ...], _Graph]]" = weakref.WeakKeyDictionary()
 
 
 def captured(
     model: "CET", state: CETState, clamped: CETClamped, step_size: float, nudge: CETNudge | None, num_steps: int
 ) -> Trajectory[CETState]:
-    """Relax by the graph that was captured for such a relaxation; the first of its kind captures it."""
-    if not state.z.is_cuda:
-        raise ValueError(
-            f"a CUDA graph needs a CUDA GPU, but the state lies on {state.z.device}: set machine.cuda_graph=false, or "
-            "move model and images to a GPU"
-        )
+    """Replay a whole relaxation as one CUDA graph; the first of its kind captures it.  The weights are read where they
+    lie.
+    """
     graphs = _captured.setdefault(model, OrderedDict())
     places = tuple(parameter.data_ptr() for parameter in model.parameters())
     shape, kind = tuple(state.z.shape), (model.precision, torch.get_float32_matmul_precision(), state.z.dtype)
     key = (shape, kind, num_steps, step_size, nudge is None, places)
+    given = [*state, clamped.drive, *(nudge or ())]
     if key not in graphs:
         # Buffers made in inference mode could be written nowhere else.
-        with torch.cuda.device(state.z.device), torch.inference_mode(False), torch.no_grad():
-            graphs[key] = CapturedSteps(model, state, clamped, step_size, nudge, num_steps)
+        with torch.cuda.device_of(state.z), torch.inference_mode(False), torch.no_grad():
+            own = [_copy(part) for part in given]
+            start, drive, own_nudge = CETState(*own[:2]), own[2], None if nudge is None else CETNudge(*own[3:])
+
+            def work() -> Trajectory[CETState]:
+                # The patches are the encoder's alone, whose drive stands: any tensor will do.
+                steps = PreparedSteps(model, start, CETClamped(drive, drive), step_size, own_nudge)
+                return descend(steps, steps.state, num_steps, change=partial(_residual, step_size=step_size))
+
+            graphs[key] = _Graph(own, *capture(work))
     graphs.move_to_end(key)
     while len(graphs) > GRAPHS:
         graphs.popitem(last=False)
-    return graphs[key](state, clamped, nudge)
+    graph = graphs[key]
+    for buffer, part in zip(graph.given, given, strict=True):
+        buffer.copy_(part)
+    graph.replay()
+    change = None if graph.ended.change is None else graph.ended.change.clone()
+    return Trajectory(CETState(*(part.clone() for part in graph.ended.state)), change=change)
 
 
 def wide_product(one: Tensor, two: Tensor, dtype: torch.dtype) -> Tensor:
@@ -603,6 +577,11 @@ class CET(nn.Module):
         rule: StepRule[CETState] = as_defined
         if self._prepares(state):
             if speed().cuda_graph and not energies_at and not states_at:
+                if not state.z.is_cuda:
+                    raise ValueError(
+                        f"a CUDA graph needs a CUDA GPU, but the state lies on {state.z.device}: set "
+                        "machine.cuda_graph=false, or move model and images to a GPU"
+                    )
                 return captured(self, state, clamped, step_size, nudge, num_steps)
             rule = prepared = PreparedSteps(self, state, clamped, step_size, nudge)
             state = prepared.state

@@ -50,13 +50,6 @@ class CausalLanguageModel(nn.Module):
         """Return x_0 (B, T, D) of ids (B, T), of which the first is at position ``start``; errors as ``embedded``."""
         return embedded(self.token_embedding, ids, self.block_length)
 
-    def states(self, ids: Tensor) -> Tensor:
-        """Return the states x_0 ... x_S (S + 1, B, T, D), before what ``logits`` does to the last."""
-        found = [self.embed(ids)]  # (B, T, D)
-        for layer in self.layers():
-            found.append(layer(found[-1]))
-        return torch.stack(found)  # (S + 1, B, T, D)
-
     def forward(self, ids: Tensor) -> Tensor:
         return self.logits(self.final_state(ids))
 
@@ -328,15 +321,10 @@ def published_tables(length: int, width: int, dtype: torch.dtype = torch.float32
     return RotaryTables(torch.zeros_like(first), first, second)
 
 
-def check_width(width: int) -> None:
-    """Raise ValueError for an odd or empty head."""
-    if width < 2 or width % 2:
-        raise ValueError(f"head width must be even and at least 2, got {width} (RoPE turns pairs)")
-
-
 def _angles(length: int, width: int) -> Tensor:
     """Compute the angles t 10000^(-2i/Y), (P, Y/2)."""
-    check_width(width)
+    if width < 2 or width % 2:
+        raise ValueError(f"head width must be even and at least 2, got {width} (RoPE turns pairs)")
     at_least("length", length)
     rates = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     return torch.arange(length, dtype=torch.float64)[:, None] * rates

@@ -650,6 +650,7 @@ class AutoregressiveEBT(EnergyModel):
         ]
 
         def split(candidates: Tensor, landscape: int) -> Tensor:
+            candidates = self.prediction_embedding.shifted(candidates)
             return self.read(trunk.predict(candidates, observed[landscape], kinds.lead, kinds.condition(landscape)))
 
         return split
@@ -657,6 +658,7 @@ class AutoregressiveEBT(EnergyModel):
     def _concatenated(self, known: Tensor, candidates: Tensor, landscape: int) -> Tensor:
         rows, condition = self.landscapes.rows(known, landscape), self.landscapes.condition(landscape)
         rows = rows.repeat(len(candidates) // len(known), 1, 1)  # (N B, lead + T, D)
+        candidates = self.prediction_embedding.shifted(candidates)
         return self.read(concatenated_states(self.trunk, rows, candidates, self.landscapes.lead, condition))
 
 
@@ -798,24 +800,15 @@ class TransformerPlusPlus(CausalLanguageModel):
         tables = self.trunk.tables(0, self.block_length)
         return tuple(partial(block, tables=tables, attend=causal_attention) for block in self.trunk.blocks)
 
-    def states(self, ids: Tensor) -> Tensor:
-        """Return the embedding and the states after each block of each pass, (1 + R L, B, T, D)."""
-        embedded = self.embed(ids)  # (B, T, D)
-        return torch.stack([embedded, *self._stream(embedded, self.num_passes)])
-
     def final_state(self, ids: Tensor, num_passes: int | None = None) -> Tensor:
         """Return the last state (B, T, D); after other passes than R, if asked for."""
-        passes = self.num_passes if num_passes is None else at_least("num_passes", num_passes)
-        *_, last = self._stream(self.embed(ids), passes)
-        return last
-
-    def _stream(self, embedded: Tensor, passes: int) -> Iterator[Tensor]:
-        x = torch.zeros_like(embedded)  # (B, T, D)
-        for _ in range(passes):
-            x = x + embedded  # (B, T, D)
+        embedded = self.embed(ids)  # (B, T, D)
+        x = torch.zeros_like(embedded)
+        for _ in range(self.num_passes if num_passes is None else at_least("num_passes", num_passes)):
+            x = x + embedded
             for layer in self.layers():
                 x = layer(x)  # (B, T, D)
-                yield x
+        return x
 
     def logits(self, x: Tensor) -> Tensor:
         return self.output(self.trunk.final(x))  # (..., V)
@@ -847,10 +840,6 @@ class LatentEBT(AutoregressiveEBT):
     def embed(self, context: Tensor) -> Tensor:
         """Return W x + b, (B, T, D), of latents x, (B, T, V); errors as ``checked``."""
         return self.prediction_embedding(checked(context, self.state_size, self.block_length))  # (B, T, D)
-
-    def energies(self, context: Tensor) -> Energies:
-        of_embedded = super().energies(context)
-        return lambda candidates, landscape: of_embedded(self.prediction_embedding.shifted(candidates), landscape)
 
 
 class LatentTransformer(nn.Module):

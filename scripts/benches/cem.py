@@ -79,10 +79,13 @@ def _leaves_of_descent(size: Size, device: torch.device) -> list[Tensor]:
 
 def _descended(size: Size, leaves: list[Tensor], num_steps: int, way: str) -> Tensor:
     """Descend under bfloat16 autocast, as models train."""
-    *tensors, bias_self, bias_cross = leaves
+    x, keys, reading, writing, context, norm_weight, bias_self, bias_cross = leaves
     positions = Positions(size.slopes(bias_self.device), bias_self, bias_cross)
     with torch.autocast("cuda", torch.bfloat16):
-        return descend(*tensors, positions, num_steps=num_steps, tau=size.head**0.5, implementation=way)
+        return descend(
+            x, keys, reading, writing, context, norm_weight, positions,
+            num_steps=num_steps, tau=size.head**0.5, implementation=way,
+        )  # fmt: skip
 
 
 def _descent(size: Size, leaves: list[Tensor], num_steps: int, way: str) -> Callable[[], list[Tensor]]:

@@ -220,7 +220,7 @@ def _work(size: Size, model: str, way: str, device: torch.device) -> Work:
     stepper, implementation = _built(size, model, WAYS[way], device)
 
     def work() -> Tensor:
-        with prefer(implementation):
+        with prefer(implementation=implementation):
             return stepper.step()
 
     return work
@@ -229,6 +229,6 @@ def _work(size: Size, model: str, way: str, device: torch.device) -> Work:
 def _gradients(size: Size, overrides: Sequence[str], device: torch.device) -> list[Tensor]:
     """Return the gradients of one batch at nGPT's first weights."""
     stepper, implementation = _built(size, "ngpt", overrides, device)
-    with prefer(implementation):
+    with prefer(implementation=implementation):
         stepper.gradients()
     return [parameter.grad.float() for parameter in stepper.module.parameters() if parameter.grad is not None]

@@ -56,11 +56,10 @@ def test_a_preference_for_the_definition_is_taken_unless_an_argument_says_otherw
         assert _taken(CLOSED, DEFINITION, implementation="closed_form") == "by hand", "an argument wins"
         with prefer(recompute=True):
             assert speed() == Speed(implementation="reference", recompute=True)
-        assert _taken(CLOSED, DEFINITION, preferable=False) == "by hand"
     with differentiable():
         assert _taken(CLOSED, DEFINITION) == "definition"
     assert speed() == Speed()
-    with pytest.raises(ValueError, match="one of auto, reference, got 'fast'"), prefer("fast"):
+    with pytest.raises(ValueError, match="one of auto, reference, got 'fast'"), prefer(implementation="fast"):
         pass
 
 

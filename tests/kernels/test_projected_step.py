@@ -8,7 +8,6 @@ from functools import partial
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from paper_repro.kernels.projected_step import image_step, projected_step
 from paper_repro.tests.support.ops import assert_as_defined, assert_same
@@ -33,29 +32,6 @@ def _image(
         blocks, (images, side**2, reach**2 * numbers), (numbers,), blocks, (images,), dtype=dtype
     )
     return [y, patches, bias], [wanted, 0.2 * beta]
-
-
-@pytest.mark.parametrize("implementation", WAYS)
-@pytest.mark.parametrize("step_size", [0.1, 0.5, 1.0])
-def test_tokens_go_towards_the_target_and_back_onto_the_sphere(step_size: float, implementation: str) -> None:
-    z, target = _drawn((2, 3, 5), (2, 3, 5))
-    found = projected_step(z, target, step_size, implementation=implementation)
-    moved = z + step_size * (target - z)
-    expected = (moved - moved.mean(-1, keepdim=True)) / moved.std(-1, keepdim=True, correction=0)
-    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
-
-
-@pytest.mark.parametrize("implementation", WAYS)
-def test_patches_are_folded_as_a_transposed_convolution_does(implementation: str) -> None:
-    (y, patches, bias), (wanted, beta) = _image(2, 3, 2, 5)
-    grid = patches.unflatten(1, (3, 3)).permute(0, 3, 1, 2)
-    kernel = torch.eye(20, dtype=torch.float64).view(20, 2, 2, 5).permute(0, 3, 1, 2)
-    folded = functional.conv_transpose2d(grid, kernel).permute(0, 2, 3, 1)
-    expected = folded + bias - 2 * beta.view(-1, 1, 1, 1) * (y - wanted)
-    found = image_step(y, patches, bias, 1.0, wanted, beta, implementation=implementation)
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-    found = image_step(y, patches, bias, 0.25, implementation=implementation)
-    torch.testing.assert_close(found, 0.75 * y + 0.25 * (folded + bias), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

@@ -5,7 +5,6 @@ Tolerances relative to the largest entry: float64 1e-12, float32 5e-6: sums over
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from paper_repro.kernels.qk_rotary import rotate, triton
 from paper_repro.models.common import RotaryTables, published_tables, textbook_tables
-from paper_repro.tests.support.golden import cases
 from paper_repro.tests.support.ops import ON_A_GPU, assert_as_defined, assert_near
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 5e-6}
@@ -93,23 +91,6 @@ def test_values_and_gradients_are_those_of_the_definition(
 ) -> None:
     tables, inputs = TABLES[kind](shape[1] + 2, shape[-1], dtype=dtype), _inputs(*shape, dtype=dtype)[: 1 + scaled]
     assert_as_defined(_rotation(tables, normalize), inputs, implementation, TOLERANCE[dtype])
-
-
-@pytest.mark.parametrize("implementation", ["reference", *FAST])
-@pytest.mark.parametrize("golden", cases("ngpt", "*.npz"))
-def test_golden_queries_and_keys_of_the_first_layer(golden: Any, implementation: str) -> None:
-    meta, scale = golden.meta, None
-    heads, width = meta["heads"], meta["dim"] // meta["heads"]
-    if meta["model"] == "ngpt":
-        stored = golden.shared("raw/layers.0.attn.sqk").double()
-        scale = (stored * (meta["sqk_init"] / meta["sqk_scale"])).view(heads, width)
-    make = {"official": published_tables, "standard": textbook_tables}[meta["rope"]]
-    tables = make(meta["seq"], width, dtype=torch.float64)
-    normalize = meta["model"] == "ngpt" and meta["qk_norm"]
-    for name in "qk":
-        x, expected = (golden.shared(f"act/layer0.{name}_{kind}") for kind in ("lin", "att"))
-        out = rotate(x.unflatten(-1, (heads, width)), tables, scale, normalize, implementation)
-        torch.testing.assert_close(out.transpose(1, 2), expected, rtol=1e-10, atol=1e-10)
 
 
 @ON_A_GPU
