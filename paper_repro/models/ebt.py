@@ -592,7 +592,7 @@ class AutoregressiveEBT(EnergyModel):
 
     A candidate p, V numbers, enters the trunk as e = W p (``prediction_embedding``), so dE/dp = W^T dE/de: derivatives
     of the second order are taken in D dimensions, not in V.  Energies of different positions do not depend on each
-    other's candidates.  A subclass says what W is and how the context is embedded.
+    other's candidates.  A subclass says how the context is embedded.
 
     Args:
         state_size, block_length: V, and the most positions of a context.
@@ -620,17 +620,15 @@ class AutoregressiveEBT(EnergyModel):
         self.block_length = at_least("block_length", block_length)
         self.streams, self.num_landscapes = one_of("streams", streams, STREAMS), num_landscapes
         self.landscapes = Landscapes(variant, num_landscapes, at_least("width", width))
-        self.add_embeddings(state_size, width)
+        if not self.continuous:
+            self.token_embedding = nn.Embedding(state_size, width)
+        self.prediction_embedding = Projection(at_least("state_size", state_size), width, biased=self.continuous)
         positions = block_length + 1 + self.landscapes.lead
         self.trunk = Trunk(width, num_heads, num_layers, hidden, self.landscapes.modulated, positions)
         self.add_head(width, step_size, learn_step_size)
         if variant == "adaln_zero":
             nn.init.zeros_(self.energy_head.weight)
             self.trunk.close()
-
-    def add_embeddings(self, state_size: int, width: int) -> None:
-        """Give the model its ``prediction_embedding``, and what ``embed`` reads."""
-        raise NotImplementedError
 
     def embed(self, context: Tensor) -> Tensor:
         """Return what enters the trunk, (B, T, D), of a context (B, T, ...)."""
@@ -682,10 +680,6 @@ class EBT(AutoregressiveEBT):
         sizes = at_least("vocabulary_size", vocabulary_size), block_length, width, num_heads, num_layers, hidden
         super().__init__(*sizes, variant, num_landscapes, step_size, learn_step_size, streams)
         self.vocabulary_size = vocabulary_size
-
-    def add_embeddings(self, state_size: int, width: int) -> None:
-        self.token_embedding = nn.Embedding(state_size, width)
-        self.prediction_embedding = Projection(state_size, width)
 
     def embed(self, context: Tensor) -> Tensor:
         """Return the tokens' embeddings (B, T, D) of ids, (B, T); errors as ``models.common.embedded``."""
@@ -833,9 +827,6 @@ class LatentEBT(AutoregressiveEBT):
     """
 
     continuous = True
-
-    def add_embeddings(self, state_size: int, width: int) -> None:
-        self.prediction_embedding = Projection(at_least("state_size", state_size), width, biased=True)
 
     def embed(self, context: Tensor) -> Tensor:
         """Return W x + b, (B, T, D), of latents x, (B, T, V); errors as ``checked``."""
