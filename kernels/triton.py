@@ -1,11 +1,15 @@
 """What the Triton kernels of several ops share: types, precision and the size of a GPU."""
 
+import contextlib
 import functools
 import os
+from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 import triton.language as tl
+from triton.runtime import interpreter, jit
 
 from paper_repro.models.common import wide
 
@@ -47,3 +51,12 @@ def product_constants(tensor: torch.Tensor) -> dict[str, Any]:
         "DOT": TYPES[wide(tensor) if interpreted else tensor.dtype],
         "PRECISION": "ieee" if exact else "tf32",
     }
+
+
+@contextlib.contextmanager
+def no_launches() -> Iterator[None]:
+    """Launch no kernel within this scope, neither compiled nor interpreted."""
+    with contextlib.ExitStack() as stack:
+        for kind in (jit.JITFunction, interpreter.InterpretedFunction):
+            stack.enter_context(mock.patch.object(kind, "run", lambda *_, **__: None))
+        yield
