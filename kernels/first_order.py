@@ -82,7 +82,7 @@ class WithGradient(FirstOrder):
 
         super().__init_subclass__()
         cls.setup_context = staticmethod(setup_context)  # type: ignore[method-assign]
-        cls.backward = staticmethod(backward)  # type: ignore[method-assign]
+        cls.backward = staticmethod(backward)
 
 
 class Stackable(FirstOrder):
