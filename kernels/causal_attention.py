@@ -50,7 +50,9 @@ def causal_attention(
     SHAPES.check(*tensors)
     ways = WAYS if dropout == 0 else (WAYS[0], WAYS[-1])
     width = max(query.shape[3], value.shape[3])
-    way = choose("causal_attention", ways, implementation, tensors, order=order, width=width, preferable=order > 1)
+    if implementation == "auto" and order < 2:
+        return _fused(query, key, value, scale, dropout)
+    way = choose("causal_attention", ways, implementation, tensors, order=order, width=width)
     return way(query, key, value, scale, dropout)
 
 

@@ -1,7 +1,10 @@
 """Which way an op takes: by its tensors, by the derivatives that are asked for, and by what the process prefers.
 
-Every op lists its ways, the best first and the definition last, and takes ``implementation``: "auto" or the name of a
-way.  Every op raises ValueError for shapes and numbers that do not fit and for an implementation that is unknown or not
+Every op lists its ways, the best first and the definition last, and takes ``implementation``: "auto", the best way that
+can compute what is asked for, or the name of a way.  "fused" is a kernel (Triton's, or one that torch has),
+"closed_form" is written by hand in PyTorch, "reference" is the definition, which autograd differentiates to any order.
+
+Every op raises ValueError for shapes and numbers that do not fit and for an implementation that is unknown or not
 possible, and NotImplementedError for a derivative that the way which was insisted on lacks.
 """
 
@@ -42,7 +45,7 @@ _log = logging.getLogger(__name__)
 class Way(Generic[Call]):
     """One way to compute an op, what it takes, and when "auto" takes it.  As it stands: the definition's."""
 
-    name: str  # one of ``preferences.IMPLEMENTATIONS`` but "auto"
+    name: str  # "fused", "closed_form" or "reference"
     call: Call  # what the op then calls; it imports Triton, if it needs it, when it is called
     order: int = ANY_ORDER  # the highest order of derivatives that it has: 0 for none
     triton: bool = False  # a Triton kernel: runs on CUDA, and anywhere under TRITON_INTERPRET=1, if asked for
@@ -119,13 +122,12 @@ def choose(
     order: int | None = None,
     width: int = 0,
     large: bool = True,
-    preferable: bool = True,
 ) -> Call:
     """Return the ``call`` of the way that ``op`` takes.
 
     A way's name insists on it, also where a derivative may be asked for that it lacks: it then says so when that is
-    computed.  "auto" takes what the process prefers (``preferences.prefer``) if the op has it and it is possible, else
-    the first of ``ways`` that is; on CUDA it says once in the log why a kernel is not.  Under Triton's interpreter
+    computed.  "auto" takes the definition if the process prefers it (``preferences.prefer``), else the first of
+    ``ways`` that is possible; on CUDA it says once in the log why a kernel is not.  Under Triton's interpreter
     (TRITON_INTERPRET=1, for tests) a kernel that is asked for runs on a CPU, also in float64.
 
     Args:
@@ -136,7 +138,6 @@ def choose(
         order: of the derivatives that may be asked for; None finds it by ``derivative_order``.
         width: the length of the rows that a kernel would hold.
         large: whether there is enough to save for ways with ``auto_large``.
-        preferable: whether the preference of the process counts; not where the kernel is an operation of torch itself.
 
     Raises:
         ValueError: a word that the op does not have, or a way that is not possible; the message has the reason.
@@ -144,11 +145,8 @@ def choose(
     order = derivative_order(*tensors) if order is None else order
     if implementation != "auto":
         return _insisted(op, ways, implementation, tensors, order, width)
-    preferred = speed().implementation if preferable else "auto"
-    if preferred != "auto":
-        for way in ways:
-            if way.name == preferred and way.order >= order and _obstacle(way, tensors, width, True) is None:
-                return way.call
+    if speed().implementation == "reference":
+        return ways[-1].call
     for way in ways:
         if (
             not way.auto_order <= order <= way.order
@@ -198,12 +196,6 @@ def _fits(pattern: list[str], shape: torch.Size, sizes: dict[str, Any]) -> bool:
 def device_type(tensor: Tensor) -> str:
     """Return the type of the tensor's device, or that of the device for which a computation is counted."""
     return speed().device or tensor.device.type
-
-
-def check_out(op: str, out: object, *given: Tensor) -> None:
-    """Raise ValueError if a result is to be written into ``out`` though a gradient may be asked for."""
-    if out is not None and derivative_order(*given) > 0:
-        raise ValueError(f"{op}: out has no gradient, and one is asked for: give no out, or use torch.no_grad()")
 
 
 def under_autocast(tensor: Tensor) -> bool:

@@ -6,6 +6,19 @@ from torch import Tensor
 from torch.autograd import Function
 
 
+def _refusing(has: str, further: str, order: int) -> Any:
+    """Return what raises instead of a derivative of the order that is missing."""
+
+    def refuse(ctx: Any, *given: Tensor | None) -> NoReturn:
+        raise NotImplementedError(
+            f"{type(ctx).__name__.removesuffix('Backward')} has {has} derivatives in reverse mode only: "
+            f"compute it within paper_repro.kernels.dispatch.differentiable(order={order}), or pass "
+            f"implementation='reference', for {further} or forward-mode derivatives"
+        )
+
+    return staticmethod(refuse)
+
+
 class FirstOrder(Function):
     """An op with first derivatives in reverse mode only.
 
@@ -20,13 +33,7 @@ class FirstOrder(Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Keep nothing: nothing is differentiated."""
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        _refuse(ctx, 1)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor | None) -> NoReturn:
-        _refuse(ctx, 1)
+    backward = jvp = _refusing("first", "second", 2)
 
 
 class SecondOrder(FirstOrder):
@@ -39,13 +46,7 @@ class SecondOrder(FirstOrder):
         NotImplementedError: a third derivative, or a forward-mode derivative of any of them.
     """
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        _refuse(ctx, 2)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor | None) -> NoReturn:
-        _refuse(ctx, 2)
+    backward = jvp = _refusing("first and second", "third", 3)
 
 
 class WithGradient(FirstOrder):
@@ -81,7 +82,7 @@ class WithGradient(FirstOrder):
 
         super().__init_subclass__()
         cls.setup_context = staticmethod(setup_context)  # type: ignore[method-assign]
-        cls.backward = staticmethod(backward)  # type: ignore[method-assign]
+        cls.backward = staticmethod(backward)
 
 
 class Stackable(FirstOrder):
@@ -101,12 +102,3 @@ def joined(size: int, value: Any, dim: int | None) -> Any:
     if not isinstance(value, Tensor):
         return value
     return (value.expand(size, *value.shape) if dim is None else value.movedim(dim, 0)).flatten(0, 1)
-
-
-def _refuse(ctx: Any, order: int) -> NoReturn:
-    has, further = {1: ("first", "second"), 2: ("first and second", "third")}[order]
-    raise NotImplementedError(
-        f"{type(ctx).__name__.removesuffix('Backward')} has {has} derivatives in reverse mode only: "
-        f"compute it within paper_repro.kernels.dispatch.differentiable(order={order + 1}), or pass "
-        f"implementation='reference', for {further} or forward-mode derivatives"
-    )

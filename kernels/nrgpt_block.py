@@ -14,7 +14,7 @@ Legend: B sequences, T tokens, H heads, E models, N tokens of a model, D width, 
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -165,11 +165,6 @@ def one_layer_gradient(g: Tensor, weight: Tensor, bias: Tensor, implementation: 
     return choose("one_layer_gradient", ONE_LAYER_WAYS, implementation, (g, weight, bias))(g, weight, bias)
 
 
-def _one_layer(g: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    out, _ = OneLayer.apply(g.reshape(1, -1, g.shape[-1]), weight.unsqueeze(0), bias.unsqueeze(0))
-    return out.reshape(g.shape)  # (1, N, D) -> (..., D)
-
-
 def two_weight_gradient(
     g: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor, implementation: str = "auto"
 ) -> Tensor:
@@ -182,18 +177,20 @@ def two_weight_gradient(
     return choose("two_weight_gradient", TWO_WEIGHTS_WAYS, implementation, given)(*given)
 
 
-def _two_weights(g: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor) -> Tensor:
-    weights = (value.unsqueeze(0) for value in (up, up_bias, down, down_bias))
-    out, *_ = TwoWeights.apply(g.reshape(1, -1, g.shape[-1]), *weights)
-    return out.reshape(g.shape)  # (1, N, D) -> (..., D)
+def _of_one_model(function: type[WithGradient]) -> Callable[..., Tensor]:
+    def gradient(g: Tensor, *weights: Tensor) -> Tensor:
+        out, *_ = function.apply(g.reshape(1, -1, g.shape[-1]), *(weight.unsqueeze(0) for weight in weights))
+        return out.reshape(g.shape)  # (1, N, D) -> (..., D)
+
+    return gradient
 
 
 SHAPES = Shapes(g="... D", W1="M D", b1="M", W2="D M", b2="D")
-ONE_LAYER_WAYS = (
-    closed_form_way(_one_layer, order=1, dtypes=None, vmap=True, auto_order=1),
+ONE_LAYER_WAYS: tuple[Way[Callable[..., Tensor]], ...] = (
+    closed_form_way(_of_one_model(OneLayer), order=1, dtypes=None, vmap=True, auto_order=1),
     Way("reference", common.one_layer_gradient),
 )
-TWO_WEIGHTS_WAYS = (
-    closed_form_way(_two_weights, order=1, dtypes=None, vmap=True, auto_order=1),
+TWO_WEIGHTS_WAYS: tuple[Way[Callable[..., Tensor]], ...] = (
+    closed_form_way(_of_one_model(TwoWeights), order=1, dtypes=None, vmap=True, auto_order=1),
     Way("reference", common.two_weight_gradient),
 )

@@ -8,19 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-IMPLEMENTATIONS = ("auto", "fused", "closed_form", "reference")
-"""All words for an implementation; each op has "auto", "reference" and some of the others.
-
-"fused" is a kernel (Triton's, or one that torch has); "closed_form" is written by hand in PyTorch; "reference" is the
-definition, which autograd differentiates to any order; "auto" takes the best that can compute what is asked for.
-"""
+IMPLEMENTATIONS = ("auto", "reference")
+"""The best way that can compute what is asked for, or the definition; see ``dispatch``."""
 
 
 @dataclass(frozen=True)
 class Speed:
     """What changes the time and the memory of a computation, and its results by rounding at most."""
 
-    implementation: str = "auto"  # of ops that are called with "auto", wherever they have it and can
+    implementation: str = "auto"  # of ops that are called with "auto"
     recompute: bool = False  # where models can keep the states of their inner steps alone, and compute the rest again
     cuda_graph: bool = False  # where models can replay their inner steps as one CUDA graph
     device: str | None = None  # the type of device that the tensors stand for when memory is counted; None: their own
@@ -39,27 +35,14 @@ def speed() -> Speed:
 
 
 @contextlib.contextmanager
-def prefer(
-    implementation: str | None = None,
-    recompute: bool | None = None,
-    cuda_graph: bool | None = None,
-    device: str | None = None,
-) -> Iterator[Speed]:
-    """Set the preferences of this process within a ``with`` block; None leaves a preference as it is.
+def prefer(**preferences: Any) -> Iterator[None]:
+    """Set preferences, fields of ``Speed``, of this process within a ``with`` block; the others stay as they are.
 
     Raises:
         ValueError: an unknown implementation.
     """
-    outer = speed()
-    given: dict[str, Any] = {
-        "implementation": implementation,
-        "recompute": recompute,
-        "cuda_graph": cuda_graph,
-        "device": device,
-    }
-    inner = replace(outer, **{name: value for name, value in given.items() if value is not None})
-    _ENTERED.append(inner)
+    _ENTERED.append(replace(speed(), **preferences))
     try:
-        yield inner
+        yield
     finally:
         _ENTERED.pop()

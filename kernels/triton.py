@@ -16,6 +16,8 @@ from paper_repro.models.common import wide
 TYPES = {torch.float32: tl.float32, torch.float64: tl.float64, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
+WARPS_FORWARD, WARPS_BACKWARD = 64, 32
+"""Warps per multiprocessor: what covers the latency of memory; a backward pass has twice the registers."""
 PER_THREAD = 8
 """Entries that a thread holds of each operand: one 16-byte load of bfloat16."""
 
@@ -23,6 +25,11 @@ PER_THREAD = 8
 def warps_of(entries: int) -> int:
     """Return the warps of a program that holds so many entries of each operand."""
     return min(max(entries // PER_THREAD // 32, 1), 16)
+
+
+def with_contiguous_rows(x: torch.Tensor) -> torch.Tensor:
+    """Return x, copied where the numbers of a row lie apart."""
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 @functools.cache

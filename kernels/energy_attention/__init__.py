@@ -1,3 +1,1 @@
-from paper_repro.kernels.energy_attention.op import energy_attention
-
-__all__ = ["energy_attention"]
+from paper_repro.kernels.energy_attention.op import energy_attention as energy_attention

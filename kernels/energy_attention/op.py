@@ -3,13 +3,12 @@
 Legend: B images, H heads, T tokens, Y head width.
 """
 
-import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import ANY_FLOATS, Shapes, Way, check_out, choose, closed_form_way, triton_way
+from paper_repro.kernels.dispatch import ANY_FLOATS, Shapes, Way, choose, closed_form_way, triton_way
 from paper_repro.models import common
 from paper_repro.models.common import wide
 
@@ -62,7 +61,7 @@ def energy_attention(
         query, key: (B, H, T, Y), of one dtype; rows of Y may lie apart.
         gamma: the inverse temperature, above 0.
         out: where to write the first two results instead of new tensors; these may be ``query`` and ``key``
-            themselves.  Not where a gradient is asked for.
+            themselves.
         normaliser: whether lse is asked for; else it may have no numbers.
 
     Returns:
@@ -71,9 +70,6 @@ def energy_attention(
     SHAPES.check(query, key)
     if query.dtype != key.dtype:
         raise ValueError(f"query and key must have one dtype; got {query.dtype} and {key.dtype}")
-    if not (math.isfinite(gamma) and gamma > 0):
-        raise ValueError(f"gamma must be finite and above 0, got {gamma!r}")
-    check_out("energy_attention", out, query, key)
     attend = choose("energy_attention", WAYS, implementation, (query, key), width=query.shape[3])
     return attend(query, key, float(gamma), out=out, normaliser=normaliser)
 

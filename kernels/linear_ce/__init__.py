@@ -1,3 +1,2 @@
-from paper_repro.kernels.linear_ce.op import linear_cross_entropy, negative_log_likelihoods
-
-__all__ = ["linear_cross_entropy", "negative_log_likelihoods"]
+from paper_repro.kernels.linear_ce.op import linear_cross_entropy as linear_cross_entropy
+from paper_repro.kernels.linear_ce.op import negative_log_likelihoods as negative_log_likelihoods

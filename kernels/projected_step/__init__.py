@@ -1,3 +1,2 @@
-from paper_repro.kernels.projected_step.op import image_step, projected_step
-
-__all__ = ["image_step", "projected_step"]
+from paper_repro.kernels.projected_step.op import image_step as image_step
+from paper_repro.kernels.projected_step.op import projected_step as projected_step

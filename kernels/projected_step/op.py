@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import Shapes, Way, check_out, choose, triton_way
+from paper_repro.kernels.dispatch import Shapes, Way, choose, triton_way
 from paper_repro.models import common
 from paper_repro.models.common import reach_and_side
 
-Step = Callable[..., tuple[Tensor, Tensor]]
+Step = Callable[..., Tensor]
 
 SHAPES = Shapes(z="... D", target="... D")
 IMAGE_SHAPES = Shapes(y="B S S C", patches="B P K", bias="C", wanted="B S S C", beta="B")
@@ -21,32 +21,20 @@ LONGEST_ROW = 8192
 
 
 def projected_step(
-    z: Tensor,
-    target: Tensor,
-    step_size: float,
-    *,
-    out: Tensor | None = None,
-    changes: bool = True,
-    implementation: str = "auto",
-) -> tuple[Tensor, Tensor]:
-    """Compute z' = Proj(z + eps (t - z)), rows of mean 0 and population standard deviation 1, and max |z' - z| of each.
+    z: Tensor, target: Tensor, step_size: float, *, out: Tensor | None = None, implementation: str = "auto"
+) -> Tensor:
+    """Compute z' = Proj(z + eps (t - z)), (..., D), rows of mean 0 and population standard deviation 1.
 
-    With t = z - dE/dz that is a projected step down E (equation 1), and the second result over eps its residual.
-    "fused" (Triton) has no gradient.
+    With t = z - dE/dz that is a projected step down E (equation 1).  "fused" (Triton) has no gradient.
 
     Args:
         z, target: (..., D); z's dtype is that of the result and of the computation.
         step_size: eps.
-        out: where to write z', which may be z itself.  Not where a gradient is asked for.
-        changes: whether the second result is asked for; else it may have no numbers.
-
-    Returns:
-        (..., D) and (...).
+        out: where to write z', which may be z itself.
     """
     SHAPES.check(z, target)
-    check_out("projected_step", out, z, target)
     step = choose("projected_step", WAYS, implementation, (z, target), width=z.shape[-1])
-    return step(z, target, float(step_size), out=out, changes=changes)
+    return step(z, target, float(step_size), out=out)
 
 
 def image_step(
@@ -58,10 +46,9 @@ def image_step(
     beta: Tensor | None = None,
     *,
     out: Tensor | None = None,
-    changes: bool = True,
     implementation: str = "auto",
-) -> tuple[Tensor, Tensor]:
-    """Compute y' = y + eps (t - y), t = fold(patches) + bias - 2 beta (y - wanted), and max |y' - y| of each block.
+) -> Tensor:
+    """Compute y' = y + eps (t - y), (B, S, S, C), with t = fold(patches) + bias - 2 beta (y - wanted).
 
     ``fold`` adds patches up where they overlap.  With patches z W_dec, t = y - dE/dy of E, nudged towards ``wanted``
     (equations 1, 5 and 15).  For implementations see ``projected_step``.
@@ -71,11 +58,7 @@ def image_step(
         patches: (B, n^2, k^2 C); rows may lie apart.
         bias: (C,).
         beta: (B,), with ``wanted`` or not at all.
-        out: where to write y', which may be y itself.  Not where a gradient is asked for.
-        changes: as in ``projected_step``.
-
-    Returns:
-        (B, S, S, C) and (B, S, S).
+        out: where to write y', which may be y itself.
     """
     IMAGE_SHAPES.check(y, patches, bias, wanted, beta)
     reach, side = reach_and_side(patches, y)
@@ -84,16 +67,15 @@ def image_step(
     if (wanted is None) != (beta is None):
         raise ValueError("wanted and beta go together")
     given = [y, patches, bias, *(tensor for tensor in (wanted, beta) if tensor is not None)]
-    check_out("image_step", out, *given)
     step = choose("image_step", IMAGE_WAYS, implementation, given, width=y.shape[-1])
-    return step(y, patches, bias, float(step_size), wanted, beta, out=out, changes=changes)
+    return step(y, patches, bias, float(step_size), wanted, beta, out=out)
 
 
 def _fused(name: str) -> Step:
-    def step(*given: Any, out: Tensor | None, changes: bool) -> tuple[Tensor, Tensor]:
+    def step(*given: Any, out: Tensor | None) -> Tensor:
         from paper_repro.kernels.projected_step import triton
 
-        found: tuple[Tensor, Tensor] = getattr(triton, name)(*given, out=out)
+        found: Tensor = getattr(triton, name)(*given, out=out)
         return found
 
     return step

@@ -13,36 +13,34 @@ from paper_repro.kernels.triton import TYPES, warps_of
 from paper_repro.models.common import PROJECTION_EPS, reach_and_side
 
 
-def projected_step(z: Tensor, target: Tensor, step_size: float, out: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Compute z' and the largest change of each row; as ``kernels.projected_step``."""
+def projected_step(z: Tensor, target: Tensor, step_size: float, out: Tensor | None) -> Tensor:
+    """Compute z'; as ``kernels.projected_step``."""
     z, target = z.contiguous(), target.contiguous()
     found = _result(z, out)
-    change = torch.empty(z.shape[:-1], dtype=z.dtype, device=z.device)  # (...,)
     width = z.shape[-1]
     with torch.cuda.device_of(z):
-        _tokens[(change.numel(),)](
-            z, target, found, change, width, STEP=step_size, EPS=PROJECTION_EPS, **_configuration(z, width)
+        _tokens[(z.numel() // width,)](
+            z, target, found, width, STEP=step_size, EPS=PROJECTION_EPS, **_configuration(z, width)
         )
-    return (found if out is None or found is out else out.copy_(found)), change
+    return found if out is None or found is out else out.copy_(found)
 
 
 def image_step(
     y: Tensor, patches: Tensor, bias: Tensor, step_size: float, wanted: Tensor | None, beta: Tensor | None,
     out: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """Compute y' and the largest change of each block; as ``kernels.projected_step``."""
+) -> Tensor:
+    """Compute y'; as ``kernels.projected_step``."""
     y, bias = y.contiguous(), bias.contiguous()
     patches = patches if patches.stride(2) == 1 else patches.contiguous()
     reach, side = reach_and_side(patches, y)
     nudge = (y, y) if wanted is None or beta is None else (wanted.contiguous(), beta.contiguous())
     found = _result(y, out)
-    change = torch.empty(y.shape[:-1], dtype=y.dtype, device=y.device)  # (B, S, S)
     with torch.cuda.device_of(y):
-        _image[(change.numel(),)](
-            y, patches, bias, *nudge, found, change, y.shape[3], *patches.stride()[:2],
+        _image[(y.numel() // y.shape[3],)](
+            y, patches, bias, *nudge, found, y.shape[3], *patches.stride()[:2],
             STEP=step_size, NUDGED=wanted is not None, SIDE=side, REACH=reach, **_configuration(y, y.shape[3]),
         )
-    return (found if out is None or found is out else out.copy_(found)), change
+    return found if out is None or found is out else out.copy_(found)
 
 
 def _result(like: Tensor, out: Tensor | None) -> Tensor:
@@ -65,7 +63,7 @@ def _towards(start, end, STEP: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _tokens(  # type: ignore[no-untyped-def]
-    z, target, out, change, width, STEP: tl.constexpr, EPS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr
+    z, target, out, width, STEP: tl.constexpr, EPS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr
 ):
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
@@ -76,12 +74,11 @@ def _tokens(  # type: ignore[no-untyped-def]
     centred = tl.where(inside, moved - tl.sum(moved, axis=0) / width, 0.0)
     moved = centred / tl.sqrt(tl.sum(centred * centred, axis=0) / width + EPS)
     tl.store(out + row * width + column, moved.to(out.dtype.element_ty), mask=inside)
-    tl.store(change + row, tl.max(tl.abs(moved - state), axis=0).to(change.dtype.element_ty))
 
 
 @triton.jit
 def _image(  # type: ignore[no-untyped-def]
-    y, patches, bias, wanted, beta, out, change, numbers, by_image, by_patch,
+    y, patches, bias, wanted, beta, out, numbers, by_image, by_patch,
     STEP: tl.constexpr, NUDGED: tl.constexpr, SIDE: tl.constexpr, REACH: tl.constexpr, WIDE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -105,4 +102,3 @@ def _image(  # type: ignore[no-untyped-def]
         target -= strength * (state - goal)
     moved = _towards(state, target, STEP)
     tl.store(out + row * numbers + column, moved.to(out.dtype.element_ty), mask=inside)
-    tl.store(change + row, tl.max(tl.where(inside, tl.abs(moved - state), 0.0), axis=0).to(change.dtype.element_ty))

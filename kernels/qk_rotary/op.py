@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from paper_repro.kernels.dispatch import EXACT, Shapes, Way, choose, triton_way
-from paper_repro.models.common import RotaryTables, check_width
-from paper_repro.models.common import rotate as rotate_by_definition
+from paper_repro.models import common
+from paper_repro.models.common import RotaryTables
 
 WIDEST = 1024
 """The fused kernel holds whole rows in registers."""
-SHAPES = Shapes(query="B T H Y", key="B T H Y", cos="P W", sin_first="P W", sin_second="P W", scale="H Y")
+SHAPES = Shapes(x="B T H Y", cos="P W", sin_first="P W", sin_second="P W", scale="H Y")
 
 
 def rotate(
@@ -39,45 +39,23 @@ def rotate(
     Returns:
         (B, H, T, Y) in x's dtype: a view of contiguous (B, T, H, Y), the layout of flash attention.
     """
-    return _rotate((x,), tables, scale, normalize, implementation)[0]
-
-
-def rotate_queries_and_keys(
-    query: Tensor,
-    key: Tensor,
-    tables: RotaryTables,
-    scale: Tensor | None = None,
-    normalize: bool = False,
-    implementation: str = "auto",
-) -> tuple[Tensor, Tensor]:
-    """Apply ``rotate`` to both, (B, T, H, Y), with one ``scale``; each becomes (B, H, T, Y)."""
-    turned_query, turned_key = _rotate((query, key), tables, scale, normalize, implementation)
-    return turned_query, turned_key
-
-
-def _rotate(
-    inputs: tuple[Tensor, ...], tables: RotaryTables, scale: Tensor | None, normalize: bool, implementation: str
-) -> tuple[Tensor, ...]:
-    SHAPES.check(inputs[0], inputs[-1], *tables, scale)
-    tokens, width = inputs[0].shape[1], inputs[0].shape[3]
-    check_width(width)
+    SHAPES.check(x, *tables, scale)
+    tokens, width = x.shape[1], x.shape[3]
     if tables.cos.shape[1] * 2 != width:
         raise ValueError(f"tables must each have shape (P, Y/2) = (P, {width // 2}), got {tuple(tables.cos.shape)}")
     if tokens > len(tables.cos):
         raise ValueError(
             f"{tokens} tokens are more than the {len(tables.cos)} positions of the tables: make longer ones"
         )
-    given = (*inputs, *tables) if scale is None else (*inputs, *tables, scale)
-    turn = choose("qk_rotary", WAYS, implementation, given, width=inputs[0].shape[-1])
-    return turn(inputs, tables, scale, normalize)
+    given = (x, *tables) if scale is None else (x, *tables, scale)
+    return choose("qk_rotary", WAYS, implementation, given, width=width)(x, tables, scale, normalize)
 
 
-def _fused(
-    inputs: tuple[Tensor, ...], tables: RotaryTables, scale: Tensor | None, normalize: bool
-) -> tuple[Tensor, ...]:
-    from paper_repro.kernels.qk_rotary.triton import Rotation as Fused
+def _fused(x: Tensor, tables: RotaryTables, scale: Tensor | None, normalize: bool) -> Tensor:
+    from paper_repro.kernels.qk_rotary.triton import Rotation
 
-    return tuple(Fused.apply(x, *tables, scale, normalize).transpose(1, 2) for x in inputs)
+    turned: Tensor = Rotation.apply(x, *tables, scale, normalize)
+    return turned.transpose(1, 2)
 
 
 def _turn_complex(x: Tensor, tables: RotaryTables, scale: Tensor | None, normalize: bool) -> Tensor:
@@ -96,15 +74,8 @@ def _turn_complex(x: Tensor, tables: RotaryTables, scale: Tensor | None, normali
     return out.transpose(1, 2)
 
 
-WAYS: tuple[Way[Callable[..., tuple[Tensor, ...]]], ...] = (
+WAYS: tuple[Way[Callable[..., Tensor]], ...] = (
     triton_way(_fused, widest=WIDEST),
-    Way(
-        "closed_form",
-        lambda inputs, *given: tuple(_turn_complex(x, *given) for x in inputs),
-        by_hand=True,
-        dtypes=EXACT,
-        one_dtype=True,
-        auto_on=("cpu",),
-    ),
-    Way("reference", lambda inputs, *given: tuple(rotate_by_definition(x, *given) for x in inputs)),
+    Way("closed_form", _turn_complex, by_hand=True, dtypes=EXACT, one_dtype=True, auto_on=("cpu",)),
+    Way("reference", common.rotate),
 )

@@ -17,13 +17,11 @@ import triton.language as tl
 from torch import Tensor
 
 from paper_repro.kernels.first_order import FirstOrder, WithGradient
-from paper_repro.kernels.triton import TYPES, processors, warps_of
+from paper_repro.kernels.triton import TYPES, WARPS_BACKWARD, WARPS_FORWARD, processors, warps_of, with_contiguous_rows
 from paper_repro.models.common import wide
 
 TILE = 1024
 """Entries of a tile."""
-WARPS_FORWARD, WARPS_BACKWARD = 64, 32
-"""Warps per multiprocessor: what covers the latency of memory; the backward pass has twice the registers."""
 LEAST_HEADS = 4
 """A tile has at least so many, of which some may be missing, rather than reading the tables for each head or two."""
 
@@ -34,7 +32,7 @@ class RotationGradient(FirstOrder):
     @staticmethod
     def forward(gradient: Tensor, x: Tensor, cos: Tensor, first: Tensor, second: Tensor, *given: Any) -> Any:
         scale, normalize = given
-        x, gradient = _with_contiguous_rows(x), _with_contiguous_rows(gradient)
+        x, gradient = with_contiguous_rows(x), with_contiguous_rows(gradient)
         grid, constants = _launched(x, (cos, first, second), scale, normalize, WARPS_BACKWARD)
         dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         dtype = wide(*(value for value in (x, cos, first, second, scale) if value is not None))
@@ -58,7 +56,7 @@ class Rotation(WithGradient):
     def forward(
         x: Tensor, cos: Tensor, first: Tensor, second: Tensor, scale: Tensor | None, normalize: bool
     ) -> Tensor:
-        x = _with_contiguous_rows(x)
+        x = with_contiguous_rows(x)
         grid, constants = _launched(x, (cos, first, second), scale, normalize, WARPS_FORWARD)
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         with torch.cuda.device_of(x):
@@ -84,10 +82,6 @@ def _launched(
         "WIDE": TYPES[dtype], "SCALED": scale is not None, "NORMALIZE": normalize,
         "WIDTH": width, "HEADS": taken, "BLOCK": block, "num_warps": warps,
     }
-
-
-def _with_contiguous_rows(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 @triton.jit

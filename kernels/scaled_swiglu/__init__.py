@@ -1,3 +1,1 @@
-from paper_repro.kernels.scaled_swiglu.op import scaled_swiglu
-
-__all__ = ["scaled_swiglu"]
+from paper_repro.kernels.scaled_swiglu.op import scaled_swiglu as scaled_swiglu

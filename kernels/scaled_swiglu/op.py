@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import Way, choose, triton_way
+from paper_repro.kernels.dispatch import Shapes, Way, choose, triton_way
 from paper_repro.models import common
+
+SHAPES = Shapes(u="... M", nu="... M", scale_u="M|1", scale_nu="M|1")
 
 
 def scaled_swiglu(
@@ -25,7 +27,7 @@ def scaled_swiglu(
     Returns:
         (..., M) in the dtype of ``pre``; computed in float32 at least.
     """
-    _check(pre, scale_u, scale_nu)
+    SHAPES.check(*pre.tensor_split(2, -1), scale_u, scale_nu)
     scales = [scale for scale in (scale_u, scale_nu) if scale is not None]
     return choose("scaled_swiglu", WAYS, implementation, (pre, *scales))(pre, scale_u, scale_nu)
 
@@ -41,14 +43,3 @@ def _fused(pre: Tensor, scale_u: Tensor | None, scale_nu: Tensor | None) -> Tens
 
 
 WAYS: tuple[Way[Callable[..., Tensor]], ...] = (triton_way(_fused), Way("reference", common.scaled_swiglu))
-
-
-def _check(pre: Tensor, *scales: Tensor | None) -> None:
-    half = pre.shape[-1] // 2 if pre.ndim else 0
-    if (
-        pre.ndim == 0
-        or pre.shape[-1] % 2
-        or any(one is not None and one.shape not in ((half,), (1,)) for one in scales)
-    ):
-        found = ", ".join("None" if one is None else str(tuple(one.shape)) for one in (pre, *scales))
-        raise ValueError(f"shapes must be pre (..., 2M) and, if given, scales (M,) or (1,); got {found}")

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from paper_repro.kernels.first_order import FirstOrder, WithGradient
-from paper_repro.kernels.triton import TYPES
+from paper_repro.kernels.triton import TYPES, with_contiguous_rows
 from paper_repro.models.common import wide
 
 PROGRAMS = 4096
@@ -22,7 +22,8 @@ class ScaledSwiGLUGradient(FirstOrder):
 
     @staticmethod
     def forward(gradient: Tensor, pre: Tensor, scale_u: Tensor, scale_nu: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        gradient, pre, scale_u, scale_nu = _rows(gradient), _rows(pre), scale_u.contiguous(), scale_nu.contiguous()
+        gradient, pre = with_contiguous_rows(gradient), with_contiguous_rows(pre)
+        scale_u, scale_nu = scale_u.contiguous(), scale_nu.contiguous()
         tokens, half = gradient.shape
         block, groups, num_warps = _configuration(tokens, half)
         dpre = pre.new_empty(pre.shape)  # (N, 2M)
@@ -42,7 +43,7 @@ class ScaledSwiGLU(WithGradient):
 
     @staticmethod
     def forward(pre: Tensor, scale_u: Tensor, scale_nu: Tensor) -> Tensor:
-        pre, scale_u, scale_nu = _rows(pre), scale_u.contiguous(), scale_nu.contiguous()
+        pre, scale_u, scale_nu = with_contiguous_rows(pre), scale_u.contiguous(), scale_nu.contiguous()
         tokens, half = pre.shape[0], pre.shape[1] // 2
         out = pre.new_empty(tokens, half)  # (N, M)
         block, groups, num_warps = _configuration(tokens, half)
@@ -59,10 +60,6 @@ def _configuration(tokens: int, half: int) -> tuple[int, int, int]:
     block = min(triton.next_power_of_2(half), 1024)
     groups = min(tokens, max(1, PROGRAMS // triton.cdiv(half, block)))
     return block, groups, max(1, block // 256)
-
-
-def _rows(value: Tensor) -> Tensor:
-    return value if value.stride(1) == 1 else value.contiguous()
 
 
 @triton.jit

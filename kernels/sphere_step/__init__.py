@@ -1,3 +1,1 @@
-from paper_repro.kernels.sphere_step.op import sphere_step
-
-__all__ = ["sphere_step"]
+from paper_repro.kernels.sphere_step.op import sphere_step as sphere_step

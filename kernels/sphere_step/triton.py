@@ -15,13 +15,11 @@ import triton.language as tl
 from torch import Tensor
 
 from paper_repro.kernels.first_order import FirstOrder, WithGradient
-from paper_repro.kernels.triton import TYPES, processors, warps_of
+from paper_repro.kernels.triton import TYPES, WARPS_BACKWARD, WARPS_FORWARD, processors, warps_of
 from paper_repro.models.common import wide
 
 TILE = 1024
 """Entries of a tile of short rows."""
-WARPS_FORWARD, WARPS_BACKWARD = 64, 32
-"""Warps per multiprocessor: what covers the latency of memory; the backward pass has twice the registers."""
 
 
 class SphereStepGradient(FirstOrder):

@@ -1,3 +1,2 @@
-from paper_repro.kernels.tied_attention.op import descend, tied_attention
-
-__all__ = ["descend", "tied_attention"]
+from paper_repro.kernels.tied_attention.op import descend as descend
+from paper_repro.kernels.tied_attention.op import tied_attention as tied_attention

@@ -67,13 +67,9 @@ def tiles(width: int, element_size: int, own_keys: bool = False) -> Tiles:
 
 def _columns(width: int) -> tuple[int, int]:
     """Split the width into a power of two and a smaller one, if both are less than the next power of two."""
-    whole = max(LEAST, _power_above(width))
-    tail = max(LEAST, _power_above(width - whole // 2)) if whole > 2 * LEAST else whole
+    whole = max(LEAST, triton.next_power_of_2(width))
+    tail = max(LEAST, triton.next_power_of_2(width - whole // 2)) if whole > 2 * LEAST else whole
     return (whole // 2, tail) if whole // 2 + tail < whole else (whole, 0)
-
-
-def _power_above(count: int) -> int:
-    return 1 << (count - 1).bit_length()
 
 
 def _power_below(count: int) -> int:

@@ -21,7 +21,7 @@ from paper_repro.cells.tasks import WEIGHTS, Cell
 Key = tuple[tuple[str, str], ...]
 """The place of a cell in its artifact: (axis, value) pairs in the artifact's order of axes."""
 
-IMPLEMENTATIONS = ("auto", "fused", "closed_form", "reference")
+IMPLEMENTATIONS = ("auto", "reference")
 """Those of ``kernels.preferences``, which cells do not import."""
 CSV, TENSORBOARD, WANDB = "csv", "tensorboard", "wandb"
 FOLDER = "logs"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from paper_repro.base.errors import at_least, one_of, positive
-from paper_repro.models.common import KeyValueCache, check_heads
+from paper_repro.models.common import KeyValueCache, Positions, check_heads
 from paper_repro.models.descent import Trajectory, descend
 
 try:
@@ -85,14 +85,17 @@ class Preconditioner(nn.Module):
 class CEMPart(nn.Module):
     """A part of a block that takes S steps down an energy of its own: x <- x + eta update(x, h) (CEM, Algorithm 1).
 
-    A subclass defines ``energy`` and ``update``, and may define ``all_steps``.  RMSNorm(x) = x / rms(x) * g, with one
-    learnable g, (D,), stands for ``norm_context``: h = RMSNorm(stream), else h = stream; and for ``norm_inside``: u =
-    RMSNorm(x), else u = x; the gradient is taken at u and added to x, without the chain rule through the norm.
+    A subclass defines ``energy`` of every token, (...,), for u and h (..., D), and ``update``, (..., D), what a step
+    adds at x and h (..., D), before eta; it may define ``all_steps``.  RMSNorm(x) = x / rms(x) * g, with one learnable
+    g, (D,), stands for ``norm_context``: h = RMSNorm(stream), else h = stream; and for ``norm_inside``: u = RMSNorm(x),
+    else u = x; the gradient is taken at u and added to x, without the chain rule through the norm.
 
     ``start``: x_0 is the stream ("raw", with which S = 1, P = I is a weight-tied pre-norm block) or h ("normed",
     Algorithm 1 read literally, which loses the residual stream).  D, S and eta are width, num_steps and step_size.
     """
 
+    energy: Callable[[Tensor, Tensor], Tensor]
+    update: Callable[[Tensor, Tensor], Tensor]
     norm_eps = 1e-6
     """Added to the mean square under the root."""
 
@@ -107,14 +110,6 @@ class CEMPart(nn.Module):
             raise ValueError("start='normed' has no effect without norm_context=True: set that, or start='raw'")
         self.norm_weight = nn.Parameter(torch.ones(width)) if norm_context or norm_inside else None
         self.step_size = positive("step_size", step_size)
-
-    def energy(self, u: Tensor, context: Tensor) -> Tensor:
-        """Compute the energy of every token, (...,), for u and h (..., D)."""
-        raise NotImplementedError
-
-    def update(self, x: Tensor, context: Tensor) -> Tensor:
-        """Compute what a step adds at x, (..., D), before eta."""
-        raise NotImplementedError
 
     def context(self, stream: Tensor) -> Tensor:
         """Return h, (..., D): the stream, normed with ``norm_context``; it stays fixed during the descent."""
@@ -306,14 +301,17 @@ class CEMAttention(CEMPart):
             self._writing_weight(),
             context * self.diagonal if self.diagonal_kind == "shared" else None,
             self.norm_weight if self.norm_inside else None,
+            self._positions(),
             num_steps=num_steps,
             step_size=self.step_size,
             tau=self.tau,
             norm_eps=self.norm_eps,
-            slopes=self.slopes,
-            bias_self=self.bias_self,
-            bias_cross=self.bias_cross,
         )
+
+    def _positions(self) -> Positions | None:
+        if self.slopes is None or self.bias_self is None or self.bias_cross is None:
+            return None
+        return Positions(self.slopes, self.bias_self, self.bias_cross)
 
     def _heads(self, x: Tensor, weight: Tensor) -> Tensor:
         return functional.linear(x, weight).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # (B, K, J, Y)
@@ -329,11 +327,11 @@ class CEMAttention(CEMPart):
             scaled = u.unsqueeze(1) * self._diagonals()  # (B, 1 or K, T, D)
             scores = scores + torch.matmul(scaled, context.unsqueeze(1).mT)  # (B, K, T, J)
         scores = scores / self.tau
-        positions = torch.arange(context.shape[1], device=u.device)  # (J,)
-        distance = positions[-u.shape[1] :].unsqueeze(1) - positions  # (T, J)
-        if self.slopes is not None and self.bias_self is not None and self.bias_cross is not None:
-            scores = scores - self.slopes.view(-1, 1, 1) * distance
-            scores = scores + torch.where(distance == 0, self.bias_self, self.bias_cross)
+        place = torch.arange(context.shape[1], device=u.device)  # (J,)
+        distance = place[-u.shape[1] :].unsqueeze(1) - place  # (T, J)
+        if (positions := self._positions()) is not None:
+            scores = scores - positions.slopes.view(-1, 1, 1) * distance
+            scores = scores + torch.where(distance == 0, positions.bias_self, positions.bias_cross)
         return scores.masked_fill(distance < 0, -torch.inf)
 
     def _writing_weight(self) -> Tensor:

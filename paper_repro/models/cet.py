@@ -8,7 +8,7 @@ import contextlib
 import math
 import weakref
 from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from torch._C._functorch import peek_interpreter_stack
 
 from paper_repro.base.errors import at_least, one_of, positive
 from paper_repro.models.common import capture, fold, from_blocks, project, to_blocks
-from paper_repro.models.descent import Change, Energy, StepRule, Trajectory, descend
+from paper_repro.models.descent import Energy, StepRule, Trajectory, descend
 
 try:
     from paper_repro.kernels.energy_attention import energy_attention
@@ -109,19 +109,13 @@ class CETPatches:
 
 
 class CETTerm(nn.Module):
-    """A term of the energy; a subclass defines energies and gradients."""
+    """A term of the energy: a subclass defines the energy of each image, (B,), its gradients by z and y, and the
+    gradient of sum_b weights_b energy_b, weights (B,), by the names of the parameters.
+    """
 
-    def energy(self, state: CETState, clamped: CETClamped) -> Tensor:
-        """Compute the energy of each image, (B,)."""
-        raise NotImplementedError
-
-    def gradient(self, state: CETState, clamped: CETClamped) -> CETGradient:
-        """Compute the gradients of each image's energy by z and y."""
-        raise NotImplementedError
-
-    def parameter_gradients(self, state: CETState, clamped: CETClamped, weights: Tensor) -> dict[str, Tensor]:
-        """Compute the gradient of sum_b weights_b energy_b, weights (B,), by the names of the parameters."""
-        raise NotImplementedError
+    energy: Callable[[CETState, CETClamped], Tensor]
+    gradient: Callable[[CETState, CETClamped], CETGradient]
+    parameter_gradients: Callable[[CETState, CETClamped, Tensor], dict[str, Tensor]]
 
 
 class CETEncoder(CETTerm):
@@ -275,22 +269,15 @@ def _outer(left: Tensor, right: Tensor) -> Tensor:
 PRECISIONS = ("float32", "tf32", "bfloat16")
 GRAPHS = 8
 """Captured relaxations that are kept for a model; the one that was not used for longest goes."""
-_TERMS = {
-    "encoder": CETEncoder,
-    "position": CETPosition,
-    "memory": CETMemory,
-    "attention": CETAttention,
-    "decoder": CETDecoder,
-}
+_TERMS = (CETEncoder, CETPosition, CETMemory, CETAttention, CETDecoder)
 
 
 class PreparedSteps:
     """The step rule of ``CET.step`` without gradients reads copies of the weights and writes into the same buffers.
 
-    A state that it returns is valid until the next call; one that is not its own is copied in.  On a CPU the images go
-    through a step some at a time, so that H does not grow with the batch.  With bfloat16 products the factors are
-    rounded to it; sums, drive and state stay float32.  ``measured`` is the step, from 1 on, whose residual will be
-    asked for; None: any.
+    A state that it returns is valid until the next call but one; one that is not its own is copied in.  On a CPU the
+    images go through a step some at a time, so that H does not grow with the batch.  With bfloat16 products the
+    factors are rounded to it; sums, drive and state stay float32.
     """
 
     def __init__(
@@ -300,7 +287,6 @@ class PreparedSteps:
         clamped: CETClamped,
         step_size: float,
         nudge: CETNudge | None = None,
-        measured: int | None = None,
     ) -> None:
         attention, decoder = model.attention, model.decoder
         self.model, self.step_size = model, step_size
@@ -311,44 +297,34 @@ class PreparedSteps:
         self.weights = torch.cat(parts).to(torch.bfloat16 if narrow else self.wide)  # W, (2 K R + M + P, D)
         self.summed = self.weights if state.z.is_cuda else self.weights.to(self.wide)  # for ``wide_product``, once
         self.biases = decoder.biases()
-        self.tokens, self.image, self.last = map(_copy, (state.z, state.y, state.y))
-        self.drive, self.nudge, self.measured = clamped.drive, nudge, measured
+        self.state, self.following = CETState(*map(_copy, state)), CETState(*map(_copy, state))
+        self.drive, self.nudge = clamped.drive, nudge
         images, count, _ = state.z.shape
         together = at_once(state.z)
         self.hidden = self.weights.new_empty(together, count, len(self.weights))  # H of some images, then G
-        self.target = torch.empty_like(self.tokens[:together])
+        self.target = torch.empty_like(self.state.z[:together])
         self.pieces = [slice(first, min(first + together, images)) for first in range(0, images, together)]
         self.parts = {length: self._parts(length) for length in {piece.stop - piece.start for piece in self.pieces}}
-        self.changes: list[tuple[Tensor, ...]] = [(self.tokens.new_full((images, 1), math.inf),) * 2]
-
-    @property
-    def state(self) -> CETState:
-        return CETState(self.tokens, self.image)
 
     def __call__(self, state: CETState, index: int) -> CETState:
-        if state.z is not self.tokens or state.y is not self.image:
-            self.tokens.copy_(state.z)
-            self.image.copy_(state.y)
-        with products(self.model.precision, self.tokens.device):
-            measure = self.measured is None or index + 1 == self.measured
-            self.changes = [self._step(piece, measure) for piece in self.pieces]
-        self.image, self.last = self.last, self.image
+        for own, part in zip(self.state, state, strict=True):
+            if part is not own:
+                own.copy_(part)
+        with products(self.model.precision, self.drive.device):
+            for piece in self.pieces:
+                self._step(piece)
+        self.state, self.following = self.following, self.state
         return self.state
 
-    def residual(self, before: CETState, after: CETState) -> Tensor:
-        """Return max |state - state before| / eps of the last step, (B,), which was measured while it was taken."""
-        both = [torch.cat(parts).flatten(1).amax(1) for parts in zip(*self.changes, strict=True)]  # (B,) each
-        return torch.maximum(*both) / self.step_size
-
-    def _step(self, piece: slice, measure: bool) -> tuple[Tensor, Tensor]:
-        """Take a step of some images; returns their changes of z and y where they are measured."""
-        tokens, image, size = self.tokens[piece], self.image[piece], self.step_size
+    def _step(self, piece: slice) -> None:
+        """Take a step of some images."""
+        tokens, image, size = self.state.z[piece], self.state.y[piece], self.step_size
         parts, target = self.parts[len(tokens)], self.target[: len(tokens)]
         seen = self._project(tokens, parts)
         self._attend(parts.query, parts.key)
         parts.hidden.relu_()
         nudge = () if self.nudge is None else (part[piece] for part in self.nudge)
-        _, in_image = image_step(image, seen, self.biases, size, *nudge, out=self.last[piece], changes=measure)
+        image_step(image, seen, self.biases, size, *nudge, out=self.following.y[piece])
         reach = self.model.patches.reach
         # blocks (B, H/s, H/s, C s^2) -> (B, N_side, N_side, C s^2, k, k) -> (B, N_side, N_side, k, k, C s^2)
         parts.patches.copy_(image.unfold(1, reach, 1).unfold(2, reach, 1).permute(0, 1, 2, 4, 5, 3))
@@ -357,8 +333,7 @@ class PreparedSteps:
             target.flatten(0, 1).addmm_(parts.rows, self.weights)
         else:
             target.flatten(0, 1).add_(wide_product(parts.rows, self.summed, self.wide))
-        _, in_tokens = projected_step(tokens, target, size, out=tokens, changes=measure)
-        return in_tokens, in_image
+        projected_step(tokens, target, size, out=self.following.z[piece])
 
     def _parts(self, length: int) -> "_Parts":
         """Return the views of H of so many images."""
@@ -403,73 +378,53 @@ class _Parts(NamedTuple):
     patches: Tensor  # the same, (B, N_side, N_side, k, k, C s^2)
 
 
-class CapturedSteps:
-    """Replays a whole relaxation as one CUDA graph, from copies of its start and of what is clamped; it reads the
-    weights where they lie.
-    """
-
-    def __init__(
-        self,
-        model: "CET",
-        state: CETState,
-        clamped: CETClamped,
-        step_size: float,
-        nudge: CETNudge | None,
-        num_steps: int,
-    ) -> None:
-        self.given = [_copy(part) for part in _given(state, clamped, nudge)]
-        start, drive = CETState(*self.given[:2]), self.given[2]
-        own = None if nudge is None else CETNudge(*self.given[3:])
-
-        def work() -> Trajectory[CETState]:
-            # The patches are the encoder's alone, whose drive stands: any tensor will do.
-            steps = PreparedSteps(model, start, CETClamped(drive, drive), step_size, own, num_steps)
-            return descend(steps, steps.state, num_steps, change=steps.residual)
-
-        self.replay, self.ended = capture(work)
-
-    def __call__(self, state: CETState, clamped: CETClamped, nudge: CETNudge | None) -> Trajectory[CETState]:
-        for own, part in zip(self.given, _given(state, clamped, nudge), strict=True):
-            own.copy_(part)
-        self.replay()
-        change = None if self.ended.change is None else self.ended.change.clone()
-        end = CETState(*(part.clone() for part in self.ended.state))
-        return Trajectory(end, change=change)
-
-
 def _copy(tensor: Tensor) -> Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def _given(state: CETState, clamped: CETClamped, nudge: CETNudge | None) -> list[Tensor]:
-    return [*state, clamped.drive, *(nudge or ())]
+class _Graph(NamedTuple):
+    """A captured relaxation."""
+
+    given: list[Tensor]  # Copies of the state, the drive and the nudge, from which it starts
+    replay: Callable[[], None]
+    ended: Trajectory[CETState]  # Where it leaves its results
 
 
-_captured: "weakref.WeakKeyDictionary[CET, OrderedDict[tuple[object, ...], CapturedSteps]]"
-_captured = weakref.WeakKeyDictionary()
+_captured: "weakref.WeakKeyDictionary[CET, OrderedDict[tuple[object, ...], _Graph]]" = weakref.WeakKeyDictionary()
 
 
 def captured(
     model: "CET", state: CETState, clamped: CETClamped, step_size: float, nudge: CETNudge | None, num_steps: int
 ) -> Trajectory[CETState]:
-    """Relax by the graph that was captured for such a relaxation; the first of its kind captures it."""
-    if not state.z.is_cuda:
-        raise ValueError(
-            f"a CUDA graph needs a CUDA GPU, but the state lies on {state.z.device}: set machine.cuda_graph=false, or "
-            "move model and images to a GPU"
-        )
+    """Replay a whole relaxation as one CUDA graph; the first of its kind captures it.  The weights are read where they
+    lie.
+    """
     graphs = _captured.setdefault(model, OrderedDict())
     places = tuple(parameter.data_ptr() for parameter in model.parameters())
     shape, kind = tuple(state.z.shape), (model.precision, torch.get_float32_matmul_precision(), state.z.dtype)
     key = (shape, kind, num_steps, step_size, nudge is None, places)
+    given = [*state, clamped.drive, *(nudge or ())]
     if key not in graphs:
         # Buffers made in inference mode could be written nowhere else.
-        with torch.cuda.device(state.z.device), torch.inference_mode(False), torch.no_grad():
-            graphs[key] = CapturedSteps(model, state, clamped, step_size, nudge, num_steps)
+        with torch.cuda.device_of(state.z), torch.inference_mode(False), torch.no_grad():
+            own = [_copy(part) for part in given]
+            start, drive, own_nudge = CETState(*own[:2]), own[2], None if nudge is None else CETNudge(*own[3:])
+
+            def work() -> Trajectory[CETState]:
+                # The patches are the encoder's alone, whose drive stands: any tensor will do.
+                steps = PreparedSteps(model, start, CETClamped(drive, drive), step_size, own_nudge)
+                return descend(steps, steps.state, num_steps, change=partial(_residual, step_size=step_size))
+
+            graphs[key] = _Graph(own, *capture(work))
     graphs.move_to_end(key)
     while len(graphs) > GRAPHS:
         graphs.popitem(last=False)
-    return graphs[key](state, clamped, nudge)
+    graph = graphs[key]
+    for buffer, part in zip(graph.given, given, strict=True):
+        buffer.copy_(part)
+    graph.replay()
+    change = None if graph.ended.change is None else graph.ended.change.clone()
+    return Trajectory(CETState(*(part.clone() for part in graph.ended.state)), change=change)
 
 
 def wide_product(one: Tensor, two: Tensor, dtype: torch.dtype) -> Tensor:
@@ -620,12 +575,16 @@ class CET(nn.Module):
             return self.step(reached, clamped, step_size, nudge)
 
         rule: StepRule[CETState] = as_defined
-        change: Change[CETState] = partial(_residual, step_size=step_size)
         if self._prepares(state):
             if speed().cuda_graph and not energies_at and not states_at:
+                if not state.z.is_cuda:
+                    raise ValueError(
+                        f"a CUDA graph needs a CUDA GPU, but the state lies on {state.z.device}: set "
+                        "machine.cuda_graph=false, or move model and images to a GPU"
+                    )
                 return captured(self, state, clamped, step_size, nudge, num_steps)
-            rule = prepared = PreparedSteps(self, state, clamped, step_size, nudge, num_steps)
-            change, state = prepared.residual, prepared.state
+            rule = prepared = PreparedSteps(self, state, clamped, step_size, nudge)
+            state = prepared.state
         return descend(
             rule,
             state,
@@ -633,7 +592,7 @@ class CET(nn.Module):
             energy=energy or (lambda reached: self.energy(reached, clamped)),
             energies_at=energies_at,
             states_at=states_at,
-            change=change,
+            change=partial(_residual, step_size=step_size),
         )
 
     def forward(self, masked: Tensor, num_steps: int = 150, step_size: float = 1.0) -> Tensor:
@@ -651,7 +610,7 @@ class CET(nn.Module):
     def _prepares(self, state: CETState) -> bool:
         """Return whether ``PreparedSteps`` may stand for ``step``: without gradients, steps and terms of a subclass."""
         own = type(self).step is CET.step and type(self).gradient is CET.gradient
-        known = {name: type(term) for name, term in self.terms().items()} == _TERMS
+        known = tuple(map(type, self.terms().values())) == _TERMS
         transformed = peek_interpreter_stack() is not None or torch.compiler.is_compiling()
         return own and known and not torch.is_grad_enabled() and not transformed and state.z.numel() > 0
 

@@ -50,13 +50,6 @@ class CausalLanguageModel(nn.Module):
         """Return x_0 (B, T, D) of ids (B, T), of which the first is at position ``start``; errors as ``embedded``."""
         return embedded(self.token_embedding, ids, self.block_length)
 
-    def states(self, ids: Tensor) -> Tensor:
-        """Return the states x_0 ... x_S (S + 1, B, T, D), before what ``logits`` does to the last."""
-        found = [self.embed(ids)]  # (B, T, D)
-        for layer in self.layers():
-            found.append(layer(found[-1]))
-        return torch.stack(found)  # (S + 1, B, T, D)
-
     def forward(self, ids: Tensor) -> Tensor:
         return self.logits(self.final_state(ids))
 
@@ -328,15 +321,10 @@ def published_tables(length: int, width: int, dtype: torch.dtype = torch.float32
     return RotaryTables(torch.zeros_like(first), first, second)
 
 
-def check_width(width: int) -> None:
-    """Raise ValueError for an odd or empty head."""
-    if width < 2 or width % 2:
-        raise ValueError(f"head width must be even and at least 2, got {width} (RoPE turns pairs)")
-
-
 def _angles(length: int, width: int) -> Tensor:
     """Compute the angles t 10000^(-2i/Y), (P, Y/2)."""
-    check_width(width)
+    if width < 2 or width % 2:
+        raise ValueError(f"head width must be even and at least 2, got {width} (RoPE turns pairs)")
     at_least("length", length)
     rates = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     return torch.arange(length, dtype=torch.float64)[:, None] * rates
@@ -356,13 +344,6 @@ def rotate(x: Tensor, tables: RotaryTables, scale: Tensor | None = None, normali
     if scale is not None:
         out = out * scale.to(dtype)
     return out.to(x.dtype).transpose(1, 2)
-
-
-def rotate_queries_and_keys(
-    query: Tensor, key: Tensor, tables: RotaryTables, scale: Tensor | None = None, normalize: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Apply ``rotate`` to both, (B, T, H, Y) each, with one ``scale``."""
-    return rotate(query, tables, scale, normalize), rotate(key, tables, scale, normalize)
 
 
 def unit(x: Tensor) -> Tensor:
@@ -537,6 +518,12 @@ class Positions(NamedTuple):
     bias_cross: Tensor
 
 
+def no_positions(keys: Tensor) -> Positions:
+    """Return what adds nothing to the scores of keys (B, T, H, Y)."""
+    zero = keys.new_zeros((), dtype=wide(keys))
+    return Positions(zero.expand(keys.shape[2]), zero, zero)
+
+
 def tied_attention(
     query: Tensor, keys: Tensor, state: Tensor | None, context: Tensor | None, positions: Positions, tau: float
 ) -> tuple[Tensor, Tensor]:
@@ -566,14 +553,12 @@ def descend_attention(
     writing: Tensor,
     context: Tensor | None = None,
     norm_weight: Tensor | None = None,
+    positions: Positions | None = None,
     *,
     num_steps: int,
     step_size: float = 1.0,
     tau: float,
     norm_eps: float = 1e-6,
-    slopes: Tensor | None = None,
-    bias_self: Tensor | None = None,
-    bias_cross: Tensor | None = None,
 ) -> Tensor:
     """Repeat ``num_steps`` times x <- x + step_size * o writing (CEM, equations 14 and 16, Algorithm 1), where
 
@@ -581,9 +566,7 @@ def descend_attention(
 
     x and context are (B, T, D), keys (B, T, H, Y), reading and writing (H Y, D).
     """
-    zero = keys.new_zeros((), dtype=wide(keys))
-    slopes = zero.expand(keys.shape[2]) if slopes is None else slopes  # (H,)
-    positions = Positions(slopes, zero if bias_self is None else bias_self, zero if bias_cross is None else bias_cross)
+    positions = no_positions(keys) if positions is None else positions
     for _ in range(num_steps):
         u = x if norm_weight is None else functional.rms_norm(x, x.shape[-1:], norm_weight, norm_eps)
         query = functional.linear(u, reading).unflatten(-1, keys.shape[2:])  # (B, T, H, Y)
@@ -622,19 +605,10 @@ def project(z: Tensor) -> Tensor:
     return centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + PROJECTION_EPS)
 
 
-def projected_step(
-    z: Tensor, target: Tensor, step_size: float, *, out: Tensor | None = None, changes: bool = True
-) -> tuple[Tensor, Tensor]:
-    """Compute z' = project(z + step_size (target - z)), (..., D), and max |z' - z| of each row, (...) (CET, equations 1
-    and 2); ``out`` takes z'.
-    """
-    return changed(z, project(torch.lerp(z, target.to(z.dtype), step_size)), out, changes)
-
-
-def changed(before: Tensor, after: Tensor, out: Tensor | None, changes: bool) -> tuple[Tensor, Tensor]:
-    """Return what a step reached, in ``out`` if given, and its largest change of each row, empty if not wanted."""
-    change = (after - before).abs().amax(-1) if changes else before.new_empty(0)  # (...)
-    return after if out is None else out.copy_(after), change
+def projected_step(z: Tensor, target: Tensor, step_size: float, *, out: Tensor | None = None) -> Tensor:
+    """Compute z' = project(z + step_size (target - z)), (..., D) (CET, equations 1 and 2); ``out`` takes z'."""
+    moved = project(torch.lerp(z, target.to(z.dtype), step_size))
+    return moved if out is None else out.copy_(moved)
 
 
 def image_step(
@@ -646,15 +620,15 @@ def image_step(
     beta: Tensor | None = None,
     *,
     out: Tensor | None = None,
-    changes: bool = True,
-) -> tuple[Tensor, Tensor]:
-    """Compute y' = y + step_size (t - y), t = fold(patches) + bias - 2 beta (y - wanted), and max |y' - y| of each
-    block (CET, equations 1, 5 and 15): (B, n + k - 1, n + k - 1, C), and the same without C; ``out`` takes y'.
+) -> Tensor:
+    """Compute y' = y + step_size (t - y), (B, n + k - 1, n + k - 1, C), with t = fold(patches) + bias - 2 beta (y -
+    wanted) (CET, equations 1, 5 and 15); ``out`` takes y'.
     """
     target = fold(patches.to(y.dtype), y) + bias  # (B, S, S, C)
     if wanted is not None and beta is not None:
         target = target - 2 * beta.view(-1, 1, 1, 1) * (y - wanted)
-    return changed(y, torch.lerp(y, target, step_size), out, changes)
+    moved = torch.lerp(y, target, step_size)
+    return moved if out is None else out.copy_(moved)
 
 
 def fold(patches: Tensor, y: Tensor) -> Tensor:

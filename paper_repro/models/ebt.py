@@ -29,7 +29,7 @@ from paper_repro.models.descent import computed_again, walk
 try:
     from paper_repro.kernels.causal_attention import causal_attention
     from paper_repro.kernels.preferences import speed
-    from paper_repro.kernels.qk_rotary import rotate, rotate_queries_and_keys
+    from paper_repro.kernels.qk_rotary import rotate
     from paper_repro.kernels.rms_norm import rms_norm
     from paper_repro.kernels.self_slot_attention import self_slot_attention
     from paper_repro.kernels.swiglu import swiglu
@@ -39,7 +39,6 @@ except ImportError:  # the same, slower
         causal_attention,
         rms_norm,
         rotate,
-        rotate_queries_and_keys,
         self_slot_attention,
         speed,
         swiglu,
@@ -115,8 +114,7 @@ class Attention(nn.Module):
         query, key, value = self.query_key_value(x).unflatten(-1, (3, self.num_heads, -1)).unbind(2)  # (B, T, H, Y)
         if tables is None:
             return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)  # (B, H, T, Y) each
-        query, key = rotate_queries_and_keys(query, key, tables)  # (B, H, T, Y) each
-        return query, key, value.transpose(1, 2)
+        return rotate(query, tables), rotate(key, tables), value.transpose(1, 2)  # (B, H, T, Y) each
 
     def observed(self, x: Tensor, tables: RotaryTables) -> Observed:
         """Return the keys and values of the observed stream x, (B, T, D), for a layer whose output is not read."""
@@ -594,7 +592,7 @@ class AutoregressiveEBT(EnergyModel):
 
     A candidate p, V numbers, enters the trunk as e = W p (``prediction_embedding``), so dE/dp = W^T dE/de: derivatives
     of the second order are taken in D dimensions, not in V.  Energies of different positions do not depend on each
-    other's candidates.  A subclass says what W is and how the context is embedded.
+    other's candidates.  A subclass says how the context is embedded.
 
     Args:
         state_size, block_length: V, and the most positions of a context.
@@ -622,17 +620,15 @@ class AutoregressiveEBT(EnergyModel):
         self.block_length = at_least("block_length", block_length)
         self.streams, self.num_landscapes = one_of("streams", streams, STREAMS), num_landscapes
         self.landscapes = Landscapes(variant, num_landscapes, at_least("width", width))
-        self.add_embeddings(state_size, width)
+        if not self.continuous:
+            self.token_embedding = nn.Embedding(state_size, width)
+        self.prediction_embedding = Projection(at_least("state_size", state_size), width, biased=self.continuous)
         positions = block_length + 1 + self.landscapes.lead
         self.trunk = Trunk(width, num_heads, num_layers, hidden, self.landscapes.modulated, positions)
         self.add_head(width, step_size, learn_step_size)
         if variant == "adaln_zero":
             nn.init.zeros_(self.energy_head.weight)
             self.trunk.close()
-
-    def add_embeddings(self, state_size: int, width: int) -> None:
-        """Give the model its ``prediction_embedding``, and what ``embed`` reads."""
-        raise NotImplementedError
 
     def embed(self, context: Tensor) -> Tensor:
         """Return what enters the trunk, (B, T, D), of a context (B, T, ...)."""
@@ -652,6 +648,7 @@ class AutoregressiveEBT(EnergyModel):
         ]
 
         def split(candidates: Tensor, landscape: int) -> Tensor:
+            candidates = self.prediction_embedding.shifted(candidates)
             return self.read(trunk.predict(candidates, observed[landscape], kinds.lead, kinds.condition(landscape)))
 
         return split
@@ -659,6 +656,7 @@ class AutoregressiveEBT(EnergyModel):
     def _concatenated(self, known: Tensor, candidates: Tensor, landscape: int) -> Tensor:
         rows, condition = self.landscapes.rows(known, landscape), self.landscapes.condition(landscape)
         rows = rows.repeat(len(candidates) // len(known), 1, 1)  # (N B, lead + T, D)
+        candidates = self.prediction_embedding.shifted(candidates)
         return self.read(concatenated_states(self.trunk, rows, candidates, self.landscapes.lead, condition))
 
 
@@ -682,10 +680,6 @@ class EBT(AutoregressiveEBT):
         sizes = at_least("vocabulary_size", vocabulary_size), block_length, width, num_heads, num_layers, hidden
         super().__init__(*sizes, variant, num_landscapes, step_size, learn_step_size, streams)
         self.vocabulary_size = vocabulary_size
-
-    def add_embeddings(self, state_size: int, width: int) -> None:
-        self.token_embedding = nn.Embedding(state_size, width)
-        self.prediction_embedding = Projection(state_size, width)
 
     def embed(self, context: Tensor) -> Tensor:
         """Return the tokens' embeddings (B, T, D) of ids, (B, T); errors as ``models.common.embedded``."""
@@ -800,24 +794,15 @@ class TransformerPlusPlus(CausalLanguageModel):
         tables = self.trunk.tables(0, self.block_length)
         return tuple(partial(block, tables=tables, attend=causal_attention) for block in self.trunk.blocks)
 
-    def states(self, ids: Tensor) -> Tensor:
-        """Return the embedding and the states after each block of each pass, (1 + R L, B, T, D)."""
-        embedded = self.embed(ids)  # (B, T, D)
-        return torch.stack([embedded, *self._stream(embedded, self.num_passes)])
-
     def final_state(self, ids: Tensor, num_passes: int | None = None) -> Tensor:
         """Return the last state (B, T, D); after other passes than R, if asked for."""
-        passes = self.num_passes if num_passes is None else at_least("num_passes", num_passes)
-        *_, last = self._stream(self.embed(ids), passes)
-        return last
-
-    def _stream(self, embedded: Tensor, passes: int) -> Iterator[Tensor]:
-        x = torch.zeros_like(embedded)  # (B, T, D)
-        for _ in range(passes):
-            x = x + embedded  # (B, T, D)
+        embedded = self.embed(ids)  # (B, T, D)
+        x = torch.zeros_like(embedded)
+        for _ in range(self.num_passes if num_passes is None else at_least("num_passes", num_passes)):
+            x = x + embedded
             for layer in self.layers():
                 x = layer(x)  # (B, T, D)
-                yield x
+        return x
 
     def logits(self, x: Tensor) -> Tensor:
         return self.output(self.trunk.final(x))  # (..., V)
@@ -843,16 +828,9 @@ class LatentEBT(AutoregressiveEBT):
 
     continuous = True
 
-    def add_embeddings(self, state_size: int, width: int) -> None:
-        self.prediction_embedding = Projection(at_least("state_size", state_size), width, biased=True)
-
     def embed(self, context: Tensor) -> Tensor:
         """Return W x + b, (B, T, D), of latents x, (B, T, V); errors as ``checked``."""
         return self.prediction_embedding(checked(context, self.state_size, self.block_length))  # (B, T, D)
-
-    def energies(self, context: Tensor) -> Energies:
-        of_embedded = super().energies(context)
-        return lambda candidates, landscape: of_embedded(self.prediction_embedding.shifted(candidates), landscape)
 
 
 class LatentTransformer(nn.Module):

@@ -29,14 +29,14 @@ from paper_repro.models.common import (
 try:
     from paper_repro.kernels.causal_attention import causal_attention
     from paper_repro.kernels.linear_ce import linear_cross_entropy, negative_log_likelihoods
-    from paper_repro.kernels.qk_rotary import rotate_queries_and_keys
+    from paper_repro.kernels.qk_rotary import rotate
     from paper_repro.kernels.scaled_swiglu import scaled_swiglu
 except ImportError:  # the same, slower
     from paper_repro.models.common import (  # type: ignore[assignment]
         causal_attention,
         linear_cross_entropy,
         negative_log_likelihoods,
-        rotate_queries_and_keys,
+        rotate,
         scaled_swiglu,
     )
 
@@ -156,8 +156,7 @@ class RotaryAttention(nn.Module):
         joined = self.query_key_value(x).unflatten(-1, (3, self.num_heads, -1))  # (B, T, 3, H, Y)
         query, key, value = joined.unbind(2)  # (B, T, H, Y)
         scale = None if self.scale is None else self.scale().expand(x.shape[-1]).view(self.num_heads, -1)  # (H, Y)
-        query, key = rotate_queries_and_keys(query, key, tables, scale, self.normalize)
-        # query and key are (B, H, T, Y) from here on.
+        query, key = (rotate(x, tables, scale, self.normalize) for x in (query, key))  # (B, H, T, Y) each
         # The scales are float32; attention computes in the type of what it reads.
         heads = (query.to(value.dtype), key.to(value.dtype), value.transpose(1, 2))  # (B, H, T, Y) each
         if cache is None:

@@ -309,10 +309,6 @@ class NRGPT(PositionalLanguageModel):
         g = self.norm(x)  # (B, T, D)
         return NRGPTGradients(self.attention.gradient(g), self.feed_forward.gradient(g))
 
-    def step(self, x: Tensor) -> Tensor:
-        """Take a step at x, (B, T, D)."""
-        return self.layers()[0](x)
-
     def set_inner_steps(self, number: int) -> None:
         """Let the model make ``number`` steps, whatever it was trained with."""
         self.num_steps = at_least("num_steps", number)

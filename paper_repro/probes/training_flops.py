@@ -40,7 +40,7 @@ class TrainingFlops:
         twin = copy.deepcopy(module).to("meta")
         batch = data.example_batch()
         batch = batch.to("meta") if isinstance(batch, Tensor) else tuple(part.to("meta") for part in batch)
-        with prefer("reference"), torch.enable_grad():
+        with prefer(implementation="reference"), torch.enable_grad():
             counted = count_flops(lambda: twin.counted_step(batch))
         parameters = num_parameters(twin.model, leave_out=OUTSIDE_THE_TRUNK)
         return Findings({"trunk_parameters": float(parameters), "step_flops": float(counted)})

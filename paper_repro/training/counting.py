@@ -140,7 +140,7 @@ def _count(built: BuiltCell) -> tuple[int, int, int]:
     module = built.module
     batch = map_tensors(lambda tensor: tensor.to("meta"), built.data.example_batch())
     on_gpu = not built.machine.on_cpu and module.automatic_optimization  # CET's relaxation has thousands of operations
-    with prefer(built.machine.implementation, built.machine.recompute):
+    with prefer(implementation=built.machine.implementation, recompute=built.machine.recompute):
         with torch.no_grad():
             forward = count_flops(lambda: module.counted(batch), layer_norm=2 * LAYER_NORM_PER_ELEMENT)
         with torch.enable_grad():

@@ -88,7 +88,8 @@ def settings(machine: Machine) -> Iterator[None]:
     if machine.tf32 and machine.device.type == "cuda":
         torch.set_float32_matmul_precision("high")
     try:
-        with prefer(machine.implementation, machine.recompute, machine.cuda_graph is True or machine.graphs):
+        graphs = machine.cuda_graph is True or machine.graphs
+        with prefer(implementation=machine.implementation, recompute=machine.recompute, cuda_graph=graphs):
             yield
     finally:
         torch.set_float32_matmul_precision(precision)

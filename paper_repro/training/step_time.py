@@ -320,7 +320,7 @@ def count(config: Mapping[str, Any]) -> Flops:
 @functools.cache
 def _count(text: str, window: int) -> Flops:
     ids = torch.zeros(1, window, dtype=torch.long, device="meta")  # (1, T)
-    with prefer("reference"):
+    with prefer(implementation="reference"):
         with torch.device("meta"):
             module = build_module(json.loads(text))
         found = counting.flops_by_operation(lambda: module.counted_step((ids, ids)))

@@ -1,7 +1,7 @@
 """CEM's attention: its time forward and backward, and the memory that it keeps for the way back."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from side_by_side import MIB, Comparison, check_on_gpu, largest_error, normal, timed, with_gradients
@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from paper_repro.kernels.tied_attention import descend, tied_attention
+from paper_repro.models.common import Positions, no_positions
 
 TIME, TIME_GOAL, CALLS = "ms per inner step", 1 / 1.9, 5
 MEMORY_GOAL, MOST_STATES = 4.0, 3.0
@@ -78,12 +79,13 @@ def _leaves_of_descent(size: Size, device: torch.device) -> list[Tensor]:
 
 def _descended(size: Size, leaves: list[Tensor], num_steps: int, way: str) -> Tensor:
     """Descend under bfloat16 autocast, as models train."""
-    *tensors, bias_self, bias_cross = leaves
-    options: dict[str, Any] = {"bias_self": bias_self, "bias_cross": bias_cross, "implementation": way}
+    x, keys, reading, writing, context, norm_weight, bias_self, bias_cross = leaves
+    positions = Positions(size.slopes(bias_self.device), bias_self, bias_cross)
     with torch.autocast("cuda", torch.bfloat16):
         return descend(
-            *tensors, num_steps=num_steps, tau=size.head**0.5, slopes=size.slopes(bias_self.device), **options
-        )
+            x, keys, reading, writing, context, norm_weight, positions,
+            num_steps=num_steps, tau=size.head**0.5, implementation=way,
+        )  # fmt: skip
 
 
 def _descent(size: Size, leaves: list[Tensor], num_steps: int, way: str) -> Callable[[], list[Tensor]]:
@@ -99,8 +101,12 @@ def _leaves(size: Size, device: torch.device) -> list[Tensor]:
 
 
 def _attention(size: Size, leaves: list[Tensor], way: str) -> Callable[[], list[Tensor]]:
-    options: dict[str, Any] = {"tau": size.head**0.5, "slopes": size.slopes(leaves[0].device), "implementation": way}
-    return with_gradients(lambda: tied_attention(*leaves, **options)[0], leaves)
+    query, keys, *others = leaves
+    state, context = others or (None, None)
+    positions = no_positions(keys)._replace(slopes=size.slopes(keys.device))
+    return with_gradients(
+        lambda: tied_attention(query, keys, state, context, positions, size.head**0.5, way)[0], leaves
+    )
 
 
 def _against_flash(size: Size, shared: bool, device: torch.device) -> Comparison:

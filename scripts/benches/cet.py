@@ -36,7 +36,7 @@ def cet_relax(device: torch.device) -> Iterator[Comparison]:
         step, other = partial(_step, steps), AutogradSteps(model, state, clamped)
         step()
         other.step()
-        error = relative_error([steps.tokens, model.patches.images(steps.image)], [other.z, other.image])
+        error = relative_error([steps.state.z, model.patches.images(steps.state.y)], [other.z, other.image])
         rate: dict[str, Any] = {"calls": 2 if cpu else 50, "flops": _operations(model, state), "error": error}
         case, goal = f"the paper's size, batch {len(state.z)}, {precision}", GOALS.get(precision) if cpu else None
         yield timed(case, unit, step, other.step, "autograd of the energy, conv2d", goal=goal, **rate)

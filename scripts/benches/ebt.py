@@ -35,7 +35,7 @@ class Pair:
         self.ours, self.theirs = build(device)
 
     def times(self, case: str, error: float = 0.0, goal: float | None = None) -> Comparison:
-        with prefer("auto"):
+        with prefer(implementation="auto"):
             return timed(case, "ms per step", self.ours.step, self.theirs.step, self.other, error=error, goal=goal)
 
     def rows(
@@ -43,17 +43,17 @@ class Pair:
     ) -> Iterator[Comparison]:
         """Yield the time of a step, the memory that it adds, and its matrix products."""
         yield self.times(case, error, goal)
-        with prefer("auto"):
+        with prefer(implementation="auto"):
             ours, theirs = ([step_time.added_memory(own, self.device) / MIB] for own in (self.ours, self.theirs))
         yield Comparison(case, "MiB that a step adds", ours, theirs, self.other, goal=memory_goal)
-        with prefer("reference"):
+        with prefer(implementation="reference"):
             ours, theirs = ([count_flops(own.gradients) / 1e9] for own in self.build(torch.device("meta")))
         yield Comparison(case, "GFLOPs of matrix products per step", ours, theirs, self.other)
 
     def gradients(self, implementation: str = "auto") -> list[Tensor]:
         """Return our side's gradients of a first batch, and forget them."""
         fresh, _ = self.build(self.device)
-        with prefer(implementation):
+        with prefer(implementation=implementation):
             fresh.gradients()
         return [parameter.grad for parameter in fresh.parameters if parameter.grad is not None]
 

@@ -13,7 +13,7 @@ from torch.optim import AdamW, Optimizer
 from paper_repro.base.configs import compose
 from paper_repro.kernels.linear_ce import linear_cross_entropy
 from paper_repro.kernels.preferences import prefer
-from paper_repro.kernels.qk_rotary import rotate_queries_and_keys
+from paper_repro.kernels.qk_rotary import rotate
 from paper_repro.kernels.scaled_swiglu import scaled_swiglu
 from paper_repro.kernels.sphere_step import sphere_step
 from paper_repro.models.common import textbook_tables
@@ -53,7 +53,7 @@ def _operations(
     tables = type(tables)(*(table.to(device) for table in tables))
 
     def turned(query: Tensor, key: Tensor, scale: Tensor, implementation: str = "auto") -> tuple[Tensor, Tensor]:
-        return rotate_queries_and_keys(query, key, tables, scale, True, implementation)
+        return rotate(query, tables, scale, True, implementation), rotate(key, tables, scale, True, implementation)
 
     pair = [draw(4, window, width // head, head).to(dtype) for _ in range(2)]
     yield "queries and keys", turned, [*pair, 1 + 0.1 * draw(width // head, head)]
@@ -210,7 +210,7 @@ def _work(size: Sizes, model: str, way: str, device: torch.device) -> Work:
     stepper, implementation = _built(size, model, way, device)
 
     def work() -> Tensor:
-        with prefer(implementation):
+        with prefer(implementation=implementation):
             return stepper.step()
 
     return work
@@ -219,6 +219,6 @@ def _work(size: Sizes, model: str, way: str, device: torch.device) -> Work:
 def _gradients(size: Sizes, way: str, device: torch.device) -> list[Tensor]:
     """Return the gradients of one batch at nGPT's first weights."""
     stepper, implementation = _built(size, "ngpt", way, device)
-    with prefer(implementation):
+    with prefer(implementation=implementation):
         stepper.gradients()
     return [parameter.grad.float() for parameter in stepper.module.parameters() if parameter.grad is not None]

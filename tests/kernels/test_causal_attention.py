@@ -55,13 +55,7 @@ def test_under_vmap_gradients_reach_the_stacked_leaves(
         value if dim is None else value.movedim(0, dim).contiguous() for value, dim in zip(leaves, in_dims, strict=True)
     ]
 
-    def one_by_one(*given: Tensor) -> Tensor:
-        rows = [
-            [value if dim is None else value.select(dim, row) for value, dim in zip(given, in_dims, strict=True)]
-            for row in range(4)
-        ]
-        return torch.stack([_definition(*row, 1.0) for row in rows])
-
+    one_by_one = torch.func.vmap(lambda *t: _definition(*t, 1.0), in_dims)
     stacked = torch.func.vmap(lambda *t: causal_attention(*t, 1.0, 0.0, implementation), in_dims)
     assert_same(outcome(stacked, moved), outcome(one_by_one, moved), TOLERANCE[dtype])
 

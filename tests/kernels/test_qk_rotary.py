@@ -5,15 +5,13 @@ Tolerances relative to the largest entry: float64 1e-12, float32 5e-6: sums over
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.qk_rotary import rotate, rotate_queries_and_keys, triton
+from paper_repro.kernels.qk_rotary import rotate, triton
 from paper_repro.models.common import RotaryTables, published_tables, textbook_tables
-from paper_repro.tests.support.golden import cases
 from paper_repro.tests.support.ops import ON_A_GPU, assert_as_defined, assert_near
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 5e-6}
@@ -37,15 +35,12 @@ def _inputs(*shape: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
     return [packed.to(dtype), scale.to(dtype)]
 
 
-def _rotation(tables: RotaryTables, normalize: bool, both: bool) -> Callable[..., Any]:
+def _rotation(tables: RotaryTables, normalize: bool) -> Callable[..., Tensor]:
     """The op as a function of the packed projection and of the scales."""
 
-    def rotated(packed: Tensor, scale: Tensor | None = None, implementation: str = "auto") -> Any:
-        query, key, _ = packed.unbind(2)
+    def rotated(packed: Tensor, scale: Tensor | None = None, implementation: str = "auto") -> Tensor:
         own = RotaryTables(*(table.to(torch.promote_types(packed.dtype, table.dtype)) for table in tables))
-        if both:
-            return rotate_queries_and_keys(query, key, own, scale, normalize, implementation)
-        return rotate(key, own, scale, normalize, implementation)
+        return rotate(packed[:, :, 1], own, scale, normalize, implementation)
 
     return rotated
 
@@ -75,7 +70,6 @@ def test_textbook_positions_turn_pairs_by_an_angle_that_grows_with_the_position(
 
 @pytest.mark.parametrize("implementation", FAST)
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("both", [True, False])
 @pytest.mark.parametrize(("scaled", "normalize"), [(True, True), (True, False), (False, True), (False, False)])
 @pytest.mark.parametrize(
     ("shape", "kind"),
@@ -92,30 +86,11 @@ def test_values_and_gradients_are_those_of_the_definition(
     kind: str,
     scaled: bool,
     normalize: bool,
-    both: bool,
     dtype: torch.dtype,
     implementation: str,
 ) -> None:
     tables, inputs = TABLES[kind](shape[1] + 2, shape[-1], dtype=dtype), _inputs(*shape, dtype=dtype)[: 1 + scaled]
-    assert_as_defined(_rotation(tables, normalize, both), inputs, implementation, TOLERANCE[dtype])
-
-
-@pytest.mark.parametrize("implementation", ["reference", *FAST])
-@pytest.mark.parametrize("golden", cases("ngpt", "*.npz"))
-def test_golden_queries_and_keys_of_the_first_layer(golden: Any, implementation: str) -> None:
-    meta, scale = golden.meta, None
-    heads, width = meta["heads"], meta["dim"] // meta["heads"]
-    if meta["model"] == "ngpt":
-        stored = golden.shared("raw/layers.0.attn.sqk").double()
-        scale = (stored * (meta["sqk_init"] / meta["sqk_scale"])).view(heads, width)
-    make = {"official": published_tables, "standard": textbook_tables}[meta["rope"]]
-    tables = make(meta["seq"], width, dtype=torch.float64)
-    query, key = (golden.shared(f"act/layer0.{name}_lin").unflatten(-1, (heads, width)) for name in "qk")
-    normalize = meta["model"] == "ngpt" and meta["qk_norm"]
-    found = rotate_queries_and_keys(query, key, tables, scale, normalize, implementation)
-    for out, name in zip(found, "qk", strict=True):
-        expected = golden.shared(f"act/layer0.{name}_att")
-        torch.testing.assert_close(out.transpose(1, 2), expected, rtol=1e-10, atol=1e-10)
+    assert_as_defined(_rotation(tables, normalize), inputs, implementation, TOLERANCE[dtype])
 
 
 @ON_A_GPU
@@ -126,4 +101,4 @@ def test_on_a_gpu(shape: tuple[int, ...], scaled: bool, normalize: bool, dtype: 
     packed, scale = (value.cuda() for value in _inputs(*shape))
     tables = RotaryTables(*(table.cuda() for table in textbook_tables(shape[1], shape[-1])))
     inputs = [packed.to(dtype), scale.float()][: 1 + scaled]
-    assert_near(_rotation(tables, normalize, True), inputs, "fused")
+    assert_near(_rotation(tables, normalize), inputs, "fused")

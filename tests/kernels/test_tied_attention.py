@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from paper_repro.kernels.tied_attention import descend, tied_attention
+from paper_repro.models.common import Positions
 from paper_repro.tests.support.ops import ON_A_GPU, assert_as_defined, assert_near
 from paper_repro.training.counting import peak_bytes
 
@@ -52,18 +53,19 @@ def _inputs(size: Size, dtype: torch.dtype = torch.float64) -> list[Any]:
     return [drawn(*rows, size.width), keys, *matrices, *given, drawn(1)[0], drawn(1)[0]]
 
 
-def _slopes(keys: Tensor) -> Tensor:
-    return torch.tensor([2.0 ** -(1 + head / 2) for head in range(keys.shape[2])]).to(keys)
+def _positions(keys: Tensor, bias_self: Tensor, bias_cross: Tensor) -> Positions:
+    slopes = torch.tensor([2.0 ** -(1 + head / 2) for head in range(keys.shape[2])])
+    return Positions(slopes.to(keys), bias_self, bias_cross)
 
 
 def _descent(size: Size) -> Callable[..., Tensor]:
     """The descent as a function of ``_inputs``."""
 
     def descended(*given: Any, implementation: str) -> Tensor:
-        *others, bias_self, bias_cross = given
-        places = {"slopes": _slopes(given[1]), "bias_self": bias_self, "bias_cross": bias_cross}
+        *tensors, bias_self, bias_cross = given
         numbers: dict[str, Any] = {"num_steps": size.steps, "step_size": 0.7, "tau": math.sqrt(size.head)}
-        return descend(*others, **numbers, **places, implementation=implementation)
+        places = _positions(given[1], bias_self, bias_cross)
+        return descend(*tensors, places, **numbers, implementation=implementation)
 
     return descended
 
@@ -72,9 +74,8 @@ def _attention(tau: float) -> Callable[..., tuple[Tensor, Tensor]]:
     """The attention as a function of q, k, u and h d, or None and None, bias_self and bias_cross; lse is detached."""
 
     def attended(*given: Any, implementation: str) -> tuple[Tensor, Tensor]:
-        *others, bias_self, bias_cross = given
-        places = {"slopes": _slopes(given[1]), "bias_self": bias_self, "bias_cross": bias_cross}
-        out, lse = tied_attention(*others, tau=tau, **places, implementation=implementation)
+        *tensors, bias_self, bias_cross = given
+        out, lse = tied_attention(*tensors, _positions(given[1], bias_self, bias_cross), tau, implementation)
         return out, lse.detach()
 
     return attended
@@ -86,36 +87,17 @@ def _for_attention(inputs: list[Any]) -> list[Any]:
     return [keys.flip(1), keys, None if context is None else state, context, *biases]
 
 
-@pytest.mark.parametrize("implementation", ["reference", "fused"])
-def test_values_are_those_of_loops_over_tokens_and_heads(implementation: str) -> None:
-    inputs = _inputs(SMALL)
-    state, keys, _, _, context, _, own, cross = inputs
-    query, slopes = keys.flip(1), _slopes(keys)
-    out, lse = _attention(1.3)(*_for_attention(inputs), implementation=implementation)
-    for b, i, k in ((b, i, k) for b in range(2) for i in range(5) for k in range(2)):
-        scores = [
-            (keys[b, j, k] @ query[b, i, k] + context[b, j] @ state[b, i]) / 1.3
-            - slopes[k] * (i - j)
-            + (own if i == j else cross)
-            for j in range(i + 1)
-        ]
-        normaliser = torch.logsumexp(torch.stack(scores), 0)
-        read = sum(torch.exp(score - normaliser) * keys[b, j, k] for j, score in enumerate(scores))
-        torch.testing.assert_close(lse[b, i, k], normaliser, rtol=1e-13, atol=1e-13, check_dtype=False)
-        torch.testing.assert_close(out[b, i, k], read, rtol=1e-13, atol=1e-13)
-
-
 def test_without_a_diagonal_the_update_is_minus_the_gradient_of_the_energy() -> None:
     x, keys, reading, _, _, _, own, cross = _inputs(SMALL)
-    u, options = (
-        x.clone().requires_grad_(),
-        {"slopes": _slopes(keys), "bias_self": own, "bias_cross": cross, "tau": 1.3},
-    )
+    u, positions = x.clone().requires_grad_(), _positions(keys, own, cross)
     query = functional.linear(u, reading).unflatten(-1, (2, 3))
-    _, lse = tied_attention(query, keys, **options, implementation="reference")
+    _, lse = tied_attention(query, keys, None, None, positions, 1.3, "reference")
     energy_gradient = torch.autograd.grad((-1.3 * lse).sum(), u)[0]
     for implementation in ("reference", "fused"):
-        moved = descend(x, keys, reading, reading, num_steps=1, **options, implementation=implementation)
+        _, found = tied_attention(query, keys, None, None, positions, 1.3, implementation)
+        torch.testing.assert_close(found, lse, rtol=1e-12, atol=1e-12)
+        given = x, keys, reading, reading, None, None, positions
+        moved = descend(*given, num_steps=1, tau=1.3, implementation=implementation)
         torch.testing.assert_close(moved - x, -energy_gradient, rtol=1e-12, atol=1e-12)
 
 

@@ -71,13 +71,3 @@ def test_the_definition_is_taken_where_logits_have_a_gradient_and_where_words_ar
     logits, embedding, *_ = _inputs()
     assert op.words_in_pieces(logits.clone().requires_grad_(), embedding) is None
     assert op.words_in_pieces(logits[..., :1], embedding[:, :1]) is None
-
-
-def test_a_second_derivative_is_refused() -> None:
-    logits, embedding, *_ = _inputs()
-    embedding.requires_grad_()
-    pieces = op.words_in_pieces(logits, embedding)
-    assert pieces is not None
-    (first,) = torch.autograd.grad(pieces.embedded(logits, embedding).sum(), embedding, create_graph=True)
-    with pytest.raises(NotImplementedError, match="second"):
-        first.sum().backward()

@@ -4,13 +4,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from paper_repro.models import cet as cet_energy
+from paper_repro.models import cet
 from paper_repro.models.cet import (
     CET,
     CETNudge,
-    CETPatches,
     CETState,
     Phases,
     cost,
@@ -18,7 +16,6 @@ from paper_repro.models.cet import (
     full_backpropagation,
     truncated_backpropagation,
 )
-from paper_repro.models.common import fold, project, to_blocks
 from paper_repro.tests.support import golden, golden_cet
 
 ENERGIES = golden.files("cet", "cet_energy*.npz")
@@ -87,40 +84,6 @@ def test_golden_cet_nudged_trajectory(path: Path) -> None:
         state = model.step(state, clamped, 1.0, nudge)
         for found, expected in zip(state, _at(record, model, place, number), strict=True):
             _close(found, expected)
-
-
-@pytest.mark.parametrize("images", [1, 8])
-@pytest.mark.parametrize("name", list(ABBREVIATIONS.values()))
-def test_each_terms_gradients_are_autograds(name: str, images: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = golden_cet.small(attention_std=0.5, init_std=0.3)
-    monkeypatch.setitem(cet_energy.ROWS, "cpu", images * model.patches.count)
-    term, clamped = model.terms()[name], model.clamp(torch.randn(2, 2, 8, 8, dtype=torch.float64))
-    z, y = project(torch.randn(2, 9, 6, dtype=torch.float64)), torch.randn(2, 4, 4, 8, dtype=torch.float64)
-    state, weights = CETState(z.requires_grad_(), y.requires_grad_()), torch.tensor([0.7, -1.3], dtype=torch.float64)
-    leaves = [*state, *term.parameters()]
-    found = torch.autograd.grad((weights * term.energy(state, clamped)).sum(), leaves, allow_unused=True)
-    own = term.gradient(state, clamped)
-    for value, expected in zip(own, found[:2], strict=True):
-        assert (value is None) == (expected is None)
-        if value is not None:
-            along = weights.view(-1, *[1] * (value.ndim - 1)) * value
-            torch.testing.assert_close(along, expected, rtol=1e-12, atol=1e-12)
-    local = term.parameter_gradients(state, clamped, weights)
-    for (label, _), expected in zip(term.named_parameters(), found[2:], strict=True):
-        torch.testing.assert_close(local[label], expected, rtol=1e-12, atol=1e-12)
-
-
-def test_patches_are_those_of_a_convolution() -> None:
-    patches = CETPatches(3, 12, 6, 2)
-    images, kernel = torch.randn(2, 3, 12, 12), torch.randn(5, 3, 6, 6)
-    matrix = to_blocks(kernel, 2).flatten(1)
-    found = (patches.gather(patches.blocks(images)) @ matrix.T).mT
-    torch.testing.assert_close(found, functional.conv2d(images, kernel, stride=2).flatten(2), rtol=1e-5, atol=1e-4)
-    tokens = torch.randn(2, patches.count, 5)
-    drawn = patches.images(fold(tokens @ matrix, patches.blocks(images)))
-    grid = tokens.mT.unflatten(2, (patches.side, patches.side))
-    torch.testing.assert_close(drawn, functional.conv_transpose2d(grid, kernel, stride=2), rtol=1e-5, atol=1e-4)
-    assert torch.equal(patches.images(patches.blocks(images)), images)
 
 
 FILES = golden.files("cet", "cet_ep*.npz")
@@ -202,8 +165,9 @@ def _flat(model: CET) -> Tensor:
     return torch.cat([value.flatten() for value in _gradients(model).values()])
 
 
-def test_gradients_are_added_to_what_lies_there_and_averaged_over_the_batch() -> None:
+def test_gradients_are_added_to_what_lies_there_and_averaged_over_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     model, masked, images = _small()
+    monkeypatch.setitem(cet.ROWS, "cpu", 2 * model.patches.count)  # hidden numbers of two images at once
     phases = Phases(30, 5)
     alone = []
     for number in range(3):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from paper_repro import models
 from paper_repro.base.errors import ROOT
 
 SHARED = ("base/errors.py", "models/common.py")
@@ -84,3 +85,10 @@ def test_a_model_is_copied_with_three_files_and_trains_without_kernels(name: str
     found = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
     assert found.stdout.splitlines()[1].strip() == ""
+
+
+def test_models_are_imported_by_their_names() -> None:
+    assert {*models.NAMES} <= {*dir(models)}
+    assert all(getattr(models, name).__name__ == name for name in models.NAMES)
+    with pytest.raises(AttributeError, match="no attribute 'NGTP'"):
+        _ = models.NGTP

@@ -16,10 +16,9 @@ from paper_repro.models.ebt import (
     LatentEBT,
     PredictionStep,
     ThinkingSettings,
-    think,
     thoughts,
 )
-from paper_repro.models.ebt_image import ImageEBT, Patches
+from paper_repro.models.ebt_image import ImageEBT
 from paper_repro.tests.support.float64 import in_float64
 
 IMAGE: dict[str, Any] = {"image_size": 8, "patch": 4, "width": 16, "num_heads": 2, "num_layers": 2}
@@ -38,16 +37,6 @@ def shaken(make: Callable[[], Any]) -> Any:
     return model
 
 
-def test_patches_are_what_a_convolution_reads_and_are_joined_again() -> None:
-    torch.manual_seed(0)
-    images, weight = torch.randn(2, 3, 8, 8), torch.randn(16, 3, 4, 4)
-    patches = Patches(8, 4, 3, 16)
-    cut = patches.cut(images)
-    convolved = functional.conv2d(images, weight, stride=4).flatten(2).mT  # (B, T, D)
-    torch.testing.assert_close(cut @ weight.flatten(1).T, convolved)
-    assert torch.equal(patches.joined(cut), images)
-
-
 def test_the_first_energies_are_zero_and_the_first_gradient_is_the_head_s() -> None:
     model = ImageEBT(**IMAGE)
     images, noised = torch.randn(2, 2, 3, 8, 8).unbind()
@@ -58,17 +47,6 @@ def test_the_first_energies_are_zero_and_the_first_gradient_is_the_head_s() -> N
     functional.smooth_l1_loss(thought.prediction, model.patches.cut(images)).backward()
     moved = [name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.any()]
     assert moved == ["energy_head.weight"]
-
-
-def test_an_image_s_gradient_is_that_of_its_mean_energy() -> None:
-    model = shaken(lambda: ImageEBT(**IMAGE, step_size=2.0))
-    images = torch.randn(3, 3, 8, 8, dtype=torch.float64, requires_grad=True)
-    embedded = model.patches.cut(images) @ model.prediction_embedding.weight.mT
-    model.patch_energies(embedded).mean(1).sum().backward()
-    assert images.grad is not None
-    start = model.patches.cut(images.detach())
-    _, last = think(model, start, start[None], 1)
-    torch.testing.assert_close(model.patches.joined(last.predictions[0]), images.detach() - 2 * images.grad)
 
 
 def test_the_energy_of_a_frame_is_that_of_its_context_and_candidate() -> None:

@@ -5,11 +5,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.models.cem import CEMMLP, CEMAttention
 from paper_repro.models.llama import Llama, gated_feed_forward, rotary_attention
 
-TIED_ATTENTION = partial(CEMAttention, diagonal="none", slopes="none")
-TIED_MLP = partial(CEMMLP, norm_context=True, norm_inside=True)
 IDS = torch.randint(11, (2, 7), generator=torch.Generator().manual_seed(0))
 
 
@@ -54,21 +51,3 @@ def test_reuse_is_the_same_part_again_with_no_parameter_more() -> None:
     part = once.blocks[0].feed_forward
     x = torch.randn(2, 7, 12, dtype=torch.float64)
     torch.testing.assert_close(twice.blocks[0].feed_forward(x), part(part(x)), rtol=1e-12, atol=1e-12)
-
-
-def test_the_weight_tied_llama_is_the_special_case() -> None:
-    """T = 1, P = I, no diagonal, no positions; W^O = W^Q, W^V = W^K, W^d = W^u (CEM, equations 5 and 11)."""
-    model = _tiny(TIED_ATTENTION, TIED_MLP)
-    stream = torch.randn(2, 7, 12, dtype=torch.float64)
-    block = model.blocks[0]
-    attention, mlp = block.attention, block.feed_forward
-    seen = functional.rms_norm(stream, (12,), attention.norm_weight, 1e-6)
-    query, key = (
-        functional.linear(seen, weight).unflatten(-1, (2, 6)).transpose(1, 2)
-        for weight in (attention.query_weight, attention.key_weight)
-    )
-    read = functional.scaled_dot_product_attention(query, key, key, is_causal=True).transpose(1, 2).flatten(2)
-    middle = stream + read @ attention.query_weight
-    seen = functional.rms_norm(middle, (12,), mlp.norm_weight, 1e-6)
-    gated = (seen @ mlp.context_weight.T) * functional.silu(seen @ mlp.reading_weight.T)
-    torch.testing.assert_close(block(stream, None), middle + gated @ mlp.reading_weight, rtol=1e-12, atol=1e-12)

@@ -125,7 +125,7 @@ def test_the_forward_pass_of_nrgpt_is_shown_as_the_descent_that_it_is(tmp_path: 
     for step in range(6):
         energies = [float(row["energy"]) for row in rows if row["step"] == str(step)]
         assert energies == pytest.approx(model.energies(x).total[0].tolist(), rel=1e-4), step
-        x = model.step(x)
+        x = model.layers()[0](x)
     tokens = [row["token"] for row in rows if row["step"] == "0"]
     following = model.tokenizer.decode([int(model.logits(model.trace(ids, 5).state)[0, -1].argmax())])
     assert tokens == [*"ING:", following]

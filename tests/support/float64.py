@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paper_repro.models.common import CausalLanguageModel
+
 
 def in_float64(make: Callable[[], Any]) -> Any:
     """What ``make`` builds, its tables of positions in float64, too."""
@@ -30,6 +32,14 @@ def randomised(module: Any, scale: float = 0.4) -> Any:
 def tokens(*shape: int) -> Tensor:
     """The same normal numbers in every test."""
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
+
+
+def states(model: CausalLanguageModel, ids: Tensor) -> Tensor:
+    """The states x_0 ... x_S, (S + 1, B, T, D), before the output."""
+    found = [model.embed(ids)]
+    for layer in model.layers():
+        found.append(layer(found[-1]))
+    return torch.stack(found)
 
 
 def own_gradient(energy: Callable[[Tensor], Tensor], g: Tensor) -> Tensor:

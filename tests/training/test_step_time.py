@@ -137,7 +137,7 @@ def test_further_layers_cost_what_the_second_does_at_any_vocabulary(overrides: t
     with torch.device("meta"):
         module = build_module(config)
     ids = torch.zeros(1, WINDOW, dtype=torch.long, device="meta")
-    with prefer("reference"):
+    with prefer(implementation="reference"):
         assert count(config).whole == count_flops(lambda: module.counted_step((ids, ids)))
 
 
