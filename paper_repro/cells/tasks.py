@@ -161,6 +161,7 @@ class Task:
 
     def cost(self, config: Mapping[str, Any]) -> Cost | None:
         """Return what a cell of that config costs; None where it trains no model; raises as ``check``."""
+        self.check(config)
         return None
 
     def rehearse(self, config: Mapping[str, Any]) -> Rehearsal | None:

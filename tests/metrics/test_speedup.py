@@ -108,7 +108,6 @@ RUN = FinishedRun(1e9, 3.0, 1e-3, 0)
     ("runs", "message"),
     [
         ([], "no finished runs"),
-        ([RUN, RUN], "another run with these tokens, rate and seed"),
         ([RUN, FinishedRun(4e9, math.inf, 1e-3, 0)], r"every learning rate diverged at 4e\+09 tokens"),
     ],
 )

@@ -3,7 +3,6 @@ import math
 import shutil
 import sys
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,10 +13,9 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from paper_repro.base.errors import UsageError
-from paper_repro.metrics import perplexity, text_scores
+from paper_repro.metrics import perplexity, similarity, text_scores
 from paper_repro.metrics.grammar import LANGUAGETOOL_JAR, FixedRules, PaperRules, UnavailableError, grammar_quality
 from paper_repro.metrics.perplexity import TextPerplexity, find_model
-from paper_repro.metrics.similarity import PairwiseSimilarity
 from paper_repro.metrics.text_scores import TextScorer, distinct_n, metric_names
 from paper_repro.tests.support import golden, tiny_gpt2
 from paper_repro.tests.support.tiny_gpt2 import POSITIONS
@@ -40,23 +38,18 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "harper", None)
 
 
-@pytest.fixture
-def embedding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Embeddings that only the number of characters decides."""
-    given = {"model": lambda pieces: torch.tensor([[1.0, len(piece)] for piece in pieces])}
-    monkeypatch.setattr(text_scores, "PairwiseSimilarity", partial(PairwiseSimilarity, **given))
-
-
-@pytest.mark.usefixtures("embedding")
-def test_a_text_is_scored_by_every_metric_at_hand(folder: Path) -> None:
+def test_a_text_is_scored_by_every_metric_at_hand(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Embeddings that only the number of characters decides.
+    embed = lambda pieces: torch.tensor([[1.0, len(piece)] for piece in pieces])  # noqa: E731
+    monkeypatch.setattr(similarity, "_load", lambda *_: embed)
     scorer = TextScorer(str(folder))
     scores = scorer(TEXT)
     assert scorer.names == ["perplexity_tiny_2", *metric_names()[1:]]
     assert sorted(scores.values) == sorted(set(scorer.names) - set(scorer.unavailable)) and not scores.refused
     assert scores.values["distinct_1"] == distinct_n(TEXT, 1) != scores.values["distinct_2"]
     assert scores.values["perplexity_tiny_2"] == TextPerplexity(folder)(TEXT)
-    assert scores.values["gqs_paper"] == grammar_quality(TEXT, PaperRules()).score
-    assert scores.values["gqs_fixed"] == grammar_quality(TEXT, FixedRules()).score
+    assert scores.values["gqs_paper"] == grammar_quality(TEXT, PaperRules())
+    assert scores.values["gqs_fixed"] == grammar_quality(TEXT, FixedRules())
     assert scores.values["gqs_fixed"] != scores.values["gqs_paper"]
     vectors = [[1.0, length] for length in map(len, TEXT.splitlines())]
     cosines = [(1 + a[1] * b[1]) / math.hypot(*a) / math.hypot(*b) for i, a in enumerate(vectors) for b in vectors[:i]]
@@ -83,7 +76,7 @@ def test_checker_that_stops_answering_becomes_unavailable(monkeypatch: pytest.Mo
     def fail(self: PaperRules, text: str) -> None:
         raise text_scores.UnavailableError("gone")
 
-    scorer = TextScorer("no-such-model", ["paper", "fixed"])
+    scorer = TextScorer("no-such-model")
     monkeypatch.setattr(PaperRules, "inspect", fail)
     assert "gqs_paper" not in scorer(TEXT).values
     assert scorer.unavailable["gqs_paper"] == "gone" and "gqs_fixed" in scorer(TEXT).values
@@ -95,14 +88,12 @@ def test_the_server_ends_with_the_scorer(monkeypatch: pytest.MonkeyPatch, tmp_pa
     ended: list[bool] = []
     server = SimpleNamespace(check=lambda text: [], close=lambda: ended.append(True))
     monkeypatch.setattr(language_tool_python, "LanguageTool", lambda language, remote_server: server)
-    with closing(TextScorer("no-such-model", ["languagetool"])) as scorer:
+    with closing(TextScorer("no-such-model")) as scorer:
         assert "gqs_languagetool" in scorer(TEXT).values and not ended
     assert ended
 
 
-@pytest.mark.parametrize(
-    ("text", "scored"), [("hi", {"distinct_1", "gqs_fixed", "perplexity_tiny_2"}), ("", {"gqs_fixed"})]
-)
+@pytest.mark.parametrize(("text", "scored"), [("hi", {"distinct_1", "perplexity_tiny_2"}), ("", {"gqs_fixed"})])
 def test_texts_of_two_characters_and_none(folder: Path, text: str, scored: set[str]) -> None:
     scorer = TextScorer(str(folder))
     scores = scorer(text)
@@ -113,15 +104,8 @@ def test_texts_of_two_characters_and_none(folder: Path, text: str, scored: set[s
 
 def test_a_value_that_is_not_finite_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TextPerplexity, "__call__", lambda self, text: math.inf)
-    scores = TextScorer(str(folder), ["fixed"])(TEXT)
+    scores = TextScorer(str(folder))(TEXT)
     assert "is inf, expected a finite number" in scores.refused["perplexity_tiny_2"]
-
-
-def test_wrong_arguments_are_refused(folder: Path) -> None:
-    with pytest.raises(ValueError, match="did you mean 'paper'"):
-        TextScorer(gqs_engines=["papers"])
-    with pytest.raises(UsageError, match=r"no config.json there"):
-        TextScorer(str(folder.parent))
 
 
 @pytest.mark.parametrize("path", golden.files("nrgpt", "metrics.json"))
@@ -149,13 +133,12 @@ def test_text_is_cut_to_what_the_model_sees(folder: Path) -> None:
     assert scorer(text) == scorer(text[:POSITIONS]) == scorer(text + " again") != scorer(text[: POSITIONS - 1])
 
 
-def test_a_name_is_found_in_the_data_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_is_found_in_the_data_folder_or_unavailable_with_the_command(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv(perplexity.DATA_VARIABLE, str(folder.parent))
     assert find_model(folder.name) == folder
     assert TextPerplexity(folder.name)("hi there") == TextPerplexity(folder)("hi there")
-
-
-def test_absent_model_is_unavailable_with_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     (tmp_path / "no-such-model").mkdir()
     (tmp_path / "no-such-model" / "tokenizer.json").write_text("{}")  # a tokenizer alone is no model
@@ -165,24 +148,9 @@ def test_absent_model_is_unavailable_with_the_command(monkeypatch: pytest.Monkey
         TextPerplexity("no-such-model")
 
 
-def test_another_model_does_not_pass_for_gpt2(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    shutil.copytree(folder, tmp_path / "gpt2")
-    monkeypatch.setenv(perplexity.DATA_VARIABLE, str(tmp_path))
-    with pytest.raises(UsageError, match=r"gpt2: .*'n_layer': 2.*expected GPT-2 small.*give another model by its path"):
-        TextPerplexity("gpt2")
-
-
-def test_absent_and_truncated_weights(folder: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    weights = copy / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    for _ in range(2):
-        with pytest.raises(UsageError, match=rf"{copy}: no whole causal language model .*: `hf download"):
-            TextPerplexity(copy)
-        weights.unlink(missing_ok=True)
-
-
-def test_weights_that_lack_a_tensor_are_not_filled_with_random_numbers(folder: Path, tmp_path: Path) -> None:
+def test_damaged_and_absent_weights_are_refused_and_not_filled_with_random_numbers(
+    folder: Path, tmp_path: Path
+) -> None:
     copy = shutil.copytree(folder, tmp_path / "copy")
     tensors = load_file(copy / "model.safetensors")
     (lacking,) = [name for name in tensors if name.endswith("h.1.mlp.c_fc.weight")]
@@ -190,3 +158,8 @@ def test_weights_that_lack_a_tensor_are_not_filled_with_random_numbers(folder: P
     save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(UsageError, match=rf"{copy}: 1 weights are missing, .*c_fc.weight.*copy the whole model anew"):
         TextPerplexity(copy)
+    (copy / "model.safetensors").write_bytes(b"cut off")
+    with pytest.raises(UsageError, match=rf"{copy}: no whole causal language model .*: `hf download"):
+        TextPerplexity(copy)
+    with pytest.raises(UsageError, match=r"no config.json there"):
+        TextScorer(str(folder.parent))

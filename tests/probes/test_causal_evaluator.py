@@ -67,15 +67,6 @@ def test_continuations_are_those_of_each_prompt_alone_with_a_sliding_context() -
         assert text == tokenizer.decode(ids[len(prompt) :])
 
 
-def test_the_model_is_evaluated_without_dropout_and_left_in_its_mode() -> None:
-    dropping = torch.nn.Sequential(torch.nn.Embedding(260, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 260))
-    dropping.block_length = 8
-    evaluator = Evaluator(dropping, Bytes())
-    pair = evaluator.pair("ab", "cd")
-    assert evaluator.log_likelihoods([pair]) == evaluator.log_likelihoods([pair])
-    assert dropping.training and torch.is_grad_enabled()
-
-
 def test_what_cannot_be_evaluated_is_refused() -> None:
     without_end = Evaluator(small_gpt(block_length=4), Bytes(end_of_text=None))
     with pytest.raises(UsageError, match="empty context"):

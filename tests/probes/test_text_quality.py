@@ -51,7 +51,7 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def measure(module: Module, data: CounterBasedDataModule | None = None, **options: Any) -> Any:
-    probe = TextQuality(**{"prompts": PROMPTS, "num_tokens": 60, "gqs_engines": ["fixed"], **options})
+    probe = TextQuality(**{"prompts": PROMPTS, "num_tokens": 60, **options})
     with torch.no_grad():
         return probe.measure(module, data or Letters(), seed=0)
 
@@ -65,19 +65,15 @@ def test_the_text_of_the_lowest_perplexity_is_reported(folder: Path) -> None:
     assert [text["reported"] for text in texts] == [text is best for text in texts]
     assert findings.metrics == {**best["scores"], "texts_averaged": 1.0}
     # JSON keeps a float's digits, so the texts are scored anew to the same numbers
-    scorer, tokenizer = TextScorer(str(folder), ["fixed"]), Letters.tokenizer
+    scorer, tokenizer = TextScorer(str(folder)), Letters.tokenizer
     for text in texts:
         assert scorer(text["text"]).values == text["scores"]
         ids = generate(module.model, tokenizer.encode(text["prompt"]), 60, seed=text["seed"], num_allowed=29)
         assert text["text"] == tokenizer.decode(ids).lstrip("\n") and len(ids) == 60 + len(text["prompt"])
     assert texts[1]["text"].startswith("to be")
-
-
-def test_the_mean_over_texts(folder: Path) -> None:
-    findings = measure(small(), perplexity_model=str(folder), choose="mean")
-    texts = json.loads(findings.attachments[ATTACHMENT])["texts"]
+    mean = measure(small(), perplexity_model=str(folder), choose="mean").metrics
     for name in ("perplexity_tiny", "distinct_1", "gqs_fixed"):
-        assert findings.metrics[name] == math.fsum(text["scores"][name] for text in texts) / 4
+        assert mean[name] == math.fsum(text["scores"][name] for text in texts) / 4
 
 
 def test_without_perplexity_the_mean_takes_its_place_and_says_so() -> None:
@@ -127,13 +123,10 @@ def test_reference_texts_are_whole_lines_and_shuffling_keeps_their_words() -> No
 
 @pytest.mark.usefixtures("corpus")
 def test_reference_texts_are_scored_where_they_can_be() -> None:
-    scorer = {
-        "_target_": "paper_repro.metrics.text_scores.TextScorer",
-        "gqs_engines": ["paper"],
-    }
+    scorer = {"_target_": "paper_repro.metrics.text_scores.TextScorer"}
     texts = ["The dog sees the dog.", ""]
     cells = [Cell(text, {**text_of(content=text), "scorer": scorer}) for text in texts]
     plain, empty = ReferenceTexts().run(cells, Path(), None)  # type: ignore[arg-type]
     assert plain.status == empty.status == FINISHED
     assert plain.metrics["distinct_1"] == 1.0 and "apcs_lines" in plain.unavailable
-    assert empty.metrics == {} and "distinct_1" in empty.unavailable
+    assert empty.metrics == {"gqs_fixed": 0.0} and "distinct_1" in empty.unavailable
