@@ -90,9 +90,6 @@ class Reconstructions:
     free_steps: int
     step_size: float = 1.0
 
-    def __post_init__(self) -> None:
-        Phases(free_steps=self.free_steps, step_size=self.step_size)
-
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
         model = completing(module, "reconstructions")
         masked, images = first_images(data, module.device)
@@ -124,9 +121,6 @@ class RelaxationTrace:
     free_steps: int
     trained_step_size: float = 1.0
     step_size: float = 1.0
-
-    def __post_init__(self) -> None:
-        Phases(free_steps=self.free_steps, step_size=self.step_size)
 
     @property
     def trained(self) -> int:
@@ -303,20 +297,17 @@ class GradientPrecision:
     step_size: float = 1.0
 
     def __post_init__(self) -> None:
-        self.phases()
         for precision in self.narrow:
             one_of("narrow", precision, PRECISIONS)
-
-    def phases(self) -> Phases:
-        return Phases(self.free_steps, self.nudged_steps, self.beta, self.step_size)
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
         model, findings = copy.deepcopy(completing(module, "gradient_precision")), Findings()
         masked, images = first_images(data, module.device)
+        phases = Phases(self.free_steps, self.nudged_steps, self.beta, self.step_size)
 
         def gradient(precision: str, dtype: torch.dtype = masked.dtype) -> Tensor:
             model.precision = precision
-            equilibrium_propagation(model.to(dtype), masked.to(dtype), images.to(dtype), self.phases())
+            equilibrium_propagation(model.to(dtype), masked.to(dtype), images.to(dtype), phases)
             return _taken(model).double()
 
         before = torch.get_float32_matmul_precision()

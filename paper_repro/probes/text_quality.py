@@ -99,11 +99,7 @@ class TextQuality:
                 "fewer: shorten it, or set within_context=false"
             )
         allowed = min(tokenizer.vocabulary_size, model.vocabulary_size)
-        try:
-            found = generate(model, ids, count, seed=seed, num_allowed=allowed)
-        except ValueError as error:
-            raise UsageError(f"prompt {prompt[:40]!r}: {error}") from error
-        text = tokenizer.decode(found).lstrip("\n")
+        text = tokenizer.decode(generate(model, ids, count, seed=seed, num_allowed=allowed)).lstrip("\n")
         return Written(prompt, seed, text, scorer(text))
 
     def _findings(self, texts: list[Written], scorer: TextScorer) -> Findings:

@@ -1,4 +1,7 @@
 import json
+import math
+import re
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from paper_repro.base import files
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import DATA_VARIABLE
 from paper_repro.cells.tasks import FINISHED, Cell, Findings, Outcome, task_of
@@ -19,9 +21,10 @@ from paper_repro.probes import downstream, mmlu
 from paper_repro.probes.causal_evaluator import Evaluator
 from paper_repro.probes.downstream import INSTALL, Downstream
 from paper_repro.probes.floors import BigramFloor, BigramModel
+from paper_repro.probes.mmlu import MMLU
 from paper_repro.tests.datamodules import test_continuations as made
 from paper_repro.tests.probes import doubles
-from paper_repro.tests.probes.doubles import SIZES, Bytes, Reciting, small_gpt, write_task
+from paper_repro.tests.probes.doubles import SIZES, Bytes, Module, Reciting, Silent, Text, small_gpt, write_task
 
 ANSWERS = ["yes", "no", "yes", "yes", "no"]
 TASKS = {"own_words": "words", "own_endings": "endings"}
@@ -215,23 +218,173 @@ def test_the_count_knows_little_more_than_chance_and_is_right_where_it_is_by_han
     assert abs(found.metrics["continuations_mean"] - 25.0) < 4 * 100 * (0.25 * 0.75 / (5 * made.WANTED)) ** 0.5
 
 
-def test_what_is_lacking_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {*CONTINUATIONS, "continuations_mean", "continuations_cropped"}
-    monkeypatch.setattr("paper_repro.probes.downstream._shipped_tasks", lambda: root)
+def test_questions_that_are_lacking_or_altered_are_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(downstream, "_shipped_tasks", lambda: root)
     found = outcome(root)
-    assert found.metrics == {} and found.unavailable.keys() == names
+    assert found.metrics == {}
+    assert found.unavailable.keys() == {*CONTINUATIONS, "continuations_mean", "continuations_cropped"}
     (reason,) = set(found.unavailable.values())
     assert reason.startswith("needs downstream/continuations-512: ") and reason.endswith(f"run: {COMMAND}")
-
-
-def test_altered_questions_are_refused_before_and_after_a_training(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = made.prepare(root)
-    altered = folder / "continuations_1_test.jsonl"
+    altered = made.prepare(root) / "continuations_1_test.jsonl"
     altered.write_bytes(altered.read_bytes()[1:])
-    message = "altered since it was prepared"
-    monkeypatch.setattr("paper_repro.probes.downstream._shipped_tasks", lambda: root)
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError, match="altered since it was prepared"):
         Downstream(**COMMON).of_model(small_gpt(), tokens_of(root))
-    monkeypatch.setenv(files.DATA_VARIABLE, str(root))
-    with pytest.raises(UsageError, match=message):
+    monkeypatch.setenv(DATA_VARIABLE, str(root))
+    with pytest.raises(UsageError, match="altered since it was prepared"):  # before a training
         Downstream(**COMMON)
+
+
+# MMLU.
+
+
+COLUMNS = {"food": {"fruit": SIZES["fruit"]}, "earth": {"small_rivers": SIZES["small_rivers"]}}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(mmlu, "NUM_TOKENS", 12)
+    return tmp_path
+
+
+def share(letter: str, subject: str) -> float:
+    answers = [row[5] for row in doubles.questions(subject, "test")]
+    return 100 * answers.count(letter) / len(answers)
+
+
+def test_a_model_that_always_means_b_and_writes_c_gets_both_shares(folder: Path) -> None:
+    doubles.write_mmlu(folder / "mmlu")
+    # After "Answer:" it says " B"; what it writes after the instruction names C in one way, an article in the other.
+    model = Reciting("Answer:", " B", 4096)
+    found = MMLU(COLUMNS, instruction="").measure(Module(model), Text(), 0)
+    expected = {"food": share("B", "fruit"), "earth": share("B", "small_rivers")}
+    for prefix in ("mmlu", "mmlu_generated"):
+        for name, value in expected.items():
+            assert found.metrics[f"{prefix}_{name}"] == pytest.approx(value, abs=1e-9)
+        average = math.fsum(expected.values()) / 2
+        assert found.metrics[f"{prefix}_average"] == pytest.approx(average, abs=1e-9)
+    assert found.metrics["mmlu_cropped"] == found.metrics["mmlu_generated_fallbacks"] == 0
+    written = MMLU(COLUMNS).measure(Module(Reciting("needed.", " on a tree", 4096)), Text(), 0)
+    assert written.metrics["mmlu_generated_articles"] == 100
+    assert written.metrics["mmlu_generated_food"] == pytest.approx(share("A", "fruit"), abs=1e-9)
+    with pytest.raises(UsageError, match="7 test questions on fruit, expected 6"):
+        MMLU({"food": {"fruit": 6}})  # before anything is trained
+    with pytest.raises(UsageError, match="Silent has no tokenizer"):
+        MMLU(COLUMNS).measure(Module(model), Silent(), 0)
+    shutil.rmtree(folder / "mmlu")
+    absent = MMLU(COLUMNS).measure(Module(model), Text(), 0)
+    assert not absent.metrics and absent.unavailable.keys() == found.metrics.keys()
+    assert all(re.match("needs mmlu: .*hf download cais/mmlu", reason) for reason in absent.unavailable.values())
+
+
+# Questions and answers.
+
+
+def test_the_prompt_is_that_of_the_original_paper() -> None:
+    example = mmlu.Question("One and one?", ("1", "2", "3", "4"), 1)
+    question = mmlu.Question(" Two and one?\n", ("1", "2", "3", "4"), 2)
+    assert mmlu.prompt("small_sums", [example], question) == (
+        "The following are multiple choice questions (with answers) about small sums.\n\n"
+        "One and one?\nA. 1\nB. 2\nC. 3\nD. 4\nAnswer: B\n\n"
+        "Two and one?\nA. 1\nB. 2\nC. 3\nD. 4\nAnswer:"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("The answer is C, not A.", mmlu.Reading("C")),
+        ("A guess: the ANSWER IS: (d)", mmlu.Reading("D")),
+        ("I take B) but answer: c", mmlu.Reading("C")),
+        ("A thing (D) B.", mmlu.Reading("D")),
+        ("the word a decides", mmlu.Reading("A", article=True)),
+        ("A time", mmlu.Reading("A", article=True)),
+        ("Abcd bad cab", mmlu.Reading("A", fallback=True)),
+        ("I'd go", mmlu.Reading("D")),
+        (" A\n\nThe next", mmlu.Reading("A")),
+        ("b time", mmlu.Reading("B")),
+    ],
+)
+def test_the_first_pattern_found_decides_from_a_full_answer_to_a_lone_letter(text: str, found: mmlu.Reading) -> None:
+    assert mmlu.read_answer(text) == found
+
+
+def test_damaged_files_are_refused_with_the_command(tmp_path: Path) -> None:
+    doubles.write_mmlu(tmp_path)
+    path = tmp_path / "all" / "test-00000-of-00001.parquet"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(UsageError, match=r"no parquet file of MMLU: .*; run: hf download"):
+        mmlu.read(tmp_path, SIZES)
+
+
+# Log-likelihoods and continuations.
+
+
+ROUNDING = 1e-10
+"""Float64 sums of some dozen log-likelihoods, in another order."""
+
+
+@torch.no_grad()
+def by_definition(model: torch.nn.Module, context: list[int], continuation: list[int], length: int) -> float:
+    """One token at a time, from the last ``length`` tokens, without a batch."""
+    total = 0.0
+    whole = context + continuation
+    for place in range(len(context), len(whole)):
+        logits = model(torch.tensor([whole[max(0, place - length) : place]]))[0, -1]
+        total += float(logits.log_softmax(-1)[whole[place]])
+    return total
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 70, 8192])
+def test_a_log_likelihood_is_the_sum_of_the_tokens_one_by_one_whatever_the_batch(batch_tokens: int) -> None:
+    model = small_gpt()
+    texts = [("The sun", " rises"), ("A", "b"), ("The sun", " rise!"), ("x" * 40, "yz" * 9), ("The sun ", "rises")]
+    evaluator = Evaluator(model, Bytes(), batch_tokens=batch_tokens)
+    pairs = [evaluator.pair(*text) for text in texts]
+    found = evaluator.log_likelihoods(pairs)
+    for (context, continuation), score in zip(pairs, found, strict=True):
+        expected = by_definition(model, list(context), list(continuation), 64)
+        assert score.log_likelihood == pytest.approx(expected, abs=ROUNDING)
+    assert found[0] == found[4]  # a blank at the end of the context belongs to the continuation
+    assert (evaluator.num_requests, evaluator.num_cropped) == (5, 0)
+
+
+def test_a_context_that_does_not_fit_is_cropped_from_the_left_and_counted() -> None:
+    model = small_gpt(block_length=16)
+    evaluator = Evaluator(model, Bytes())
+    long, short = evaluator.pair("y" + "x" * 40, "abc"), evaluator.pair("x" * 14, "abc")
+    cropped, whole = evaluator.log_likelihoods([long, short])
+    assert cropped == whole
+    assert (evaluator.num_requests, evaluator.num_cropped) == (2, 1)
+
+
+def test_greedy_says_whether_every_token_is_the_likeliest() -> None:
+    model = small_gpt()
+    evaluator = Evaluator(model, Bytes())
+    with torch.no_grad():
+        first = int(model(torch.tensor([[65, 66]]))[0, -1].argmax())
+        second = int(model(torch.tensor([[65, 66, first]]))[0, -1].argmax())
+    ids = (65, 66)
+    found = evaluator.log_likelihoods([(ids, (first, second)), (ids, (first, (second + 1) % 260)), (ids, ())])
+    assert [score.greedy for score in found] == [True, False, True]
+    assert found[2].log_likelihood == 0.0
+
+
+def test_continuations_are_those_of_each_prompt_alone_with_a_sliding_context() -> None:
+    model = small_gpt(block_length=12)
+    tokenizer = Bytes()
+    prompts = ["a", "The sun rises in the east", "xy", "twelve bytes"]
+    found = Evaluator(model, tokenizer).continuations(prompts, 9)
+    for prompt, text in zip(prompts, found, strict=True):
+        ids = tokenizer.encode(prompt)
+        for _ in range(9):
+            ids.append(int(model(torch.tensor([ids[-12:]]))[0, -1, :257].argmax()))
+        assert text == tokenizer.decode(ids[len(prompt) :])
+
+
+def test_what_cannot_be_evaluated_is_refused() -> None:
+    without_end = Evaluator(small_gpt(block_length=4), Bytes(end_of_text=None))
+    with pytest.raises(UsageError, match="empty context"):
+        without_end.pair("", "text")
+    with pytest.raises(UsageError, match="a continuation of 5 tokens"):
+        without_end.log_likelihoods([((1,), (1, 2, 3, 4, 5))])

@@ -40,10 +40,6 @@ def findings(probe: Thinking, module: Any, data: DocumentData, seed: int = 0) ->
     return probe.measure(module, data, seed)
 
 
-def measured(probe: Thinking, module: Any, data: DocumentData, seed: int = 0) -> dict[str, float]:
-    return findings(probe, module, data, seed).metrics
-
-
 @torch.no_grad()
 def by_hand(module: Any, data: DocumentData, name: str, steps: int, samples: int, most: int) -> float:
     """Each number of steps and samples by itself; of every token the prediction of lowest energy."""
@@ -85,7 +81,7 @@ def test_a_transformer_is_scored_once_and_a_recurrent_one_for_each_number_of_pas
     found = findings(PROBE, plain, data)
     assert set(found.metrics) == {f"{name}_loss" for name in SETS} and grid_of(found) == {}
     (ids, following), *_ = scored_batches(data, "validation", 4, 4)
-    one = measured(Thinking(("validation",), num_texts=4), plain, data)["validation_loss"]
+    one = findings(Thinking(("validation",), num_texts=4), plain, data).metrics["validation_loss"]
     assert one == pytest.approx(float(plain.loss((ids, following)).detach()), rel=1e-6)
     recurrent = findings(PROBE, transformer_module(num_passes=2), data)
     grid = grid_of(recurrent)
@@ -98,7 +94,7 @@ def test_a_transformer_is_scored_once_and_a_recurrent_one_for_each_number_of_pas
 
 def test_texts_and_samples_follow_from_set_and_seed(data: DocumentData) -> None:
     module, state = ebt_module(num_steps=2), torch.get_rng_state()
-    first, again, other = (measured(PROBE, module, data, seed) for seed in (0, 0, 1))
+    first, again, other = (findings(PROBE, module, data, seed).metrics for seed in (0, 0, 1))
     assert first == again and first["validation_loss"] != other["validation_loss"]
     assert torch.equal(state, torch.get_rng_state())
 
