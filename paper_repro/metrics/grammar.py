@@ -1,13 +1,11 @@
 """Grammar quality score, GQS: grammar, spelling and readability of a text in one number (NRGPT, appendix F.2).
 
 Four engines look for errors: ``PaperRules``, the only one to be compared with published values, ``FixedRules``, its
-repair, and two checkers, ``LanguageTool`` and ``Harper``.  Each has a title of its own, so that two engines never share
-a column.  Needs no torch.
+repair, and two checkers, ``LanguageTool`` and ``Harper``.  Needs no torch.
 """
 
 import functools
 import importlib
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -63,34 +61,21 @@ class Inspection:
 class Engine(Protocol):
     """Looks for errors in a text of at least one word and three characters."""
 
-    title: str
-
     def inspect(self, text: str) -> Inspection: ...
 
 
-@dataclass(frozen=True)
-class GrammarQuality:
-    """The score of a text, and what it is made of."""
+def score(num_words: int, found: Inspection, grade: float) -> float:
+    """Return ``0.5 max(0, 1 - severities / words) + 0.3 max(0, 1 - misspelt / words) + 0.2 readability``.
 
-    num_words: int
-    inspection: Inspection
-    grade: float
-
-    @property
-    def score(self) -> float:
-        """``0.5 max(0, 1 - severities / words) + 0.3 max(0, 1 - misspelt / words) + 0.2 readability``.
-
-        Between 0.14 and 1, no unit, higher is better; readability is 1 from grade 8 to 12 and 0.7 elsewhere, so 0.06 of
-        the score hangs on that step alone.  A text without words, which only ``FixedRules`` takes, scores 0.
-        """
-        if not self.num_words:
-            return 0.0
-        severity = sum(finding.severity for finding in self.inspection.findings)
-        grammar = max(0.0, 1 - severity / self.num_words)
-        spelling = max(0.0, 1 - len(self.inspection.misspelt) / self.num_words)
-        easiest, hardest = READABLE_GRADES
-        readability = READABLE if easiest <= self.grade <= hardest else UNREADABLE
-        return GRAMMAR * grammar + SPELLING * spelling + READABILITY * readability
+    Between 0.14 and 1, no unit, higher is better; readability is 1 from grade 8 to 12 and 0.7 elsewhere, so 0.06 of
+    the score hangs on that step alone.
+    """
+    severity = sum(finding.severity for finding in found.findings)
+    grammar = max(0.0, 1 - severity / num_words)
+    spelling = max(0.0, 1 - len(found.misspelt) / num_words)
+    easiest, hardest = READABLE_GRADES
+    readability = READABLE if easiest <= grade <= hardest else UNREADABLE
+    return GRAMMAR * grammar + SPELLING * spelling + READABILITY * readability
 
 
 def flesch_kincaid_grade(text: str) -> float:
@@ -118,24 +103,21 @@ def _syllables(word: str) -> int:
     return max(1, len(re.findall(r"[aeiouy]+", plain)))
 
 
-def grammar_quality(text: str, engine: Engine, grade: Callable[[str], float] = flesch_kincaid_grade) -> GrammarQuality:
+def grammar_quality(text: str, engine: Engine) -> float:
     """Inspect a text with one engine and score it (NRGPT, appendix F.2); words are what white space separates.
 
-    ``FixedRules`` takes every text: one without letters has no grade and counts as unreadable.
-
     Raises:
-        ValueError: no word, or fewer than three characters, where the authors' code fails as well.
+        ValueError: no letters, or fewer than three characters, where the authors' code fails as well.
     """
     num_words = len(words_of(text))
-    if isinstance(engine, FixedRules):
-        found = grade(text) if re.search(r"[^\W\d_]", text) else math.nan
-        return GrammarQuality(num_words, engine.inspect(text), found)
+    if num_words == 0 and isinstance(engine, FixedRules):
+        return 0.0
     if num_words == 0 or len(text.strip()) < SHORTEST:
         raise ValueError(
-            f"{engine.title} of a text of {num_words} words and {len(text.strip())} characters, expected at "
+            f"grammar of a text of {num_words} words and {len(text.strip())} characters, expected at "
             f"least one word and {SHORTEST} characters: leave the text out"
         )
-    return GrammarQuality(num_words, engine.inspect(text), grade(text))
+    return score(num_words, engine.inspect(text), flesch_kincaid_grade(text))
 
 
 @dataclass(frozen=True)
@@ -211,8 +193,6 @@ class PaperRules:
     punctuation.  Misspelt is what pyspellchecker's English words lack, each word once.
     """
 
-    title = "GQS (paper)"
-
     def inspect(self, text: str) -> Inspection:
         collapsed = " ".join(words_of(text))
         findings = [finding for family in FAMILIES for _, finding in family.findings(collapsed)]
@@ -264,10 +244,8 @@ class FixedRules:
     tells; ellipses, abbreviations, "if he were", "had had" and the like are right; "there is" and "there are", verbs
     and nouns in "ing" and words that are often confused are not judged, because that takes a parser.  One stretch of
     text is one error: of findings that overlap the most severe stays.  Spelling takes contractions and possessives
-    whole.  Every text has a score: 0 without words.
+    whole.  A text without words scores 0.
     """
-
-    title = "GQS (fixed)"
 
     def inspect(self, text: str) -> Inspection:
         collapsed = " ".join(words_of(text))
@@ -311,20 +289,12 @@ class LanguageTool:
         UnavailableError: no server could be started, or it does not answer; also from ``inspect``.
     """
 
-    title = "GQS (LanguageTool)"
-
     def __init__(self, url: str | None = None) -> None:
         client, self.url = needed("language_tool_python"), url
-        try:
-            self._tool: Any = client.LanguageTool("en-US", remote_server=url)
-        except (Exception, SystemExit) as error:  # of the client, its many ways to say so share no base
-            raise self._unavailable(error) from error
+        self._tool = self._answer(client.LanguageTool, "en-US", remote_server=url)
 
     def inspect(self, text: str) -> Inspection:
-        try:
-            matches = self._tool.check(text)
-        except (Exception, SystemExit) as error:
-            raise self._unavailable(error) from error
+        matches = self._answer(self._tool.check, text)
         named = [(match, text[match.offset : match.offset + match.error_length]) for match in matches]
         return _sorted_findings(
             (match.rule_issue_type == "misspelling", match.category, found) for match, found in named
@@ -333,15 +303,13 @@ class LanguageTool:
     def close(self) -> None:
         self._tool.close()
 
-    def _unavailable(self, error: BaseException) -> UnavailableError:
-        detail = f"{type(error).__name__}: {error}"[:300]
-        if self.url is not None:
-            return UnavailableError(
-                f"{self.url} does not answer as a LanguageTool server ({detail}): check the address"
-            )
-        return UnavailableError(
-            f"LanguageTool did not start ({detail}); if {languagetool_folder()} is not whole, remove it; {NEEDS_LOCAL}"
-        )
+    def _answer(self, asked: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        try:
+            return asked(*given, **named)
+        except (Exception, SystemExit) as error:  # of the client, its many ways to say so share no base
+            detail = f"{type(error).__name__}: {error}"[:300]
+            place = self.url or f"LanguageTool in {languagetool_folder()}"
+            raise UnavailableError(f"{place} does not answer ({detail}): {NEEDS_LOCAL}") from error
 
 
 def languagetool_folder() -> Path:
@@ -360,8 +328,6 @@ class Harper:
     Raises:
         UnavailableError: harper-py is not installed.
     """
-
-    title = "GQS (Harper)"
 
     def __init__(self) -> None:
         try:

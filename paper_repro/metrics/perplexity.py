@@ -13,7 +13,6 @@ from paper_repro.metrics.likelihood import summed_negative_log_likelihood
 
 GPT2 = "gpt2"
 """The model of the published values: GPT-2 small."""
-GPT2_SIZES = {"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "vocab_size": 50257}
 MOST_TOKENS = 1024
 """A text is cut to so many of its first tokens, as in the authors' code."""
 
@@ -37,14 +36,8 @@ class TextPerplexity:
 
     def __init__(self, model: str | Path = GPT2, device: str | torch.device = "cpu") -> None:
         self.name = str(model)
-        self.title = f"perplexity ({self.name})"
         place = find_model(self.name)
         self._tokenizer, self._model = _load(str(place or self.name), place is not None, torch.device(device))
-        found = {key: getattr(self._model.config, key, None) for key in GPT2_SIZES}
-        if self.name == GPT2 and found != GPT2_SIZES:
-            raise UsageError(
-                f"{place or GPT2}: {found}, expected GPT-2 small, {GPT2_SIZES}: give another model by its path"
-            )
         positions = getattr(self._model.config, "max_position_embeddings", None)
         self.most_tokens = min(MOST_TOKENS, positions or MOST_TOKENS)
 
@@ -55,7 +48,7 @@ class TextPerplexity:
         ids = self._tokenizer(text, truncation=True, max_length=self.most_tokens)["input_ids"]
         if len(ids) < 2:
             raise ValueError(
-                f"{self.title} of a text of {len(ids)} tokens, expected at least 2, as the first is not "
+                f"perplexity ({self.name}) of a text of {len(ids)} tokens, expected at least 2, as the first is not "
                 "predicted: leave the text out"
             )
         inputs = torch.tensor([ids], device=self._model.device)

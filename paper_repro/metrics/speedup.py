@@ -9,8 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from paper_repro.metrics import students_t
-from paper_repro.metrics.fits import CONFIDENCE
+from paper_repro.metrics.fits import half_width
 
 Bound = Literal["=", ">", "<"]
 
@@ -60,16 +59,13 @@ def tune(runs: Sequence[FinishedRun]) -> tuple[TunedBudget, ...]:
     A learning rate of which any seed diverged at a budget is not a candidate there.
 
     Raises:
-        ValueError: no runs, the same (tokens, rate, seed) twice, or a budget at which every rate diverged.
+        ValueError: no runs, or a budget at which every rate diverged.
     """
     if not runs:
         raise ValueError("no finished runs: run the cells of the sweep first")
     losses: dict[float, dict[float, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     for run in runs:
-        group = losses[run.tokens][run.learning_rate]
-        if run.seed in group:
-            raise ValueError(f"{run}: there is another run with these tokens, rate and seed; give each run once")
-        group[run.seed] = run.loss
+        losses[run.tokens][run.learning_rate][run.seed] = run.loss
     best = []
     for tokens, by_rate in sorted(losses.items()):
         tried = [
@@ -136,7 +132,7 @@ def _speedup(point: TunedBudget, of_means: tuple[float, Bound], by_seed: Mapping
     if len(logs) < 2:
         return Speedup(point, math.exp(center), bound, None, by_seed)
     spread = math.sqrt(math.fsum((value - center) ** 2 for value in logs) / (len(logs) - 1))
-    half = students_t.half_width(len(logs) - 1, CONFIDENCE) * spread / math.sqrt(len(logs))
+    half = half_width(len(logs) - 1) * spread / math.sqrt(len(logs))
     low = 0.0 if "<" in bounds else math.exp(center - half)
     high = math.inf if ">" in bounds else math.exp(center + half)
     return Speedup(point, math.exp(center), bound, (low, high), by_seed)

@@ -3,14 +3,13 @@
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from paper_repro.base.errors import one_of
 from paper_repro.metrics.grammar import (
     NEEDS_LOCAL,
     Engine,
@@ -27,7 +26,7 @@ from paper_repro.metrics.perplexity import GPT2, TextPerplexity
 from paper_repro.metrics.similarity import SPLITS, PairwiseSimilarity
 
 OWN_ENGINES: dict[str, Callable[[], Engine]] = {"paper": PaperRules, "fixed": FixedRules, "harper": Harper}
-ENGINES = ("paper", "fixed", "languagetool", "harper")
+ENGINES = ("paper", "fixed", "languagetool", "harper")  # "paper" gives the published values
 NEEDS = {"languagetool": "LanguageTool", "harper": "harper-py", **{f"apcs_{by}": "all-MiniLM-L6-v2" for by in SPLITS}}
 LANGUAGETOOL_VARIABLE = "PAPER_REPRO_LANGUAGETOOL"
 """The address of a running LanguageTool server."""
@@ -64,21 +63,14 @@ class TextScorer:
 
     Args:
         perplexity_model: see TextPerplexity.
-        gqs_engines: of "paper" (published values), "fixed", "languagetool" and "harper".
         device: where the models run.
 
     Raises:
-        ValueError: an unknown engine.
         UsageError: a model of perplexity that is there, but damaged.
     """
 
-    def __init__(
-        self,
-        perplexity_model: str = GPT2,
-        gqs_engines: Sequence[str] = ENGINES,
-        device: str | torch.device = "cpu",
-    ) -> None:
-        self.names = metric_names(perplexity_model, gqs_engines)
+    def __init__(self, perplexity_model: str = GPT2, device: str | torch.device = "cpu") -> None:
+        self.names = metric_names(perplexity_model)
         self.perplexity_model, self.device = perplexity_model, device
         self.unavailable: dict[str, str] = {}
         """Metric to what it lacks on this machine and the command that mends it."""
@@ -127,7 +119,7 @@ class TextScorer:
             engine = self._languagetool = LanguageTool(url)
         else:
             engine = OWN_ENGINES[kind]()
-        return lambda text: grammar_quality(text, engine).score
+        return partial(grammar_quality, engine=engine)
 
     def _drop(self, name: str, error: Exception) -> None:
         self.metrics.pop(name, None)
@@ -135,16 +127,12 @@ class TextScorer:
         self.unavailable[name] = f"needs {lacking}: {error}" if lacking else str(error)
 
 
-def metric_names(perplexity_model: str = GPT2, gqs_engines: Sequence[str] = ENGINES) -> list[str]:
+def metric_names(perplexity_model: str = GPT2) -> list[str]:
     """Return the names ``perplexity``, ``distinct_1``, ``distinct_2``, ``apcs_lines`` (the authors'),
     ``apcs_sentences``, ``gqs_...``.
 
     Perplexity under another model than GPT-2 has a name of its own, ``perplexity_<model>``.
-
-    Raises:
-        ValueError: an unknown engine.
     """
     suffix = "" if perplexity_model == GPT2 else "_" + re.sub(r"\W+", "_", Path(perplexity_model).name)
     similarities = [f"apcs_{by}" for by in SPLITS]
-    engines = [f"gqs_{one_of('gqs_engines', name, ENGINES)}" for name in gqs_engines]
-    return [f"perplexity{suffix}", "distinct_1", "distinct_2", *similarities, *engines]
+    return [f"perplexity{suffix}", "distinct_1", "distinct_2", *similarities, *(f"gqs_{name}" for name in ENGINES)]

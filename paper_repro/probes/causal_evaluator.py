@@ -3,7 +3,6 @@
 Legend: B sequences, T tokens, V vocabulary, P block length.
 """
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -31,7 +30,7 @@ class Evaluator:
     ``num_requests`` and ``num_cropped`` count the requests since construction.
 
     Args:
-        model: P is its ``block_length``.
+        model: in evaluation mode; P is its ``block_length``.
         tokenizer: whose ids the model was trained on; V may exceed its size by padding, the surplus is never generated.
         batch_tokens: the most tokens, padding included, that one forward pass sees (one sequence may exceed it).
     """
@@ -81,19 +80,18 @@ class Evaluator:
                 )
             groups.setdefault((*context, *continuation[:-1])[-self.block_length :], []).append(index)
             self.num_cropped += len(context) + len(continuation) - 1 > self.block_length
-        with self._evaluating():
-            sequences = sorted(groups, key=len)
-            for chunk in self._chunks([len(ids) for ids in sequences]):
-                inputs = sequences[chunk]
-                logits = self._logits(inputs)
-                for row, ids in enumerate(inputs):
-                    for index in groups[ids]:
-                        target = torch.tensor(pairs[index][1], device=logits.device)  # (T,)
-                        own = logits[row, len(ids) - len(target) : len(ids)]  # (T, V)
-                        precise = own if own.dtype is torch.float64 else own.float()
-                        chosen = precise.log_softmax(dim=-1).gather(-1, target[:, None])
-                        greedy = bool((precise.argmax(dim=-1) == target).all())
-                        scores[index] = Score(float(chosen.sum(dtype=torch.float64)), greedy)
+        sequences = sorted(groups, key=len)
+        for chunk in self._chunks([len(ids) for ids in sequences]):
+            inputs = sequences[chunk]
+            logits = self._logits(inputs)
+            for row, ids in enumerate(inputs):
+                for index in groups[ids]:
+                    target = torch.tensor(pairs[index][1], device=logits.device)  # (T,)
+                    own = logits[row, len(ids) - len(target) : len(ids)]  # (T, V)
+                    precise = own if own.dtype is torch.float64 else own.float()
+                    chosen = precise.log_softmax(dim=-1).gather(-1, target[:, None])
+                    greedy = bool((precise.argmax(dim=-1) == target).all())
+                    scores[index] = Score(float(chosen.sum(dtype=torch.float64)), greedy)
         return scores
 
     def continuations(self, prompts: Sequence[str], num_tokens: int) -> list[str]:
@@ -103,16 +101,16 @@ class Evaluator:
         self.num_requests += len(rows)
         self.num_cropped += sum(length > self.block_length for length in lengths)
         by_length = sorted(rows, key=len)
-        with self._evaluating():
-            for chunk in self._chunks([len(row) + num_tokens for row in by_length]):
-                for _ in range(num_tokens):
-                    inputs = [tuple(row[-self.block_length :]) for row in by_length[chunk]]
-                    last = torch.tensor([len(ids) - 1 for ids in inputs])
-                    logits = self._logits(inputs)[torch.arange(len(inputs)), last, : self.tokenizer.vocabulary_size]
-                    for row, token in zip(by_length[chunk], logits.argmax(dim=-1).tolist(), strict=True):
-                        row.append(token)
+        for chunk in self._chunks([len(row) + num_tokens for row in by_length]):
+            for _ in range(num_tokens):
+                inputs = [tuple(row[-self.block_length :]) for row in by_length[chunk]]
+                last = torch.tensor([len(ids) - 1 for ids in inputs])
+                logits = self._logits(inputs)[torch.arange(len(inputs)), last, : self.tokenizer.vocabulary_size]
+                for row, token in zip(by_length[chunk], logits.argmax(dim=-1).tolist(), strict=True):
+                    row.append(token)
         return [self.tokenizer.decode(row[length:]) for row, length in zip(rows, lengths, strict=True)]
 
+    @torch.no_grad()
     def _logits(self, inputs: Sequence[Ids]) -> Tensor:
         device = next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
         ids = nn.utils.rnn.pad_sequence([torch.tensor(own, dtype=torch.int64) for own in inputs], batch_first=True)
@@ -128,13 +126,3 @@ class Evaluator:
                 first = index
         if lengths:
             yield slice(first, len(lengths))
-
-    @contextlib.contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        training = self.model.training
-        self.model.eval()
-        try:
-            with torch.no_grad():
-                yield
-        finally:
-            self.model.train(training)

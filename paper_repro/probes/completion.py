@@ -31,7 +31,10 @@ from paper_repro.models.cet import (
 from paper_repro.probes.attachments import png, rounded
 from paper_repro.training.module import PaperModule
 
-EVERY = 300  # so many first steps are all recorded
+NUM_IMAGES = 16
+"""Test images that are completed, the paper's number."""
+EVERY, PER_DECADE = 300, 20
+"""So many first steps are all recorded, and of later steps so many pairs for each power of ten."""
 ROUNDING = 1e-7
 """A smaller rise, as a share of the sum of the terms' magnitudes, is rounding of a float32 state."""
 LATE_SHARE, PLATEAU_SHARE = 0.05, 0.5
@@ -43,7 +46,8 @@ STRENGTHS = {"num_memories": 5, "init_std": 0.12, "attention_std": 0.2}  # atten
 CONVERGED, PUSH = 1e-8, 1e-2
 """A free phase has converged if, pushed by the second number, it comes back to within the first: far below what beta
 moves.  A residual alone would take a saddle for an equilibrium."""
-ATTEMPTS = 100
+ATTEMPTS, NUM_STEPS = 100, 400
+"""Models that are tried, and steps of each phase of one: so many that all phases converge."""
 
 
 def completing(module: PaperModule, probe: str) -> CET:
@@ -53,19 +57,16 @@ def completing(module: PaperModule, probe: str) -> CET:
     return module.model
 
 
-def first_images(data: CounterBasedDataModule, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the first masked images and images of the test split, (count, C, H, H) each; UsageError: it has fewer."""
+def first_images(data: CounterBasedDataModule, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the first masked images and images of the test split, (B, C, H, H) each; UsageError: it has fewer."""
     batches, found = [], 0
     for batch in data.evaluation_batches("test"):
         batches.append(batch)
         found += len(batch[0])
-        if found >= count:
-            masked, images = (torch.cat(parts)[:count].to(device) for parts in zip(*batches, strict=True))
+        if found >= NUM_IMAGES:
+            masked, images = (torch.cat(parts)[:NUM_IMAGES].to(device) for parts in zip(*batches, strict=True))
             return masked, images
-    raise UsageError(
-        f"{count} test images were asked for and {found} are evaluated: raise data.num_evaluation_images, or lower "
-        "num_images of the probe"
-    )
+    raise UsageError(f"{NUM_IMAGES} test images are completed, {found} are evaluated: raise data.num_evaluation_images")
 
 
 def strips_of(images: Tensor, masked: Tensor, completed: Tensor) -> Findings:
@@ -84,19 +85,14 @@ class Reconstructions:
 
     Args:
         free_steps, step_size: of the relaxation.
-        num_images: 16 in the paper.
     """
 
     free_steps: int
     step_size: float = 1.0
-    num_images: int = 16
-
-    def __post_init__(self) -> None:
-        Phases(free_steps=self.free_steps, step_size=self.step_size)
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
         model = completing(module, "reconstructions")
-        masked, images = first_images(data, self.num_images, module.device)
+        masked, images = first_images(data, module.device)
         return strips_of(images, masked, model(masked, self.free_steps, self.step_size))
 
 
@@ -118,8 +114,6 @@ class RelaxationTrace:
         shown: the steps S at which images are kept; the largest ends the relaxation.
         free_steps, trained_step_size: of the training; T1 = free_steps trained_step_size / step_size.
         step_size: of this relaxation.
-        num_images: B; 16 in the paper.
-        per_decade: recorded pairs of later steps.
     """
 
     name: str
@@ -127,13 +121,6 @@ class RelaxationTrace:
     free_steps: int
     trained_step_size: float = 1.0
     step_size: float = 1.0
-    num_images: int = 16
-    per_decade: int = 20
-
-    def __post_init__(self) -> None:
-        Phases(free_steps=self.free_steps, step_size=self.step_size)
-        if max(self.shown, default=0) <= self.trained:
-            raise ValueError(f"shown must reach beyond the {self.trained} steps of the training, got {self.shown}")
 
     @property
     def trained(self) -> int:
@@ -142,9 +129,9 @@ class RelaxationTrace:
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
         model = completing(module, self.name)
-        masked, images = first_images(data, self.num_images, module.device)
+        masked, images = first_images(data, module.device)
         shown = sorted({*self.shown, self.trained})
-        steps = recorded(shown, self.per_decade)
+        steps = recorded(shown)
         exact = copy.deepcopy(model).double()
         clamped, exactly = model.clamp(masked), exact.clamp(masked.double())
 
@@ -224,11 +211,11 @@ class Traced:
         return json.dumps(content, separators=(",", ":")).encode()
 
 
-def recorded(shown: Sequence[int], per_decade: int) -> list[int]:
+def recorded(shown: Sequence[int]) -> list[int]:
     """List the recorded steps: 0, the first 300, pairs of later ones evenly spaced in the logarithm, those shown."""
     last = max(shown)
     found = {*range(min(EVERY, last) + 1), *shown, max(last - 1, 0)}
-    later = (round(EVERY * 10 ** (number / per_decade)) for number in itertools.count(1))
+    later = (round(EVERY * 10 ** (number / PER_DECADE)) for number in itertools.count(1))
     for step in itertools.takewhile(lambda step: step < last, later):
         found |= {step, step + 1}
     return sorted(found)
@@ -247,27 +234,23 @@ class EstimateOrder:
 
     Args:
         betas: falling.
-        num_steps: of the free phase, of each nudged phase and of the backpropagation: so many that all converge.
         beta: of the training.
     """
 
     betas: Sequence[float] = (1e-2, 3e-3, 1e-3, 3e-4)
-    num_steps: int = 400
     beta: float = 0.01
 
     def __post_init__(self) -> None:
-        for beta in (*self.betas, self.beta):
-            Phases(self.num_steps, self.num_steps, beta)
         if len(self.betas) < 2 or any(one <= two for one, two in itertools.pairwise(self.betas)):
             raise ValueError(f"betas must be two or more, each below the one before, got {self.betas}")
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
         model, masked, images = self._instance(seed)
-        full_backpropagation(model, masked, images, self.num_steps)
+        full_backpropagation(model, masked, images, NUM_STEPS)
         expected = _taken(model)
 
         def error(beta: float) -> float:
-            equilibrium_propagation(model, masked, images, Phases(self.num_steps, self.num_steps, beta))
+            equilibrium_propagation(model, masked, images, Phases(NUM_STEPS, NUM_STEPS, beta))
             return float((_taken(model) - expected).norm() / expected.norm())
 
         errors = {beta: error(beta) for beta in dict.fromkeys((*self.betas, self.beta))}
@@ -287,12 +270,12 @@ class EstimateOrder:
             masked = images.clone()
             masked[:, :, :4] = 0
             clamped = model.clamp(masked)
-            ended = model.relax(model.first(clamped), clamped, self.num_steps).state
+            ended = model.relax(model.first(clamped), clamped, NUM_STEPS).state
             pushed = CETState(*(one + PUSH * two for one, two in zip(ended, push, strict=True)))
-            back = model.relax(pushed, clamped, self.num_steps).state
+            back = model.relax(pushed, clamped, NUM_STEPS).state
             if max(float((one - two).abs().max()) for one, two in zip(ended, back, strict=True)) < CONVERGED:
                 return model, masked, images
-        raise UsageError(f"probes.order: no model of {ATTEMPTS} converges in {self.num_steps} steps: give more steps")
+        raise UsageError(f"probes.order: no model of {ATTEMPTS} converges in {NUM_STEPS} steps: take another seed")
 
 
 @dataclass(frozen=True)
@@ -305,7 +288,6 @@ class GradientPrecision:
     Args:
         narrow: the precisions, among ``PRECISIONS``.
         free_steps, nudged_steps, beta, step_size: see ``Phases``.
-        num_images: of the test split, in one batch.
     """
 
     narrow: Sequence[str]
@@ -313,23 +295,19 @@ class GradientPrecision:
     nudged_steps: int
     beta: float
     step_size: float = 1.0
-    num_images: int = 16
 
     def __post_init__(self) -> None:
-        self.phases()
         for precision in self.narrow:
             one_of("narrow", precision, PRECISIONS)
 
-    def phases(self) -> Phases:
-        return Phases(self.free_steps, self.nudged_steps, self.beta, self.step_size)
-
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
         model, findings = copy.deepcopy(completing(module, "gradient_precision")), Findings()
-        masked, images = first_images(data, self.num_images, module.device)
+        masked, images = first_images(data, module.device)
+        phases = Phases(self.free_steps, self.nudged_steps, self.beta, self.step_size)
 
         def gradient(precision: str, dtype: torch.dtype = masked.dtype) -> Tensor:
             model.precision = precision
-            equilibrium_propagation(model.to(dtype), masked.to(dtype), images.to(dtype), self.phases())
+            equilibrium_propagation(model.to(dtype), masked.to(dtype), images.to(dtype), phases)
             return _taken(model).double()
 
         before = torch.get_float32_matmul_precision()

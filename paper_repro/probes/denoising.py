@@ -29,6 +29,9 @@ from paper_repro.training.module import PaperModule
 LEVELS: Mapping[str, int] = {"in": 99, "out": 199}
 """Times of the noise: that of training, and a higher one, which EBT's code takes and the paper does not give."""
 
+NUM_SHOWN = 8
+"""Images of a strip."""
+
 
 def plain_images(data: CounterBasedDataModule) -> ImageData:
     """Return the data; raise UsageError if they are others than images without masks and labels."""
@@ -76,7 +79,7 @@ class Denoising:
       the level's passes of one step, and with twice as many.  A step of EBT is a forward and a backward pass, so twice
       as many cost about the same.
 
-    ``denoising.csv`` has each number of steps and passes, for EBT with the mean energy.  Strips of the first ``shown``
+    ``denoising.csv`` has each number of steps and passes, for EBT with the mean energy.  Strips of the first
     images: ``original.png``, ``<level>_noised.png``, ``<level>_found.png``.
 
     Args:
@@ -84,18 +87,14 @@ class Denoising:
         passes: of each level, for the metrics and the strips.
         most_passes: the file has 1 ... ``most_passes``.
         steps: of DDIM, one pass each, for the file; those above a level's t + 1 are left out.
-        shown: images of a strip.
     """
 
     levels: Mapping[str, int] = field(default_factory=lambda: dict(LEVELS))
     passes: Mapping[str, int] = field(default_factory=lambda: {"in": 1, "out": 3})
     most_passes: int = 4
     steps: Sequence[int] = (1, 2, 3, 4, 6, 10, 25, 50)
-    shown: int = 8
 
     def __post_init__(self) -> None:
-        if not self.levels or set(self.levels) != set(self.passes):
-            raise ValueError(f"levels and passes must have the same names, got {[*self.levels]} and {[*self.passes]}")
         for time in self.levels.values():
             diffusion.check_time(time)
 
@@ -111,13 +110,13 @@ class Denoising:
             errors, energies, count = {way: new_errors() for way in ways}, dict.fromkeys(ways, 0.0), 0
             for batch, noised in noised_batches(images, time):
                 if not count:
-                    found.attachments["original.png"] = png(batch[: self.shown])
-                    found.attachments[f"{level}_noised.png"] = png(noised[: self.shown])
+                    found.attachments["original.png"] = png(batch[:NUM_SHOWN])
+                    found.attachments[f"{level}_noised.png"] = png(noised[:NUM_SHOWN])
                 for way, denoised_images, energy in _found(model, settings, noised.to(module.device), time, ways):
                     update_errors(errors[way], denoised_images.cpu(), batch)
                     energies[way] += float(energy.sum())
                     if way == chosen and not count:
-                        found.attachments[f"{level}_found.png"] = png(denoised_images[: self.shown])
+                        found.attachments[f"{level}_found.png"] = png(denoised_images[:NUM_SHOWN])
                 count += len(noised)
             computed = {way: computed_errors(own) for way, own in errors.items()}
             for way, numbers in computed.items():

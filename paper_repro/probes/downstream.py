@@ -6,13 +6,12 @@ The paper's tasks come from the hub; ours, continuations, from local files (``da
 
 import contextlib
 import importlib.util
-import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import torch
 from torch import nn
 
 from paper_repro.base.errors import UsageError, at_least, nearest
@@ -27,7 +26,6 @@ from paper_repro.training.module import PaperModule
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
     from lm_eval.api.model import LM
-    from lm_eval.tasks import TaskManager
 
 FOLDER = "downstream"
 SWITCHES = ("datasets.config.HF_HUB_OFFLINE", "huggingface_hub.constants.HF_HUB_OFFLINE")
@@ -35,9 +33,9 @@ SWITCHES = ("datasets.config.HF_HUB_OFFLINE", "huggingface_hub.constants.HF_HUB_
 NOT_CACHED = "Couldn't find cache"
 """The message of the data sets library for a missing part of a set that it has other parts of."""
 INSTALL = "needs lm-eval: pip install 'paper-repro[eval]'"
-SEED = 1234  # the harness's seed of the examples that it draws, of numpy and of torch; that of Python is 0
 
 
+@dataclass(frozen=True)
 class Downstream:
     """Measures ``<task>``, the share (%) of questions whose likeliest answer is right, and their mean.
 
@@ -62,22 +60,15 @@ class Downstream:
         UsageError: prepared questions are there, but damaged.
     """
 
-    def __init__(
-        self,
-        tasks: Mapping[str, str],
-        normalized: Sequence[str] = (),
-        num_fewshot: int = 0,
-        limit: int | None = None,
-        name: str = "downstream",
-        prepare: str = "",
-    ) -> None:
-        strange = [name for name in normalized if name not in tasks]
-        if not tasks or strange:
-            raise ValueError(f"tasks must name one task or more, and all of normalized, got {strange or 'none'}")
-        self.tasks, self.normalized = dict(tasks), list(normalized)
-        self.num_fewshot = at_least("num_fewshot", num_fewshot, 0)
-        self.limit = None if limit is None else at_least("limit", limit)
-        self.mean, self.cropped, self.prepare = f"{name}_mean", f"{name}_cropped", prepare
+    tasks: Mapping[str, str]
+    normalized: Sequence[str] = ()
+    num_fewshot: int = 0
+    limit: int | None = None
+    name: str = "downstream"
+    prepare: str = ""
+
+    def __post_init__(self) -> None:
+        at_least("num_fewshot", self.num_fewshot, 0)
         for group in self.tasks.values():
             if (folder := find_data(f"{FOLDER}/{group}")) is not None:
                 self._manifest(folder)  # before hours are spent on the training
@@ -87,7 +78,8 @@ class Downstream:
 
     def of_model(self, model: nn.Module, data: CounterBasedDataModule) -> Findings:
         """Measure a model that maps ids (B, T) to logits (B, T, V) and has a ``block_length``."""
-        found, together = Findings(), (self.mean, self.cropped)
+        mean, cropped = f"{self.name}_mean", f"{self.name}_cropped"
+        found, together = Findings(), (mean, cropped)
         everything = [*self._kinds(self.tasks), *together]
         shipped = _shipped_tasks()
         if shipped is None:
@@ -112,14 +104,14 @@ class Downstream:
         if lacking is not None:
             found.unavailable |= dict.fromkeys(together, lacking)
             return found
-        found.metrics[self.mean] = sum(found.metrics[task] for task in self.tasks) / len(self.tasks)
-        found.metrics[self.cropped] = 100 * evaluator.num_cropped / evaluator.num_requests
+        found.metrics[mean] = sum(found.metrics[task] for task in self.tasks) / len(self.tasks)
+        found.metrics[cropped] = 100 * evaluator.num_cropped / evaluator.num_requests
         return found
 
-    def _kinds(self, tasks: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
-        """Map each metric of tasks to the harness's name of it."""
-        normalized = {f"{task}_norm": f"{task}/acc_norm" for task in tasks if task in self.normalized}
-        return {task: f"{task}/acc" for task in tasks} | normalized
+    def _kinds(self, tasks: Sequence[str] | Mapping[str, str]) -> dict[str, tuple[str, str]]:
+        """Map each metric of tasks to the task and the harness's name of the metric."""
+        normalized = {f"{task}_norm": (task, "acc_norm") for task in tasks if task in self.normalized}
+        return {task: (task, "acc") for task in tasks} | normalized
 
     def _manifest(self, folder: Path) -> bytes | None:
         """Return the manifest of prepared questions, whose files are what it says; None for task files without one."""
@@ -143,11 +135,10 @@ class Downstream:
             lack = f"needs the task's data: fill Hugging Face's cache, then use --fill; run: {command}"
             found.unavailable |= dict.fromkeys(self._kinds(tasks), lack)
             return
-        for metric, name in self._kinds(tasks).items():
-            if name not in scores:
-                task, _, kind = name.partition("/")
-                raise UsageError(f"probes.downstream: {task} in {folder} has no {kind}, only {', '.join(scores)}")
-            found.metrics[metric] = 100 * scores[name]
+        for metric, (task, kind) in self._kinds(tasks).items():
+            if (share := scores[task].get(f"{kind},none")) is None:
+                raise UsageError(f"probes.downstream: {task} in {folder} has no {kind}, only {', '.join(scores[task])}")
+            found.metrics[metric] = 100 * share
 
 
 def _shipped_tasks() -> Path | None:
@@ -161,9 +152,8 @@ def _shipped_tasks() -> Path | None:
 
 def run_tasks(
     evaluator: Evaluator, tasks: Sequence[str], num_fewshot: int, limit: int | None, folder: Path
-) -> dict[str, float]:
-    """Run tasks of the harness; return ``<task>/<metric>``, and ``<task>/<metric>/<filter>`` where a task filters its
-    answers.
+) -> dict[str, dict[str, Any]]:
+    """Run tasks of the harness; return each task's metrics, as ``acc,none``, by its name.
 
     Args:
         num_fewshot: worked examples before each question, unless the task's file says 0.
@@ -173,60 +163,23 @@ def run_tasks(
     Raises:
         UsageError: a task is unknown, or its data cannot be loaded.
     """
-    from lm_eval import evaluate
+    from lightning.pytorch.utilities.seed import isolate_rng
+    from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 
+    folder = folder.resolve()
     manager = TaskManager(include_path=str(folder), include_defaults=False)
     for name in tasks:
         if name not in manager.all_tasks:
             raise UsageError(f"lm-eval knows no task {name!r}{nearest(name, manager.all_tasks)}")
+    given: dict[str, Any] = {"num_fewshot": num_fewshot, "limit": limit, "bootstrap_iters": 0, "log_samples": False}
     try:
-        # Not simple_evaluate, which asks pip for all packages and so takes half a second more.
-        with _seeded():
-            loaded = manager.load([_specification(manager, name) for name in tasks])
-            for task in loaded["tasks"].values():
-                if task.get_config("num_fewshot") != 0:
-                    task.set_config(key="num_fewshot", value=num_fewshot)
-                task.set_fewshot_seed(seed=SEED)
-            found = evaluate(_adapter(evaluator), task_dict=loaded, limit=limit, bootstrap_iters=0, log_samples=False)
+        with isolate_rng(), contextlib.chdir(folder):  # some tasks shuffle; data files may have relative paths
+            found = simple_evaluate(_adapter(evaluator), tasks=list(tasks), task_manager=manager, **given)
     except OSError as error:  # also what the data sets library raises without a network
         raise UsageError(f"lm-eval cannot load the data of {', '.join(tasks)}: {error}") from error
     assert found is not None  # None is for the other processes of a distributed run
-    return _flat(found["results"])
-
-
-@contextlib.contextmanager
-def _seeded() -> Iterator[None]:
-    """Seed the process's generators as ``simple_evaluate`` does, because some tasks shuffle; then restore them."""
-    import numpy as np
-
-    states = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng():
-        random.seed(0)
-        np.random.seed(SEED)
-        torch.manual_seed(SEED)
-        try:
-            yield
-        finally:
-            random.setstate(states[0])
-            np.random.set_state(states[1])
-
-
-def _specification(manager: "TaskManager", name: str) -> str | dict[str, Any]:
-    """Return a task's name, or where it has data files by relative paths, its file's content with the whole paths."""
-    import yaml
-
-    path = manager.task_index[name].yaml_path
-    try:
-        said: Any = yaml.safe_load(path.read_bytes()) if path is not None else None
-    except yaml.YAMLError:  # the harness's own files may name functions
-        return name
-    options: Any = said.get("dataset_kwargs") if isinstance(said, dict) else None
-    files: Any = options.get("data_files") if isinstance(options, dict) else None
-    if path is None or not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
-        return name
-    whole = {split: str(path.resolve().parent / file) for split, file in files.items()}
-    return {**said, "dataset_kwargs": {**options, "data_files": whole}}
+    return dict(found["results"])
 
 
 def _adapter(evaluator: Evaluator) -> "LM":
@@ -238,20 +191,9 @@ def _adapter(evaluator: Evaluator) -> "LM":
             scores = evaluator.log_likelihoods([evaluator.pair(*request.args) for request in requests])
             return [(score.log_likelihood, score.greedy) for score in scores]
 
-        def loglikelihood_rolling(self, requests: "list[Instance]") -> list[float]:
-            raise UsageError("probes.downstream: a task asks for whole texts' likelihood; only answers are scored")
+        def generate_until(self, requests: "list[Instance]") -> Any:
+            raise UsageError("probes.downstream: a task asks for a text; only given answers are scored")
 
-        def generate_until(self, requests: "list[Instance]") -> list[str]:
-            raise UsageError("probes.downstream: a task asks for generated texts; only given answers are scored")
+        loglikelihood_rolling = generate_until
 
     return Adapter()
-
-
-def _flat(results: dict[str, dict[str, Any]]) -> dict[str, float]:
-    flat = {}
-    for task, metrics in results.items():
-        for key, value in metrics.items():
-            name, _, kind = key.partition(",")
-            if kind and isinstance(value, int | float) and not name.endswith("_stderr"):
-                flat[f"{task}/{name}" if kind == "none" else f"{task}/{name}/{kind}"] = float(value)
-    return flat

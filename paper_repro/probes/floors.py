@@ -5,7 +5,6 @@ numbers of a frame's state; K inputs.
 """
 
 import functools
-import inspect
 from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -99,8 +98,7 @@ class BigramFloor(FloorTask):
 
     def __init__(self, sets: Sequence[str] = (), num_texts: int = 64) -> None:
         self.sets, self.num_texts = sets, at_least("num_texts", num_texts)
-        if sets:
-            check_sets(sets)
+        check_sets(sets)
 
     def measured(self, data: Tokens) -> Findings:
         counts = self.counts(data)
@@ -191,21 +189,16 @@ def _training_triples(data: Tokens) -> tuple[Triples, Triples]:
     return kept, held_out
 
 
-class DownstreamFloor(FloorTask):
+class DownstreamFloor(FloorTask, Downstream):  # type: ignore[misc]  # a task's ``measure`` is another one
     """Lets the bigram of ``BigramFloor``, counted on a cell's training data, answer the questions of ``Downstream``.
 
     Its arguments are those of ``Downstream``, its metrics have the names of a trained model's.
     """
 
-    __signature__ = inspect.signature(Downstream)
-
     kinds = (TextData,)
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        self.probe = Downstream(*given, **named)
-
     def measured(self, data: TextData) -> Findings:
-        return self.probe.of_model(BigramModel(BigramFloor().counts(data), data.window), data)
+        return self.of_model(BigramModel(BigramFloor().counts(data), data.window), data)
 
 
 class BigramModel(nn.Module):

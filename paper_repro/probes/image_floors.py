@@ -20,7 +20,7 @@ from paper_repro.metrics.pooled import computed_errors, new_errors, update_error
 from paper_repro.models import ebt_image as diffusion
 from paper_repro.probes.attachments import png
 from paper_repro.probes.completion import first_images, strips_of
-from paper_repro.probes.denoising import LEVELS, noised_batches, plain_images
+from paper_repro.probes.denoising import LEVELS, NUM_SHOWN, noised_batches, plain_images
 from paper_repro.probes.floors import FloorTask
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 Fill = Callable[[Tensor, Tensor], Tensor]
 """Each pixel, (B, C, H, H), from masked images and their blank pixels, (B, 1, H, H)."""
 NUM_BATCHES = 64  # training batches that the mean image or the Gaussian is of, at most
-NUM_SHOWN, NUM_DENOISED = 16, 8  # images of a strip
 COMPONENTS = (4, 8, 16, 32, 64, 128)
 """Numbers of components of the Gaussian; the best on training batches that were held out is taken."""
 HELD_OUT = 4  # one of so many training batches is held out for that
@@ -72,8 +71,6 @@ def harmonic(data: MaskedImageData) -> Fill:
     def fill(masked: Tensor, blank: Tensor) -> Tensor:
         laplacian, found = _laplacian(masked.shape[-1]), masked.clone()
         for image, hidden in zip(found, blank.flatten(1), strict=True):  # (C, H, H), (H H,)
-            if bool(hidden.all()):
-                raise UsageError("an image without a visible pixel has no harmonic completion: mask_ratio is too large")
             unknown = hidden.nonzero().flatten().numpy()
             pixels = image.flatten(1)  # (C, H H), a view
             if not len(unknown):
@@ -173,7 +170,7 @@ class CompletionFloor(FloorTask):
                 for masked, images in data.evaluation_batches(split)
             ]
             found.metrics[f"{split}_mse"] = float(torch.cat(errors).mean())
-        masked, images = first_images(data, NUM_SHOWN, torch.device("cpu"))
+        masked, images = first_images(data, torch.device("cpu"))
         strips = strips_of(images, masked, _completed(data, fill, masked))
         return Findings(found.metrics | strips.metrics, strips.attachments)
 
@@ -264,6 +261,6 @@ class DenoisingFloor(FloorTask):
                 denoised = denoise(noised)
                 update_errors(errors, denoised, images)
                 if not index:
-                    found.attachments[f"{level}_found.png"] = png(denoised[:NUM_DENOISED])
+                    found.attachments[f"{level}_found.png"] = png(denoised[:NUM_SHOWN])
             found.metrics |= {f"{level}_{kind}": value for kind, value in computed_errors(errors).items()}
         return found

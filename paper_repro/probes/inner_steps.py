@@ -20,6 +20,9 @@ from paper_repro.models.llama import Llama
 from paper_repro.models.nrgpt import NRGPT, NRGPTEnergies, attention_bounds, feed_forward_bound, radius
 from paper_repro.training.module import PaperModule
 
+NUM_BATCHES = 4
+"""Batches of validation that ``InnerSteps`` evaluates."""
+
 
 @dataclass(frozen=True)
 class InnerSteps:
@@ -31,11 +34,9 @@ class InnerSteps:
 
     Args:
         steps: the numbers S.
-        num_batches: of the evaluation split.
     """
 
     steps: Sequence[int] = (1, 2, 3, 4, 8)
-    num_batches: int = 4
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
         model, findings = module.model, Findings()
@@ -44,7 +45,7 @@ class InnerSteps:
         device = next(model.parameters()).device
         batches = [
             (ids.to(device), following.to(device))
-            for (ids, following), _ in zip(data.evaluation_batches("val"), range(self.num_batches), strict=False)
+            for (ids, following), _ in zip(data.evaluation_batches("val"), range(NUM_BATCHES), strict=False)
         ]
         for number in self.steps:
             losses, energies = [], dict[str, list[Tensor]]()
@@ -61,7 +62,8 @@ class InnerSteps:
 
 
 ATTACHMENT = "energies.csv"
-ROUNDING = 1e-9  # a rise of a smaller share of a token's span is rounding of float64
+ROUNDING, SETTLED = 1e-9, 0.01
+"""Shares of a token's span: a smaller rise is rounding of float64; a token has settled within the second one."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class EnergyTrace:
     * ``first_tokens_rising``: share of the vocabulary's V tokens whose energy rises at a step, by more than rounding,
       where they are the first; with ``first_tokens``.
     * ``settled_rise``: the same of every later token, from the step on at which all earlier tokens have settled: the
-      energy of each stays within ``settled_within`` of its span of its last value.  At the first such step the earlier
+      energy of each stays within a hundredth of its span of its last value.  At the first such step the earlier
       tokens move little, not nothing, so a rise of that order is no contradiction.
     * ``judged_tokens``: how many tokens had predecessors that settled early enough to be judged.
     * ``bound_use``: largest share of the bounds of appendix E.2 that an energy takes up; above 1 it breaks them.
@@ -86,13 +88,11 @@ class EnergyTrace:
     Args:
         num_tokens: T; 64 in the paper.
         num_steps: S; 30 in figure 2, 100 in figure 6; it may exceed the steps that the model was trained with.
-        settled_within: share of a token's span that counts as settled.
         first_tokens: whether every token of the vocabulary is traced in the first place, too.
     """
 
     num_tokens: int = 64
     num_steps: int = 30
-    settled_within: float = 0.01
     first_tokens: bool = False
 
     def check(self, module: PaperModule, data: CounterBasedDataModule) -> None:
@@ -110,7 +110,7 @@ class EnergyTrace:
         ids = next(iter(data.evaluation_batches("val")))[0][:1, : self.num_tokens]  # (1, T)
         traced = model.trace(ids.cpu(), self.num_steps).energies  # each (S + 1, 1, T)
         energies = NRGPTEnergies(*(part[:, 0] for part in traced))  # each (S + 1, T)
-        found = metrics(model, energies, self.settled_within)
+        found = metrics(model, energies)
         if self.first_tokens:
             every = torch.arange(model.vocabulary_size)[:, None]  # (V, 1)
             total = model.trace(every, self.num_steps).energies.total[..., 0]  # (S + 1, V)
@@ -130,11 +130,11 @@ def _energy_model(module: PaperModule) -> NRGPT:
     return module.model
 
 
-def metrics(model: NRGPT, energies: NRGPTEnergies, settled_within: float) -> dict[str, float]:
+def metrics(model: NRGPT, energies: NRGPTEnergies) -> dict[str, float]:
     """Compute the metrics of ``EnergyTrace`` from the energies of T tokens before and after S steps, (S + 1, T)."""
     total, span, rises = energies.total, _span(energies.total), _rises(energies.total)
     late = total[-(1 + max(1, (len(total) - 1) // 10)) :]
-    settled = ((total - total[-1]).abs() <= settled_within * span).flip(0).cummin(0).values.flip(0)  # (S + 1, T)
+    settled = ((total - total[-1]).abs() <= SETTLED * span).flip(0).cummin(0).values.flip(0)  # (S + 1, T)
     # (S, T - 1): whether this token and all before it have settled by this step
     after = settled.cummin(1).values[:-1, :-1]
     settled_rises = rises[:, 1:][after]  # as many as are True

@@ -10,7 +10,7 @@ blanks.  A model of another family is refused by UsageError.
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Any
@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from paper_repro.base.errors import UsageError
-from paper_repro.base.identity import mix
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.models.llama import GatedFeedForward, RotaryAttention, RotaryLanguageModel
@@ -31,10 +30,7 @@ from paper_repro.training.module import PaperModule
 def inspected(module: PaperModule) -> RotaryLanguageModel:
     """Return the model to inspect; raise UsageError if it has other parts than nGPT and its baseline."""
     if not isinstance(module.model, RotaryLanguageModel) or not branches(module.model):
-        raise UsageError(
-            "inspection looks at the tables, heads and gated MLPs of nGPT and its baseline, found "
-            f"{type(module.model).__name__}: choose model=ngpt/gpt, ngpt/gpt_qk, ngpt/ngpt, or a cell trained with one"
-        )
+        raise UsageError(f"inspection looks at nGPT and its baseline, found {type(module.model).__name__}")
     return module.model
 
 
@@ -82,8 +78,7 @@ def _document(content: dict[str, Any]) -> bytes:
 
 NORM_EDGES = logarithmic_edges(-3, 3)
 DOT_EDGES = symmetric_edges(unit=0.05, reach=1000.0, step=0.1)
-CHUNK = 1024
-PAIR_CHUNK = 16_384
+CHUNK = 1024  # rows whose dot products with all others are taken at once
 
 
 @dataclass(frozen=True)
@@ -97,60 +92,42 @@ class Embeddings:
     * ``dot_mean``, ``dot_std``: of the dot products of distinct rows as they are stored, not normalised.
 
     The attachment holds both histograms and all eigenvalues over their median, largest first.
-
-    Args:
-        all_pairs_up_to: largest V at which every pair of rows is taken.
-        sampled_pairs: how many pairs are drawn above that, with a seed of their own.
     """
-
-    all_pairs_up_to: int = 4096
-    sampled_pairs: int = 1_000_000
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
         model = inspected(module)
         metrics: dict[str, float] = {}
         content: dict[str, Any] = {"edges": {"norm": NORM_EDGES, "dot": DOT_EDGES}}
         for name, table in (("in", model.token_embedding.weight), ("out", model.output.weight)):
-            numbers, content[name] = self._of(table.detach().double(), seed)
+            numbers, content[name] = _of_table(table.detach().double())
             metrics |= {f"{name}_{key}": value for key, value in numbers.items()}
         return Findings(metrics, {"embeddings.json": _document(content)})
 
-    def _of(self, rows: Tensor, seed: int) -> tuple[dict[str, float], dict[str, Any]]:
-        norms = rows.norm(dim=1)  # (V,)
-        spread = eigenvalues_over_median(rows)  # (D,)
-        binned = torch.zeros(len(DOT_EDGES) - 1, dtype=torch.int64, device=rows.device)
-        total = squares = 0.0
-        for dots in self._dots(rows, seed):
-            binned += counts(dots, DOT_EDGES)
-            total, squares = total + float(dots.sum()), squares + float(dots.square().sum())
-        pairs = int(binned.sum())
-        mean = total / pairs
-        numbers = {
-            "norm_mean": float(norms.mean()),
-            "norm_variation": float(norms.std() / norms.mean()),
-            "norm_error": float((norms - 1).abs().max()),
-            "spread_95": float(spread.quantile(0.95)),
-            "spread_max": float(spread[0]),
-            "dot_mean": mean,
-            "dot_std": max(0.0, squares / pairs - mean**2) ** 0.5,
-        }
-        kept = {"norms": shares(counts(norms, NORM_EDGES)), "eigenvalues": rounded(spread)}
-        return numbers, {**kept, "dots": shares(binned)}
 
-    def _dots(self, rows: Tensor, seed: int) -> Iterator[Tensor]:
-        """Compute the dot products of all pairs of distinct rows, or of a sample of them, part by part."""
-        if len(rows) <= self.all_pairs_up_to:
-            for start in range(0, len(rows) - 1, CHUNK):
-                products = rows[start : start + CHUNK] @ rows[start:].T  # (C, V - start), C rows at once
-                yield products[torch.ones_like(products, dtype=torch.bool).triu(1)]
-            return
-        generator = torch.Generator().manual_seed(mix(seed, "inspection", "pairs"))
-        for start in range(0, self.sampled_pairs, PAIR_CHUNK):
-            size = (min(PAIR_CHUNK, self.sampled_pairs - start),)
-            first = torch.randint(len(rows), size, generator=generator)
-            second = torch.randint(len(rows) - 1, size, generator=generator)
-            second += second >= first  # any row but the first
-            yield (rows[first.to(rows.device)] * rows[second.to(rows.device)]).sum(1)  # (pairs,)
+def _of_table(rows: Tensor) -> tuple[dict[str, float], dict[str, Any]]:
+    """Return the metrics of one table (V, D), and what the attachment holds of it."""
+    norms = rows.norm(dim=1)  # (V,)
+    spread = eigenvalues_over_median(rows)  # (D,)
+    binned = torch.zeros(len(DOT_EDGES) - 1, dtype=torch.int64, device=rows.device)
+    total = squares = 0.0
+    for start in range(0, len(rows) - 1, CHUNK):
+        products = rows[start : start + CHUNK] @ rows[start:].T  # (C, V - start), C rows at once
+        dots = products[torch.ones_like(products, dtype=torch.bool).triu(1)]  # each pair once
+        binned += counts(dots, DOT_EDGES)
+        total, squares = total + float(dots.sum()), squares + float(dots.square().sum())
+    pairs = int(binned.sum())
+    mean = total / pairs
+    numbers = {
+        "norm_mean": float(norms.mean()),
+        "norm_variation": float(norms.std() / norms.mean()),
+        "norm_error": float((norms - 1).abs().max()),
+        "spread_95": float(spread.quantile(0.95)),
+        "spread_max": float(spread[0]),
+        "dot_mean": mean,
+        "dot_std": max(0.0, squares / pairs - mean**2) ** 0.5,
+    }
+    kept = {"norms": shares(counts(norms, NORM_EDGES)), "eigenvalues": rounded(spread)}
+    return numbers, {**kept, "dots": shares(binned)}
 
 
 def eigenvalues_over_median(rows: Tensor) -> Tensor:

@@ -21,7 +21,12 @@ from paper_repro.training.module import PaperModule
 
 ATTACHMENT = "lengths.json"
 PREPARE = "python scripts/prepare_data.py pg19 --download"
-DOCUMENTS, JOINED = "length_documents", "length_joined"
+FACTORS, BOOK_FACTORS = (1, 2, 4, 8), (1, 2, 4, 8, 16, 32)
+"""The lengths f, of documents of the data's own validation split and of books; each divides the last."""
+LEAST_DOCUMENTS, MOST_DOCUMENTS = 20, 200
+"""Fewer documents than the first number are too few to be judged on; the second is the largest N."""
+BATCH_TOKENS = 8192
+"""The most tokens of one forward pass; one window may exceed it."""
 
 
 @dataclass(frozen=True)
@@ -32,34 +37,17 @@ class LengthExtrapolation:
     window is predicted by the window before it, and token 0 by none, so each is scored once at each length, with at
     least one token of context and at most f W.  ``perplexity_ratio_x<f>`` is relative to ``perplexity_x1``.
 
-    The texts are the beginnings of documents, or, where fewer than ``least_documents`` are long enough, pieces of the
-    documents joined as in training; ``length_joined`` is then 1, else 0, and ``length_documents`` is N.  The attachment
-    lengths.json has the hash of the token ids.
+    The texts are the beginnings of documents, or, where fewer than 20 are long enough, pieces of the
+    documents joined as in training.  The attachment lengths.json says which, and has the hash of the token ids.
 
     The paper names neither windows nor stride; ours do not overlap.
 
     Args:
-        factors: f of documents of the data's own validation split; 1 first, each dividing the last.
         books: manifest of training data to the manifest of PG19's books in the ids of the same tokenizer.  Training
             data that it names are judged on the books, or not at all; others on their validation split.
-        book_factors: f of the books.
-        least_documents: fewer than these are too few to be judged on.
-        most_documents: N at most, the first ones.
-        batch_tokens: the most tokens of one forward pass; one window may exceed it.
     """
 
-    factors: Sequence[int] = (1, 2, 4, 8)
     books: Mapping[str, str] = field(default_factory=dict)
-    book_factors: Sequence[int] = (1, 2, 4, 8, 16, 32)
-    least_documents: int = 20
-    most_documents: int = 200
-    batch_tokens: int = 8192
-
-    def __post_init__(self) -> None:
-        for name in ("factors", "book_factors"):
-            found = list(getattr(self, name))
-            if found[:1] != [1] or found != sorted(set(found)) or any(found[-1] % factor for factor in found):
-                raise ValueError(f"{name} must rise from 1 and divide the last of them, got {found}")
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
         model = module.model
@@ -68,15 +56,15 @@ class LengthExtrapolation:
         if not isinstance(data, TokenData):
             raise UsageError(f"LengthExtrapolation needs token shards, the data are {type(data).__name__}")
         manifest = data.files.get("manifest", "")
-        factors, stream = list(self.factors), data.streams[VAL]
+        factors, stream = FACTORS, data.streams[VAL]
         if (name := self.books.get(manifest)) is not None:
-            factors = list(self.book_factors)
+            factors = BOOK_FACTORS
             if find_data(name, data.data_root) is None:
                 where = f"--folder {name.rpartition('/')[0]} --tokenizer ... (the training data's tokenizer.json)"
                 lack = f"needs pg19: {absent(name, data.data_root, f'{PREPARE} {where}')}; then use --fill"
                 names = [f"perplexity_x{factor}" for factor in factors]
                 names += [f"perplexity_ratio_x{factor}" for factor in factors[1:]]
-                return Findings(unavailable=dict.fromkeys([*names, DOCUMENTS, JOINED], lack))
+                return Findings(unavailable=dict.fromkeys(names, lack))
             books = BookData({"manifest": name}, data_root=data.data_root, cache=data.cache, prepare=PREPARE)
             if books.tokenizer.fingerprint != data.tokenizer.fingerprint:
                 raise UsageError(
@@ -84,12 +72,11 @@ class LengthExtrapolation:
                     f"--tokenizer and the tokenizer.json beside {manifest}"
                 )
             stream = books.streams[TEST]
-        rows, joined = self._texts(stream, data.tokenizer.end_of_text, factors[-1] * data.window + 1)
-        losses = self._losses(model, rows.to(module.device), [factor * data.window for factor in factors])
+        rows, joined = _texts(stream, data.tokenizer.end_of_text, factors[-1] * data.window + 1)
+        losses = _losses(model, rows.to(module.device), [factor * data.window for factor in factors])
         perplexities = {factor: math.exp(loss) for factor, loss in zip(factors, losses, strict=True)}
         metrics = {f"perplexity_x{factor}": value for factor, value in perplexities.items()}
         metrics |= {f"perplexity_ratio_x{factor}": perplexities[factor] / perplexities[1] for factor in factors[1:]}
-        metrics |= {DOCUMENTS: float(len(rows)), JOINED: float(joined)}
         content = {
             "ids_sha256": sha256_of_bytes(rows.to(torch.int64).contiguous().cpu().numpy().tobytes()),
             "texts": len(rows),
@@ -99,36 +86,37 @@ class LengthExtrapolation:
         }
         return Findings(metrics, {ATTACHMENT: json.dumps(content, indent=1).encode() + b"\n"})
 
-    def _texts(self, stream: Stream, end: int | None, length: int) -> tuple[Tensor, bool]:
-        """Return (N, length) ids, and whether they are pieces of joined documents."""
-        ids = torch.from_numpy(stream[:].astype("int64"))
-        ends = (ids == end).nonzero()[:, 0].tolist() if end is not None else []
-        starts = [0, *(place + 1 for place in ends)]
-        long = [start for start, stop in zip(starts, ends, strict=False) if stop - start >= length]
-        if len(long) >= self.least_documents:
-            chosen = [ids[start : start + length] for start in long[: self.most_documents]]
-            return torch.stack(chosen), False  # (N, length)
-        if len(ids) < length:
-            raise UsageError(
-                f"LengthExtrapolation reads texts of {length:,} tokens, there are {len(ids):,} in all: "
-                "lower the last of probes.lengths.factors, or data.window"
-            )
-        # Two neighbours share one token: the last that is scored of one is the context of the other's first.
-        return ids.unfold(0, length, length - 1)[: self.most_documents], True
 
-    def _losses(self, model: RotaryLanguageModel, rows: Tensor, lengths: Sequence[int]) -> list[float]:
-        """Measure nats per token at each length of the windows."""
-        trained, found = model.block_length, []
-        try:
-            for length in lengths:
-                model.extend(length)
-                shifted = rows[:, :-1], rows[:, 1:]  # (N, longest) each
-                # (N, longest) -> (N, windows, length) -> (N windows, length)
-                ids, following = (part.unflatten(1, (-1, length)).flatten(0, 1) for part in shifted)
-                each = max(1, self.batch_tokens // length)
-                pairs = zip(ids.split(each), following.split(each), strict=True)
-                sums = [model.negative_log_likelihoods(*pair).sum(dtype=torch.float64) for pair in pairs]
-                found.append(math.fsum(map(float, sums)) / following.numel())
-        finally:
-            model.extend(trained)
-        return found
+def _texts(stream: Stream, end: int | None, length: int) -> tuple[Tensor, bool]:
+    """Return (N, length) ids, and whether they are pieces of joined documents."""
+    ids = torch.from_numpy(stream[:].astype("int64"))
+    ends = (ids == end).nonzero()[:, 0].tolist() if end is not None else []
+    starts = [0, *(place + 1 for place in ends)]
+    long = [start for start, stop in zip(starts, ends, strict=False) if stop - start >= length]
+    if len(long) >= LEAST_DOCUMENTS:
+        chosen = [ids[start : start + length] for start in long[:MOST_DOCUMENTS]]
+        return torch.stack(chosen), False  # (N, length)
+    if len(ids) < length:
+        raise UsageError(
+            f"LengthExtrapolation reads texts of {length:,} tokens, there are {len(ids):,} in all: lower data.window"
+        )
+    # Two neighbours share one token: the last that is scored of one is the context of the other's first.
+    return ids.unfold(0, length, length - 1)[:MOST_DOCUMENTS], True
+
+
+def _losses(model: RotaryLanguageModel, rows: Tensor, lengths: Sequence[int]) -> list[float]:
+    """Measure nats per token at each length of the windows."""
+    trained, found = model.block_length, []
+    try:
+        for length in lengths:
+            model.extend(length)
+            shifted = rows[:, :-1], rows[:, 1:]  # (N, longest) each
+            # (N, longest) -> (N, windows, length) -> (N windows, length)
+            ids, following = (part.unflatten(1, (-1, length)).flatten(0, 1) for part in shifted)
+            each = max(1, BATCH_TOKENS // length)
+            pairs = zip(ids.split(each), following.split(each), strict=True)
+            sums = [model.negative_log_likelihoods(*pair).sum(dtype=torch.float64) for pair in pairs]
+            found.append(math.fsum(map(float, sums)) / following.numel())
+    finally:
+        model.extend(trained)
+    return found

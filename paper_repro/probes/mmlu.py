@@ -4,16 +4,16 @@
 text in which the first letter that looks like an answer counts.
 """
 
-import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from paper_repro.base.errors import UsageError
-from paper_repro.base.files import find_data, sha256_of_bytes
+from paper_repro.base.files import find_data
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.probes.causal_evaluator import Evaluator
@@ -45,40 +45,40 @@ ANSWER_PATTERNS = tuple(
 """From "answer is X" down to a lone letter; the first pattern that is found decides.  To ignore the case is what the
 authors get by turning the text into upper case."""
 FALLBACK = "A"
+NUM_TOKENS = 50
+"""Tokens of a generated text."""
 WAYS = ("mmlu", "mmlu_generated")
 
 
+@dataclass(frozen=True)
 class MMLU:
     """Measures ``mmlu_<column>`` and ``mmlu_average`` by log-likelihood, and ``mmlu_generated_...`` as the authors do.
 
     All are percentages.  A column is the mean of its subjects, the average the mean of the columns.  Beside them:
     ``mmlu_cropped`` (prompts that the context cannot hold), ``mmlu_generated_fallbacks`` and
-    ``mmlu_generated_articles`` (texts scored as A for want of a letter, or for an English article).  The attachment
-    ``mmlu.json`` holds the counts of each subject, and the hash of the questions.
+    ``mmlu_generated_articles`` (texts scored as A for want of a letter, or for an English article).
 
     The data module needs a ``tokenizer``; the questions lie in ``mmlu/`` below the data folder,
     else every metric is unavailable.
 
     Args:
         columns: each column's subjects with their number of test questions.
-        num_tokens: of a generated text.
         instruction: what ends the prompt of a generated text.
 
     Raises:
         UsageError: the questions are there, but damaged.
     """
 
-    def __init__(
-        self, columns: Mapping[str, Mapping[str, int]], num_tokens: int = 50, instruction: str = INSTRUCTION
-    ) -> None:
-        empty = [name for name, subjects in columns.items() if not subjects]
-        if not columns or empty:
-            raise ValueError(f"columns must name at least one subject each, got {empty or 'no column'}")
-        self.columns = columns
-        self.sizes = {subject: size for subjects in columns.values() for subject, size in subjects.items()}
-        self.num_tokens, self.instruction = num_tokens, instruction
+    columns: Mapping[str, Mapping[str, int]]
+    instruction: str = INSTRUCTION
+
+    def __post_init__(self) -> None:
         if (folder := find_data(FOLDER)) is not None:  # before hours are spent on the training
             read(folder, self.sizes)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {subject: size for subjects in self.columns.values() for subject, size in subjects.items()}
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
         folder = find_data(FOLDER, getattr(data, "data_root", None))
@@ -90,26 +90,21 @@ class MMLU:
         if tokenizer is None:
             raise UsageError(f"MMLU needs text: {type(data).__name__} has no tokenizer; leave probes.mmlu out")
         subjects, evaluator = read(folder, self.sizes), Evaluator(module.model, tokenizer)
-        by_likelihood = by_log_likelihood(evaluator, subjects)
-        metrics = {"mmlu_cropped": 100 * evaluator.num_cropped / evaluator.num_requests}
-        generated = by_generation(evaluator, subjects, self.num_tokens, self.instruction)
-        for way, tallies in zip(WAYS, (by_likelihood, generated), strict=True):
+        metrics: dict[str, float] = {}
+        for way, answers in zip(WAYS, (by_log_likelihood, partial(by_generation, end=self.instruction)), strict=True):
+            given = {name: answers(evaluator, subject.prompts(name)) for name, subject in subjects.items()}
+            metrics.setdefault("mmlu_cropped", 100 * evaluator.num_cropped / evaluator.num_requests)
+            shares = {name: accuracy(subjects[name], readings) for name, readings in given.items()}
             scores = {
-                name: 100 * (math.fsum(tallies[subject].accuracy for subject in own) / len(own))
+                name: 100 * (math.fsum(shares[subject] for subject in own) / len(own))
                 for name, own in self.columns.items()
             }
             scores["average"] = math.fsum(scores.values()) / len(scores)
             metrics |= {f"{way}_{name}": score for name, score in scores.items()}
-        total = sum(tally.questions for tally in generated.values())
-        metrics["mmlu_generated_fallbacks"] = 100 * sum(tally.fallbacks for tally in generated.values()) / total
-        metrics["mmlu_generated_articles"] = 100 * sum(tally.articles for tally in generated.values()) / total
-        outcomes = {
-            name: {"log_likelihood": asdict(by_likelihood[name]), "generated": asdict(generated[name])}
-            for name in generated
-        }
-        questions = json.dumps({name: asdict(subject) for name, subject in subjects.items()}, sort_keys=True)
-        content = {"questions_sha256": sha256_of_bytes(questions.encode()), "subjects": outcomes}
-        return Findings(metrics, {"mmlu.json": json.dumps(content, indent=1, sort_keys=True).encode() + b"\n"})
+        readings = [reading for own in given.values() for reading in own]  # of the generated texts
+        metrics["mmlu_generated_fallbacks"] = 100 * sum(reading.fallback for reading in readings) / len(readings)
+        metrics["mmlu_generated_articles"] = 100 * sum(reading.article for reading in readings) / len(readings)
+        return Findings(metrics)
 
 
 # Questions.
@@ -127,6 +122,9 @@ class Subject:
     examples: list[Question]  # in the prompt
     questions: list[Question]  # that are scored
 
+    def prompts(self, name: str) -> list[str]:
+        return [prompt(name, self.examples, question) for question in self.questions]
+
 
 def read(folder: Path, sizes: Mapping[str, int]) -> dict[str, Subject]:
     """Return the subjects that ``sizes`` names; UsageError: damaged files, or another number of test questions."""
@@ -142,10 +140,8 @@ def read(folder: Path, sizes: Mapping[str, int]) -> dict[str, Subject]:
         except (ArrowException, OSError) as error:  # also where there is no file
             raise UsageError(f"{path}: no parquet file of MMLU: {error}; {mend}") from error
         found: dict[str, list[Question]] = {subject: [] for subject in sizes}
-        for number, row in enumerate(rows):
+        for row in rows:
             if row["subject"] in found:
-                if len(row["choices"]) != len(LETTERS) or row["answer"] not in range(len(LETTERS)):
-                    raise UsageError(f"{path}: row {number}: expected four choices and a number from 0 to 3; {mend}")
                 found[row["subject"]].append(Question(row["question"], tuple(row["choices"]), row["answer"]))
         for subject, size in sizes.items():
             expected, count = SHOTS if split == "dev" else size, len(found[subject])
@@ -159,26 +155,12 @@ def read(folder: Path, sizes: Mapping[str, int]) -> dict[str, Subject]:
 
 
 @dataclass(frozen=True)
-class Tally:
-    """Counts of one subject's questions by outcome."""
-
-    questions: int
-    correct: int
-    fallbacks: int = 0  # texts without a letter that looks like an answer, scored as "A"
-    articles: int = 0  # texts in which the English article "a" was taken for the answer A
-
-    @property
-    def accuracy(self) -> float:
-        return self.correct / self.questions
-
-
-@dataclass(frozen=True)
 class Reading:
     """The answer that is read from a text, and why."""
 
     letter: str
-    fallback: bool = False
-    article: bool = False
+    fallback: bool = False  # no letter in the text looks like an answer: it is scored as "A"
+    article: bool = False  # the English article "a" is taken for the answer A
 
 
 def prompt(subject: str, examples: Sequence[Question], question: Question) -> str:
@@ -188,32 +170,27 @@ def prompt(subject: str, examples: Sequence[Question], question: Question) -> st
     return heading + "".join(shots) + _posed(question)
 
 
-def by_log_likelihood(evaluator: Evaluator, subjects: Mapping[str, Subject]) -> dict[str, Tally]:
-    """Read the answer as the likeliest of " A", " B", " C", " D" after the prompt (of equals the first)."""
-
-    def answers(prompts: Sequence[str]) -> list[Reading]:
-        pairs = [evaluator.pair(text, f" {letter}") for text in prompts for letter in LETTERS]
-        found = [score.log_likelihood for score in evaluator.log_likelihoods(pairs)]
-        rows = [found[start : start + len(LETTERS)] for start in range(0, len(found), len(LETTERS))]
-        return [Reading(LETTERS[row.index(max(row))]) for row in rows]
-
-    return _tallies(subjects, answers)
+def by_log_likelihood(evaluator: Evaluator, prompts: Sequence[str]) -> list[Reading]:
+    """Read the answers as the likeliest of " A", " B", " C", " D" after each prompt (of equals the first)."""
+    pairs = [evaluator.pair(text, f" {letter}") for text in prompts for letter in LETTERS]
+    found = [score.log_likelihood for score in evaluator.log_likelihoods(pairs)]
+    rows = [found[start : start + len(LETTERS)] for start in range(0, len(found), len(LETTERS))]
+    return [Reading(LETTERS[row.index(max(row))]) for row in rows]
 
 
-def by_generation(
-    evaluator: Evaluator, subjects: Mapping[str, Subject], num_tokens: int, instruction: str
-) -> dict[str, Tally]:
-    """Read the answer from a greedy text of ``num_tokens`` tokens (NRGPT, Table 6, as the authors score it).
+def by_generation(evaluator: Evaluator, prompts: Sequence[str], end: str) -> list[Reading]:
+    """Read the answers from greedy texts after each prompt and ``end`` (NRGPT, Table 6, as the authors score it).
 
     A text without any letter counts as A, and so does an English article.  The exact patterns and the version of
     deepeval are not published; the patterns here follow their description.
     """
+    return [read_answer(text) for text in evaluator.continuations([text + end for text in prompts], NUM_TOKENS)]
 
-    def answers(prompts: Sequence[str]) -> list[Reading]:
-        texts = evaluator.continuations([text + instruction for text in prompts], num_tokens)
-        return [read_answer(text) for text in texts]
 
-    return _tallies(subjects, answers)
+def accuracy(subject: Subject, readings: Sequence[Reading]) -> float:
+    """Return the share of a subject's questions that are answered right."""
+    pairs = zip(subject.questions, readings, strict=True)
+    return sum(LETTERS[question.answer] == reading.letter for question, reading in pairs) / len(readings)
 
 
 def read_answer(text: str) -> Reading:
@@ -224,20 +201,6 @@ def read_answer(text: str) -> Reading:
             article = letter == "a" or (letter == "A" and re.match(r" [a-z]", rest) is not None)
             return Reading(letter.upper(), article=article)
     return Reading(FALLBACK, fallback=True)
-
-
-def _tallies(subjects: Mapping[str, Subject], answers: Callable[[Sequence[str]], list[Reading]]) -> dict[str, Tally]:
-    tallies = {}
-    for name, subject in subjects.items():
-        found = answers([prompt(name, subject.examples, question) for question in subject.questions])
-        right = [LETTERS[question.answer] for question in subject.questions]
-        tallies[name] = Tally(
-            len(right),
-            sum(reading.letter == letter for reading, letter in zip(found, right, strict=True)),
-            sum(reading.fallback for reading in found),
-            sum(reading.article for reading in found),
-        )
-    return tallies
 
 
 def _posed(question: Question) -> str:

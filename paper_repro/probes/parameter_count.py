@@ -20,14 +20,13 @@ class ParameterCount:
     * ``paper_parameters_untied``: all, frozen ones too, the output matrix being one of its own.
     * ``paper_parameters_tied``: without the output matrix, V D, which is the token embedding then; its bias stays.
     * ``paper_parameters_without_positions``: untied, without the position embeddings, P D, as nanoGPT reports them.
-    * ``paper_parameters_trainable``: untied, without frozen ones.
 
     Args:
         model: gives the model at the paper's size; a ``_partial_: true`` node in a config.  Tied or not, it counts
             the same.
 
     Raises:
-        UsageError: ``model`` lacks arguments, or gives no CausalLanguageModel.
+        UsageError: ``model`` gives no CausalLanguageModel.
     """
 
     model: Callable[[], object]
@@ -39,20 +38,13 @@ class ParameterCount:
         return Findings({f"paper_parameters_{name}": float(number) for name, number in self.counts().items()})
 
     def counts(self) -> dict[str, int]:
-        """Count in each way; the keys are untied, tied, without_positions and trainable."""
-        try:
-            with torch.device("meta"):
-                model = self.model()
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"probes: the model whose parameters are counted: {error}") from error
+        """Count in each way; the keys are untied, tied and without_positions."""
+        with torch.device("meta"):
+            model = self.model()
         if not isinstance(model, CausalLanguageModel):
             raise UsageError(f"ParameterCount counts a CausalLanguageModel, found {type(model).__name__}")
         output = model.vocabulary_size * model.width
         shared = output if model.get_parameter("output.weight") is model.token_embedding.weight else 0
         untied = num_parameters(model, frozen=True) + shared
-        return {
-            "untied": untied,
-            "tied": untied - output,
-            "without_positions": untied - model.block_length * model.width,
-            "trainable": num_parameters(model) + shared,
-        }
+        positions = model.block_length * model.width
+        return {"untied": untied, "tied": untied - output, "without_positions": untied - positions}

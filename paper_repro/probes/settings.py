@@ -55,7 +55,7 @@ class OptimisationSettings(Task):
 
 
 def optimisation_settings(config: Mapping[str, Any]) -> dict[str, float]:
-    """Read settings off the built optimiser and schedule; UsageError: no step of the schedule has the full rate.
+    """Read settings off the built optimiser and schedule, of which some step has the full rate.
 
     ``warmup_steps`` is the first optimiser step with the full rate; ``factor_...`` is the share of the initial rate at
     the first step, after a quarter and after half of the steps behind the warm-up, at the last step and at the end;
@@ -65,9 +65,7 @@ def optimisation_settings(config: Mapping[str, Any]) -> dict[str, float]:
     optimizer = instantiate(config["optimizer"])([torch.nn.Parameter(torch.ones(1, 1))])
     (group,) = optimizer.param_groups
     schedule = instantiate(config["schedule"])
-    warmup = next((step for step in range(steps) if schedule.factor(step, steps) == 1.0), None)
-    if warmup is None:
-        raise UsageError(f"schedule: none of the {steps} steps has the full rate; lower schedule.warmup_fraction")
+    warmup = next(step for step in range(steps) if schedule.factor(step, steps) == 1.0)
     places = {
         "first": 0,
         "quarter": warmup + (steps - warmup) // 4,
@@ -111,9 +109,6 @@ def prediction_settings(config: Mapping[str, Any]) -> dict[str, float]:
     ``adamw`` and ``learn_step_size`` are 1 or 0.  ``minimum_lr_scale`` is the peak over the final learning rate,
     ``step_size_minimum`` the same of the rate with which the step size is learned, and ``step_size_multiplier`` the
     peak of that rate over the peak of the others.
-
-    Raises:
-        UsageError: a section that cannot be built, or weights of which some decay and some do not.
     """
     common = optimisation_settings(config)
     make = instantiate({**config["module"], "_partial_": True})
@@ -121,14 +116,12 @@ def prediction_settings(config: Mapping[str, Any]) -> dict[str, float]:
     module = make(model=_on_meta(config["model"]), **parts)
     optimizer, steps = module.optimizer(module.groups_and_schedules()[0]), config["training"]["steps"]
     alpha: Any = getattr(module.model, "step_size_parameter", None)
-    decays = {group["weight_decay"] for group in optimizer.param_groups if not _holds(group, alpha)}
-    if len(decays) > 1:
-        raise UsageError(f"optimizer: one weight decay was expected for all weights, found {sorted(decays)}")
+    (decay,) = {group["weight_decay"] for group in optimizer.param_groups if not _holds(group, alpha)}
     found = {
         **common,
         "adamw": type(optimizer) is torch.optim.AdamW,
         "lr": optimizer.defaults["lr"],
-        "weight_decay": decays.pop(),
+        "weight_decay": decay,
         "minimum_lr_scale": 1 / common["factor_end"],
         "sequences": common["windows"],
         "context": module.model.block_length,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paper_repro.base.configs import instantiate
-from paper_repro.base.errors import UsageError, at_least, one_of, positive
+from paper_repro.base.errors import UsageError, at_least, one_of
 from paper_repro.base.files import absent, find_data, sha256_of_bytes
 from paper_repro.base.identity import mix
 from paper_repro.cells.tasks import FINISHED, Cell, Findings, Outcome, Report, Task
@@ -18,7 +18,7 @@ from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.text import read_text
 from paper_repro.datamodules.tokenizers import Tokenizer
 from paper_repro.metrics.perplexity import GPT2, find_model
-from paper_repro.metrics.text_scores import ENGINES, TextScorer, TextScores, metric_names
+from paper_repro.metrics.text_scores import TextScorer, TextScores
 from paper_repro.models.common import CausalLanguageModel
 from paper_repro.models.generation import generate
 from paper_repro.training.module import PaperModule
@@ -52,13 +52,11 @@ class TextQuality:
     Args:
         prompts: each stays at the beginning of its text, which is scored as a whole.
         seeds: one for each prompt.
-        num_tokens: new ones for each text.
-        temperature: 1 as the authors; 0 takes the likeliest token.
+        num_tokens: new ones for each text, drawn at temperature 1 as the authors do.
         within_context: no more new tokens than fit into the context beside the prompt, the authors' way on OWT.
         choose: "best_perplexity" reports the text of the lowest perplexity (Tables 2, 4 and 8), "mean" the mean over
             texts (Table 5).  Without perplexity the first becomes the second, and says so.
         perplexity_model: see TextPerplexity.
-        gqs_engines: see TextScorer.
 
     Raises:
         UsageError: a model of perplexity that is there, but damaged.
@@ -67,22 +65,15 @@ class TextQuality:
     prompts: Sequence[str]
     seeds: Sequence[int] = SEEDS
     num_tokens: int = 1000
-    temperature: float = 1.0
     within_context: bool = False
     choose: str = BEST
     perplexity_model: str = GPT2
-    gqs_engines: Sequence[str] = ENGINES
 
     def __post_init__(self) -> None:
-        if not self.prompts or len(self.prompts) != len(self.seeds):
-            raise ValueError(
-                f"{len(self.prompts)} prompts and {len(self.seeds)} seeds: give at least one, and a seed for each"
-            )
+        if len(self.prompts) != len(self.seeds):
+            raise ValueError(f"{len(self.prompts)} prompts and {len(self.seeds)} seeds: give a seed for each")
         at_least("num_tokens", self.num_tokens)
-        if self.temperature:
-            positive("temperature", self.temperature)
         one_of("choose", self.choose, (BEST, MEAN))
-        metric_names(self.perplexity_model, self.gqs_engines)
         find_model(self.perplexity_model)  # before hours are spent on the training
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
@@ -91,7 +82,7 @@ class TextQuality:
             raise UsageError(f"TextQuality needs text: {type(data).__name__} has no tokenizer; leave the probe out")
         if not isinstance(model, CausalLanguageModel):
             raise UsageError(f"TextQuality generates with a CausalLanguageModel, found {type(model).__name__}")
-        with closing(TextScorer(self.perplexity_model, self.gqs_engines, device=module.device)) as scorer:
+        with closing(TextScorer(self.perplexity_model, device=module.device)) as scorer:
             pairs = zip(self.prompts, self.seeds, strict=True)
             texts = [self._write(model, tokenizer, scorer, prompt, own) for prompt, own in pairs]
         return self._findings(texts, scorer)
@@ -108,11 +99,7 @@ class TextQuality:
                 "fewer: shorten it, or set within_context=false"
             )
         allowed = min(tokenizer.vocabulary_size, model.vocabulary_size)
-        try:
-            found = generate(model, ids, count, self.temperature, seed, num_allowed=allowed)
-        except ValueError as error:
-            raise UsageError(f"prompt {prompt[:40]!r}: {error}") from error
-        text = tokenizer.decode(found).lstrip("\n")
+        text = tokenizer.decode(generate(model, ids, count, seed=seed, num_allowed=allowed)).lstrip("\n")
         return Written(prompt, seed, text, scorer(text))
 
     def _findings(self, texts: list[Written], scorer: TextScorer) -> Findings:
@@ -171,9 +158,7 @@ def reference_text(config: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
     spec, seed, hashes = config["text"], config["seed"], {}
     text = spec["content"]
     if text is None:
-        name, root = config["data"]["files"].get(CORPUS), config.get("machine", {}).get("data_root")
-        if name is None:
-            raise UsageError(f"text.content is null and data.files has no '{CORPUS}': give one of them")
+        name, root = config["data"]["files"][CORPUS], config.get("machine", {}).get("data_root")
         path = find_data(name, root)
         if path is None:
             raise UsageError(absent(name, root))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paper_repro.base.errors import UsageError, at_least
+from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import mix
 from paper_repro.datamodules.pixels import UnfitError, central_square
 from paper_repro.datamodules.tokenizers import Tokenizer
@@ -54,9 +54,6 @@ class Manner:
     settings: ThinkingSettings = field(default_factory=ThinkingSettings)  # the rule; the rest is not read
     seed: int = 0
     """The seed of the first predictions.  A sample's numbers do not depend on how many there are."""
-
-    def __post_init__(self) -> None:
-        at_least("num_samples", self.num_samples)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.metrics import counts
 from paper_repro.metrics.counts import Counts, cross_entropy
 
 SIZE = 7
@@ -32,15 +31,6 @@ def test_probabilities_are_those_of_a_count_by_hand() -> None:
     mixed = [0.75 * long + 0.25 * short for long, short in zip(relative, unigram, strict=True)]
     assert counts.probabilities(pairs).tolist() == pytest.approx(mixed)
     assert cross_entropy(torch.tensor([0.5, 0.25], dtype=torch.float64)) == pytest.approx(1.5 * math.log(2))
-
-
-def test_a_vocabulary_too_large_for_a_table_is_counted_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    dense = Counts(text(400, 0), SIZE, [0.5])
-    assert counts.DENSE >= SIZE**2
-    monkeypatch.setattr(counts, "DENSE", SIZE**2 - 1)
-    sparse = Counts(text(400, 0), SIZE, [0.5])
-    assert len(dense.groups) < SIZE**2 and torch.equal(dense.groups, sparse.groups)
-    assert torch.equal(dense.group_counts, sparse.group_counts) and dense.group_counts.sum() == 400
 
 
 def test_the_weight_is_the_best_of_a_fine_grid_on_the_held_out_pairs() -> None:

@@ -3,6 +3,7 @@ import types
 from collections import Counter
 from contextlib import closing
 
+import language_tool_python
 import pytest
 
 from paper_repro.metrics.grammar import (
@@ -13,16 +14,13 @@ from paper_repro.metrics.grammar import (
     UnavailableError,
     flesch_kincaid_grade,
     grammar_quality,
+    score,
 )
 from paper_repro.tests.support import golden
 
 
-def by_category(quality):
-    return dict(Counter(finding.category for finding in quality.inspection.findings))
-
-
-def readable(_text):
-    return 10.0
+def by_category(found):
+    return dict(Counter(finding.category for finding in found.findings))
 
 
 @pytest.mark.parametrize("path", golden.files("nrgpt", "metrics.json"))
@@ -30,20 +28,19 @@ def test_golden_nrgpt_grammar(path):
     cases = golden.document(path)["cases"]
     assert cases
     for case in cases:
-        quality = grammar_quality(case["text"], PaperRules(), readable)
-        assert quality.num_words == case["word_count"], case["name"]
-        assert by_category(quality) == case["errors_by_category"], case["name"]
-        assert sorted(quality.inspection.misspelt) == case["unknown_words"], case["name"]
+        words, found = len(case["text"].split()), PaperRules().inspect(case["text"])
+        assert words == case["word_count"], case["name"]
+        assert by_category(found) == case["errors_by_category"], case["name"]
+        assert sorted(found.misspelt) == case["unknown_words"], case["name"]
         # a sum of up to some hundred severities in another order, over tens of words
-        assert quality.score == pytest.approx(case["gqs_fk10"], abs=1e-13), case["name"]
-        hard = grammar_quality(case["text"], PaperRules(), lambda _text: 5.0)
-        assert hard.score == pytest.approx(case["gqs_fk5"], abs=1e-13), case["name"]
+        assert score(words, found, 10.0) == pytest.approx(case["gqs_fk10"], abs=1e-13), case["name"]
+        assert score(words, found, 5.0) == pytest.approx(case["gqs_fk5"], abs=1e-13), case["name"]
 
 
 @pytest.mark.parametrize(("grade", "part"), [(7.99, 0.14), (8, 0.2), (12, 0.2), (12.01, 0.14), (-3, 0.14)])
 def test_readability_is_one_step(grade, part):
-    quality = grammar_quality("The end is near", PaperRules(), lambda _text: grade)
-    assert quality.score == pytest.approx(0.5 * (1 - 0.4 / 4) + 0.3 + part, abs=1e-15)
+    found = PaperRules().inspect("The end is near")
+    assert score(4, found, grade) == pytest.approx(0.5 * (1 - 0.4 / 4) + 0.3 + part, abs=1e-15)
 
 
 def test_grade_by_hand():
@@ -60,72 +57,54 @@ def test_grade_by_hand():
 
 def client(monkeypatch, check):
     """Put a client in the place of language_tool_python's, whose ``check`` is given."""
-    import language_tool_python
-
     made = types.SimpleNamespace(check=check, close=lambda: None)
     monkeypatch.setattr(language_tool_python, "LanguageTool", lambda language, remote_server: made)
 
 
-def test_languagetool_sorts_spelling_from_grammar(monkeypatch):
-    text = "They ate a apple with thier friends"
-    kinds = {"a apple": ("grammar", "GRAMMAR"), "thier": ("misspelling", "TYPOS")}
+def test_checkers_sort_spelling_from_grammar(monkeypatch):
+    text, kinds = "They ate a apple with thier friends", {"a apple": "grammar", "thier": "misspelling"}
     matches = [
-        types.SimpleNamespace(
-            offset=text.index(found), error_length=len(found), rule_issue_type=kind, category=category
-        )
-        for found, (kind, category) in kinds.items()
+        types.SimpleNamespace(offset=text.index(word), error_length=len(word), rule_issue_type=kind, category=kind)
+        for word, kind in kinds.items()
     ]
     client(monkeypatch, lambda asked: matches if asked == text else [])
     with closing(LanguageTool("http://here")) as engine:
-        quality = grammar_quality(text, engine, readable)
-    assert by_category(quality) == {"GRAMMAR": 1}
-    assert quality.inspection.findings[0].found == "a apple"
-    assert quality.inspection.misspelt == {"thier"}
-    assert quality.score == pytest.approx(0.5 * (1 - 1 / 7) + 0.3 * (1 - 1 / 7) + 0.2, abs=1e-15)
+        found = engine.inspect(text)
+    assert by_category(found) == {"grammar": 1} and found.findings[0].found == "a apple"
+    assert found.misspelt == {"thier"}
+    assert score(7, found, 10.0) == pytest.approx(0.5 * (1 - 1 / 7) + 0.3 * (1 - 1 / 7) + 0.2, abs=1e-15)
+
+    def lint(text, language):
+        assert (text, language) == ("A Thier text", "plaintext")
+        return [types.SimpleNamespace(lint_kind=kind, problem_text=kind) for kind in ("Spelling", "WordChoice")]
+
+    monkeypatch.setitem(sys.modules, "harper", types.SimpleNamespace(Linter=lambda: types.SimpleNamespace(lint=lint)))
+    found = Harper().inspect("A Thier text")
+    assert (by_category(found), found.misspelt) == ({"WordChoice": 1}, {"spelling"})
 
 
-def test_languagetool_server_that_stops_answering_is_named(monkeypatch):
+def test_checkers_that_are_missing_or_stop_answering_are_named(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "harper", types.ModuleType("harper"))  # another package of that name
+    with pytest.raises(UnavailableError, match="pip install harper-py"):
+        Harper()
+    java = tmp_path / "java"
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    java.chmod(0o755)
+    with monkeypatch.context() as patch, pytest.raises(UnavailableError, match=r"does not answer \(SystemError.*url="):
+        patch.setenv("PATH", str(tmp_path))
+        LanguageTool()
+
     def check(_text):
         raise ConnectionError("gone")
 
     client(monkeypatch, check)
-    with pytest.raises(UnavailableError, match=r"http://here does not answer.*check the address"):
+    with pytest.raises(UnavailableError, match=r"http://here does not answer \(ConnectionError: gone"):
         LanguageTool("http://here").inspect("Some text")
 
 
-def test_old_java_on_the_path(monkeypatch, tmp_path):
-    java = tmp_path / "java"
-    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
-    java.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UnavailableError, match=r"did not start \(SystemError.*give url="):
-        LanguageTool()
-
-
-def test_harper_sorts_spelling_from_grammar(monkeypatch):
-    def lint(text, language):
-        assert (text, language) == ("A Thier text", "plaintext")
-        return [
-            types.SimpleNamespace(lint_kind="Spelling", problem_text="Thier"),
-            types.SimpleNamespace(lint_kind="WordChoice", problem_text="text"),
-        ]
-
-    module = types.SimpleNamespace(Linter=lambda: types.SimpleNamespace(lint=lint))
-    monkeypatch.setitem(sys.modules, "harper", module)
-    quality = grammar_quality("A Thier text", Harper(), readable)
-    assert (by_category(quality), quality.inspection.misspelt) == ({"WordChoice": 1}, {"thier"})
-    assert quality.score == pytest.approx(0.8 * 2 / 3 + 0.2, abs=1e-15)
-
-
-def test_missing_harper_is_answered_with_the_command(monkeypatch):
-    for module in (None, types.ModuleType("harper")):
-        monkeypatch.setitem(sys.modules, "harper", module)
-        with pytest.raises(UnavailableError, match="pip install harper-py"):
-            Harper()
-
-
 def test_what_cannot_be_scored_is_refused():
-    for text, message in ((" \n\t", "0 words and 0 characters"), ("123 456", "no letters")):
+    assert grammar_quality(" \n", FixedRules()) == 0.0
+    for text, message in ((" \n\t", "0 words and 0 characters"), ("Hi", "2 characters"), ("123 456", "no letters")):
         with pytest.raises(ValueError, match=message):
             grammar_quality(text, PaperRules())
 
@@ -173,11 +152,9 @@ def test_mistakes_are_found_once_each(text: str, errors: list[str]) -> None:
 
 
 def test_of_findings_that_overlap_the_most_severe_stays() -> None:
-    quality = grammar_quality("This is between you and i for now.", FixedRules(), readable)
-    assert [(finding.category, finding.found) for finding in quality.inspection.findings] == [
-        ("Pronouns", "between you and i")
-    ]
-    assert quality.score == pytest.approx(0.5 * (1 - 0.7 / 8) + 0.5, abs=1e-15)
+    inspection = FixedRules().inspect("This is between you and i for now.")
+    assert [(finding.category, finding.found) for finding in inspection.findings] == [("Pronouns", "between you and i")]
+    assert score(8, inspection, 10.0) == pytest.approx(0.5 * (1 - 0.7 / 8) + 0.5, abs=1e-15)
     assert PaperRules().inspect("This is between you and i for now.").findings[1:] != []
 
 
@@ -185,11 +162,3 @@ def test_contractions_are_spelt_right() -> None:
     inspection = FixedRules().inspect("We've thier king's crown, didn’t we? It isn't blorfing.")
     assert inspection.misspelt == {"thier", "blorfing"}
     assert {"ve", "didn", "isn"} <= PaperRules().inspect("We've thier king's crown, didn't we? It isn't so.").misspelt
-
-
-@pytest.mark.parametrize(
-    ("text", "score"),
-    [("", 0.0), (" \n", 0.0), ("!!", 0.5 * 0.7 + 0.3 + 0.14), ("Hi", 0.5 + 0.3 + 0.14), ("123 456", 0.94)],
-)
-def test_every_text_has_a_score(text: str, score: float) -> None:
-    assert grammar_quality(text, FixedRules()).score == pytest.approx(score, abs=1e-15)

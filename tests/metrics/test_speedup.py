@@ -24,17 +24,14 @@ def test_losses_read_off_the_authors_plot_give_its_speedups():
     assert (late.ratio, late.bound) == (pytest.approx(4, rel=1e-12), ">")
     assert str(early) == "3.89x"
     assert str(late) == "> 4x"
+    (worse,) = tokens_to_same_loss(curve([(2e9, 2.8), (4e9, 2.7)]), curve([(4e9, 3.5)]))
+    assert (worse.ratio, worse.bound, str(worse)) == (0.5, "<", "< 0.5x")
 
 
-def test_worse_than_the_smallest_baseline_is_an_upper_bound():
-    (speedup,) = tokens_to_same_loss(curve([(2e9, 2.8), (4e9, 2.7)]), curve([(4e9, 3.5)]))
-    assert (speedup.ratio, speedup.bound) == (0.5, "<")
-    assert str(speedup) == "< 0.5x"
-
-
-def test_rates_are_compared_by_the_mean_over_seeds_not_the_luckiest():
+def test_rates_are_compared_by_the_mean_over_seeds_of_which_none_diverged():
     runs = [FinishedRun(1e9, loss, 3e-3, seed) for seed, loss in enumerate([2.5, 3.5])]
     runs += [FinishedRun(1e9, loss, 1e-3, seed) for seed, loss in enumerate([2.8, 2.9])]
+    runs += [FinishedRun(1e9, loss, 8e-3, seed) for seed, loss in enumerate([2.0, math.nan])]
     (best,) = tune(runs)
     assert best.learning_rate == 1e-3
     assert best.loss == pytest.approx(2.85, rel=1e-15)
@@ -46,13 +43,6 @@ def test_budget_that_a_smaller_one_beats_is_not_interpolated_through():
     candidate = curve([(1e9, 2.9)])
     assert tokens_to_same_loss(with_bump, candidate) == tokens_to_same_loss(without, candidate)
     assert tokens_to_same_loss(with_bump, candidate)[0].ratio == pytest.approx(2, rel=1e-12)
-
-
-def test_rate_of_which_a_seed_diverged_is_no_candidate():
-    runs = [FinishedRun(1e9, 2.0, 8e-3, 0), FinishedRun(1e9, math.nan, 8e-3, 1), FinishedRun(1e9, 3.0, 1e-3, 0)]
-    assert [best.learning_rate for best in tune(runs)] == [1e-3]
-    (speedup,) = tokens_to_same_loss(runs, curve([(1e9, 3.0)]))
-    assert speedup.ratio == pytest.approx(1, rel=1e-14)  # exp(log(1e9)): log 1e9 = 20.7 times 2^-53, twice
 
 
 BASELINE_POINTS = [(1e9, 3.2), (4e9, 3.0), (16e9, 2.8)]
@@ -108,7 +98,6 @@ RUN = FinishedRun(1e9, 3.0, 1e-3, 0)
     ("runs", "message"),
     [
         ([], "no finished runs"),
-        ([RUN, RUN], "another run with these tokens, rate and seed"),
         ([RUN, FinishedRun(4e9, math.inf, 1e-3, 0)], r"every learning rate diverged at 4e\+09 tokens"),
     ],
 )

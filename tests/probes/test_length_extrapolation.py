@@ -15,13 +15,14 @@ from paper_repro.datamodules.token_shards import write_shards
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.lightning_modules.ngpt_speedup import NGPTSpeedup
 from paper_repro.models.ngpt import NGPT, BaselineGPT
+from paper_repro.probes import length_extrapolation
 from paper_repro.probes.item_losses import ItemLosses
 from paper_repro.probes.length_extrapolation import LengthExtrapolation
 from paper_repro.training.schedules import Constant
 
-WINDOW, FACTORS = 8, (1, 2, 4)
+WINDOW, FACTORS = 8, (1, 2, 4, 8)
 LONGEST = WINDOW * FACTORS[-1]
-SHORT, LONG = 20, 60
+SHORT, LONG = 40, 120
 """Characters of a document, which is at least LONGEST + 1 tokens long or too short."""
 
 
@@ -39,7 +40,9 @@ def prepare(folder: Path, splits: dict[str, list[str]], tokenizer: BytePairToken
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> TokenData:
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TokenData:
+    monkeypatch.setattr(length_extrapolation, "LEAST_DOCUMENTS", 3)
+    monkeypatch.setattr(length_extrapolation, "BATCH_TOKENS", 40)
     prepare(tmp_path / "corpus", {"train": TRAIN, "val": VAL})
     return TokenData({"manifest": "corpus/manifest.json"}, batch_size=2, window=WINDOW, data_root=tmp_path)
 
@@ -75,9 +78,10 @@ def by_hand(model: Any, texts: list[Tensor], length: int) -> float:
 @pytest.mark.parametrize("make", [NGPT, BaselineGPT])
 def test_every_length_scores_the_same_tokens_once_after_their_window(make: Any, data: TokenData) -> None:
     module = module_of(make)
-    found = measure(LengthExtrapolation(FACTORS, least_documents=3, batch_tokens=40), module, data).metrics
+    findings = measure(LengthExtrapolation(), module, data)
+    found, content = findings.metrics, json.loads(findings.attachments["lengths.json"])
     texts = [torch.tensor(TOKENIZER.encode(text)[: LONGEST + 1]) for text in VAL if len(text) == LONG]
-    assert (found["length_documents"], found["length_joined"]) == (3, 0)
+    assert (content["texts"], content["joined"]) == (3, False)
     with torch.no_grad():
         for factor in FACTORS:
             expected = by_hand(module.model, texts, factor * WINDOW)
@@ -87,17 +91,20 @@ def test_every_length_scores_the_same_tokens_once_after_their_window(make: Any, 
     assert found["perplexity_ratio_x4"] == ratio != 1
 
 
-def test_where_documents_are_too_short_pieces_of_the_joined_stream_are_read(data: TokenData) -> None:
+def test_where_documents_are_too_short_pieces_of_the_joined_stream_are_read(
+    data: TokenData, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = module_of()
-    found = measure(LengthExtrapolation(FACTORS, least_documents=4, most_documents=5), module, data)
+    monkeypatch.setattr(length_extrapolation, "LEAST_DOCUMENTS", 4)
+    monkeypatch.setattr(length_extrapolation, "MOST_DOCUMENTS", 5)
+    found = measure(LengthExtrapolation(), module, data)
     stream = torch.tensor([token for text in VAL for token in [*TOKENIZER.encode(text), TOKENIZER.end_of_text]])
     texts = [stream[start : start + LONGEST + 1] for start in range(0, 5 * LONGEST, LONGEST)]
-    assert (found.metrics["length_documents"], found.metrics["length_joined"]) == (5, 1)
     with torch.no_grad():
         expected = by_hand(module.model, texts, 2 * WINDOW)
     assert found.metrics["perplexity_x2"] == pytest.approx(expected, rel=1e-5)
     content = json.loads(found.attachments["lengths.json"])
-    assert content["joined"] and content["tokens"] == 5 * LONGEST
+    assert (content["texts"], content["joined"], content["tokens"]) == (5, True, 5 * LONGEST)
     assert content["perplexity"]["32"] == found.metrics["perplexity_x4"]
 
 
@@ -106,7 +113,7 @@ def test_the_model_is_left_as_it_was_where_the_probe_fails(data: TokenData, monk
     before = {name: value.clone() for name, value in module.model.named_buffers()}
     monkeypatch.setattr(NGPT, "negative_log_likelihoods", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        measure(LengthExtrapolation(FACTORS), module, data)
+        measure(LengthExtrapolation(), module, data)
     after = dict(module.model.named_buffers())
     assert module.model.block_length == WINDOW and after.keys() == before.keys()
     assert all(torch.equal(after[name], value) for name, value in before.items())
@@ -115,8 +122,12 @@ def test_the_model_is_left_as_it_was_where_the_probe_fails(data: TokenData, monk
 BOOKS = {"corpus/manifest.json": "books/manifest.json"}
 
 
-def test_books_of_the_data_s_tokenizer_take_the_place_of_its_validation_split(data: TokenData) -> None:
-    probe = LengthExtrapolation(FACTORS, books=BOOKS, book_factors=(1, 2), least_documents=1)
+def test_books_of_the_data_s_tokenizer_take_the_place_of_its_validation_split(
+    data: TokenData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(length_extrapolation, "LEAST_DOCUMENTS", 1)
+    monkeypatch.setattr(length_extrapolation, "BOOK_FACTORS", (1, 2))
+    probe = LengthExtrapolation(BOOKS)
     lacking = measure(probe, module_of(), data)
     assert not lacking.metrics
     reason = lacking.unavailable["perplexity_x2"]
@@ -127,7 +138,6 @@ def test_books_of_the_data_s_tokenizer_take_the_place_of_its_validation_split(da
     module = module_of()
     found = measure(probe, module, data).metrics
     assert found.keys() == lacking.unavailable.keys()
-    assert (found["length_documents"], found["length_joined"]) == (1, 0)
     ids = torch.tensor(TOKENIZER.encode(books[0]))[None]
     with torch.no_grad():
         pairs = ids[:, : 2 * WINDOW], ids[:, 1 : 2 * WINDOW + 1]
@@ -136,17 +146,15 @@ def test_books_of_the_data_s_tokenizer_take_the_place_of_its_validation_split(da
     assert found["perplexity_x2"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_books_of_another_tokenizer_are_refused(data: TokenData) -> None:
+def test_other_books_and_too_short_texts_are_refused(data: TokenData, monkeypatch: pytest.MonkeyPatch) -> None:
     assert data.data_root is not None
     other = BytePairTokenizer.train(TRAIN, 270)
     prepare(Path(data.data_root) / "books", {"test": [_document(600, random.Random(7))]}, other)
     with pytest.raises(UsageError, match=r"another tokenizer than the training data's.*--tokenizer"):
-        measure(LengthExtrapolation(FACTORS, books=BOOKS), module_of(), data)
-
-
-def test_too_short_a_text_is_refused(data: TokenData) -> None:
+        measure(LengthExtrapolation(BOOKS), module_of(), data)
+    monkeypatch.setattr(length_extrapolation, "FACTORS", (1, 1024))
     with pytest.raises(UsageError, match="reads texts of 8,193 tokens"):
-        measure(LengthExtrapolation((1, 1024)), module_of(), data)
+        measure(LengthExtrapolation(), module_of(), data)
 
 
 def test_the_losses_of_the_batches_of_a_split_are_kept_in_order_and_average_to_its_loss(tmp_path: Path) -> None:

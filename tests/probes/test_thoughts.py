@@ -80,13 +80,8 @@ def test_a_samples_numbers_do_not_depend_on_how_many_there_are() -> None:
 def test_what_cannot_be_thought_about_is_refused() -> None:
     reader = Reader(made(), TOKENIZER, Manner())
     assert reader.read(IDS[:1], 2).perplexity is None
-    for text, message in (
-        ("", "the prompt is empty"),
-        ("abcabcabcabca", "13 tokens, the model's context"),
-        ("x", "'x'"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            reader.encode(text)
+    with pytest.raises(UsageError, match="13 tokens, the model's context"):
+        reader.encode("abcabcabcabca")
     broken = made()
     with torch.no_grad():
         broken.energy_head.weight.fill_(math.nan)

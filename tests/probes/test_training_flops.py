@@ -1,5 +1,6 @@
 """Counted FLOPs: of a training step on trained modules, and of NRGPT's blocks."""
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,8 +9,11 @@ import pytest
 import torch
 
 from paper_repro.base import configs
+from paper_repro.base.configs import instantiate
 from paper_repro.cells.tasks import Cell
+from paper_repro.models import gpt, nrgpt
 from paper_repro.papers.nrgpt.flops import flops_by_formula
+from paper_repro.probes.parameter_count import ParameterCount
 from paper_repro.probes.training_flops import BlockCost, TrainingFlops, count
 from paper_repro.training.build import build
 
@@ -88,3 +92,37 @@ def test_the_width_of_equal_parameters_is_the_nearest(kind: str, heads: int) -> 
     for width in (int(found["width"]) - heads, int(found["width"]) + heads):
         other = count({**own, "width": width}, 8)["parameters"]
         assert abs(other - wanted) >= abs(found["parameters"] - wanted)
+
+
+# Parameters at the paper's size.
+
+
+OWT = {"vocabulary_size": 50304, "block_length": 1024, "num_heads": 12}
+CHARACTERS = {"vocabulary_size": 65, "block_length": 256}
+
+COUNTED: list[tuple[Any, dict[str, int], int, int]] = [
+    (gpt.GPT, {**OWT, "width": 768, "num_layers": 12}, 163_132_032, 124_498_560),
+    (gpt.RGPTParallel, {**OWT, "width": 768, "num_steps": 12}, 85_190_784, 46_557_312),
+    (nrgpt.NRGPT_H_FF2W, {**OWT, "width": 768, "num_steps": 12}, 90_496_897, 51_863_425),
+    (gpt.GPT, {**CHARACTERS, "width": 64, "num_heads": 4, "num_layers": 8}, 423_233, 419_073),
+    (gpt.RGPT, {**CHARACTERS, "width": 256, "num_heads": 1, "num_steps": 8}, 888_385, 871_745),
+    (nrgpt.NRGPT_H_FF1, {**CHARACTERS, "width": 512, "num_heads": 2, "num_steps": 6}, 2_036_802, 2_003_522),
+]
+
+
+@pytest.mark.parametrize("tie_output", [False, True])
+@pytest.mark.parametrize(("model", "sizes", "untied", "tied"), COUNTED)
+def test_counts_are_the_authors_whether_or_not_the_model_is_tied(
+    model: Any, sizes: dict[str, int], untied: int, tied: int, tie_output: bool
+) -> None:
+    found = ParameterCount(partial(model, **sizes, tie_output=tie_output)).counts()
+    without_positions = untied - sizes["block_length"] * sizes["width"]
+    assert found == {"untied": untied, "tied": tied, "without_positions": without_positions}
+
+
+def test_it_measures_from_a_config_and_leaves_the_random_numbers_alone() -> None:
+    node = {"_target_": "paper_repro.models.nrgpt.NRGPT_H_FF2W", "_partial_": True, **COUNTED[2][1]}
+    state = torch.get_rng_state()
+    probe = instantiate({"_target_": "paper_repro.probes.parameter_count.ParameterCount", "model": node})
+    assert probe.measure(None, None, 0).metrics["paper_parameters_untied"] == 90_496_897
+    assert torch.equal(torch.get_rng_state(), state)
