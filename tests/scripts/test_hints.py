@@ -26,9 +26,6 @@ EXPERIMENT, TABLE = "cem/gaussian_process", "cem/table3"
         ([TABLE, "--sede", "7"], "unknown option --sede (did you mean '--seed'?)"),
         ([TABLE, "lr=0.1"], "did you mean optimizer.lr?"),
         ([TABLE, f"experiment={EXPERIMENT}"], f"train.py {EXPERIMENT} trains that one"),
-        (["results/cem/table3/smoke/"], "cem/table3 at scale smoke"),
-        (["results/cem/table3/smoke", "scale=cpu"], "scale=cpu and a folder of scale smoke: give one scale"),
-        (["results/cem/table3/cpu", "results/cem/fig2a/gpu"], "folders of the scales cpu and gpu"),
         (["inner_steps"], "artifact 'inner_steps' lacks its paper: give cem/inner_steps"),
     ],
 )
@@ -44,13 +41,13 @@ def test_reproduce_answers(words: list[str], answer: str, capsys: pytest.Capture
     [
         (["cem", "Table1", "table3", "ebt/figB1"], ["cem/table1", TABLE, "ebt/figB1"]),
         (["ebt/figb1"], ["ebt/figB1"]),
-        (["results/cem/table3/cpu/table.md"], [TABLE]),
+        (["results/CEM/table3"], [TABLE]),
         ([str(ROOT / "paper_repro/papers/cem/table3.yaml")], [TABLE]),
-        (["results/cem/", "cem/t*3"], artifacts(["cem"])[0]),
+        (["results/cem/", "cem/t*3"], artifacts(["cem"])),
     ],
 )
 def test_artifacts_are_found_as_a_user_writes_them(words: list[str], ids: list[str]) -> None:
-    assert artifacts(words)[0] == ids
+    assert artifacts(words) == ids
 
 
 def test_a_file_of_the_same_name_elsewhere_is_not_taken_for_ours(tmp_path: Path) -> None:
