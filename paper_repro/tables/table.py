@@ -305,9 +305,13 @@ class Table:
 
     @cached_property
     def _summary(self) -> dict[str, float]:
-        known = {name: found for name, found in self.summary().items() if found != {}}
-        means = {name: stats.mean([*one.values()]) for name, one in known.items() if isinstance(one, Mapping)}
-        return {**known, **means}
+        numbers: dict[str, float] = {}
+        for name, found in self.summary().items():
+            if not isinstance(found, Mapping):
+                numbers[name] = found
+            elif found:
+                numbers[name] = stats.mean([*found.values()])
+        return numbers
 
     def _summary_verdict(self, name: str) -> str:
         item, value = self.artifact.summary[name], self._summary.get(name)

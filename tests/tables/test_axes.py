@@ -104,6 +104,8 @@ def test_what_all_scales_run_is_given_once(tmp_path: Path) -> None:
     axes = (
         "width: {title: W, sets: trunk.width, values: [8, 16]}, depth: {title: D, sets: trunk.layers, values: [1, 2]}"
     )
+    assert len(found(tmp_path, "trunk.width", axes)) == 4
+    assert found(tmp_path, "trunk.width", axes, 'about: t, only: {width: ["16"]}') == [16, 16]
     runs = 'runs: {any_of: [{width: ["8"]}, {depth: ["2"]}]}\n'
     assert found(tmp_path, "trunk.width", axes, more=runs) == [8, 8, 16]
     assert found(tmp_path, "trunk.width", axes, 'about: t, only: {depth: ["1"]}', runs) == [8]

@@ -79,22 +79,6 @@ def test_every_scale_word_means_exact_where_nothing_is_trained(tmp_path: Path) -
     assert "did you mean 'paper'" in message_of(lambda: usual.scale("papr"))
 
 
-@pytest.mark.parametrize(
-    ("restrictions", "expected"),
-    [
-        ("", "easy old, easy new, hard old, hard new"),
-        ("only: {task: [hard]}", "hard old, hard new"),
-        ("any_of: [{task: [hard]}, {model: [old]}]", "easy old, hard old, hard new"),
-        ("only: {task: [hard]}\n    any_of: [{task: [easy]}, {model: [new]}]", "hard new"),
-    ],
-)
-def test_a_scale_runs_the_points_that_it_is_restricted_to(tmp_path: Path, restrictions: str, expected: str) -> None:
-    text = ARTIFACT.replace("about: as in the paper.", f"about: as in the paper.\n    {restrictions}")
-    artifact = synthetic.load(tmp_path, text)
-    found = [" ".join(value for _, value in key) for key in artifact.points(artifact.scales["paper"])]
-    assert ", ".join(found) == expected
-
-
 def test_some_places_may_have_more_seeds(tmp_path: Path) -> None:
     more = "    more_seeds:\n      - {at: {model: [new]}, seeds: 5}\n      - {at: {task: [hard]}, seeds: 4}\n"
     plan = synthetic.plan(tmp_path, ARTIFACT.replace("    about: as in the paper.\n", f"    about: as.\n{more}"))
