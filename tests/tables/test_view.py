@@ -77,7 +77,7 @@ def test_of_data_that_a_reader_lacks_the_published_table_says_which_records_are_
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
     results, runs, corpus = tmp_path / "results", tmp_path / "runs", tmp_path / "corpus.txt"
     text = re.sub(r"\{trunk\.layers: (\d)\}", r"{trunk.layers: \1, +data: {files: {corpus: corpus.txt}}}", ARTIFACT)
-    plans = {}
+    plans: dict[str, Plan] = {}
     for content in ("some text", "another text"):
         corpus.write_text(content)
         plan = plans[content] = synthetic.plan(tmp_path, text)

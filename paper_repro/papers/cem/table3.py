@@ -1,6 +1,7 @@
 """CEM, Table 3 as a figure: test RMSE against the number of inner steps, one panel a kernel."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from paper_repro.tables import figure, stats
 from paper_repro.tables.figure import Axes, BaselineLine, Canvas, PrintedNumber, Row, baseline_lines
@@ -67,5 +68,5 @@ class RegressionFigure(figure.Figure):
         curve = [(steps, rows[model]) for model, steps in STEPS.items() if model in rows]
         if curve:
             places, means, spreads = zip(*((place, row["mean"], row["std"]) for place, row in curve), strict=True)
-            label, style = f"CEM, {OURS}", {"color": self.color("t1"), "marker": "o", "markersize": 3, "capsize": 2}
-            axes.errorbar(places, means, spreads, label=label, **style)
+            style: Any = {"color": self.color("t1"), "marker": "o", "markersize": 3, "capsize": 2}
+            axes.errorbar(places, means, spreads, label=f"CEM, {OURS}", **style)
