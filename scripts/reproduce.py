@@ -76,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
     if "--list" in words.flags:
         from paper_repro.tables.publish import listing
 
-        print(listing(words.runs, RESULTS, _chosen(words), _columns()))
+        print(listing(words.runs, RESULTS, spec.artifacts(words.names), _columns()))
         return 0
     if PUBLISHED in words.flags and actions:
         raise UsageError(f"{PUBLISHED} goes with a run, not with {actions[0]}; --plan shows how many are published")
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError("which artifact? --list shows them all")
     if action == "--render":
         gc.set_threshold(50_000)  # objects: plans, tables and figures make little garbage
-    artifacts = [spec.load(name) for name in _chosen(words)]
+    artifacts = [spec.load(name) for name in spec.artifacts(words.names)]
     if action == "--render" and "runs" in words.settings and not words.runs.is_dir():
         raise UsageError(f"runs={words.settings['runs']}: there is no such folder, so --render has nothing to read")
     if action in ("", "--fill", "--again", "--render", "--publish"):
@@ -111,14 +111,6 @@ def _columns() -> int | None:
 def _check_launcher(words: Words, slurm: start.Slurm | None) -> None:
     if slurm and (own := words.flags - {"--fill", "--again", start.PREPARE}):
         raise UsageError(f"launcher=slurm runs cells; leave it out with {min(own)}")
-
-
-def _chosen(words: Words) -> list[str]:
-    """Return the artifacts that the names mean; where one is the folder of a scale, that scale is asked for."""
-    ids, scale = spec.artifacts(words.names)
-    if scale and words.settings.setdefault("scale", scale) != scale:
-        raise UsageError(f"scale={words.settings['scale']} and a folder of scale {scale}: give one scale")
-    return ids
 
 
 def _plan(artifact: "Artifact", words: Words) -> "Plan":
@@ -213,7 +205,7 @@ def _verify(words: Words) -> int:
 
     if given := [*words.overrides, *(f"{key}=" for key in words.settings if key not in ("scale", "runs"))]:
         raise UsageError(f"--verify takes artifacts and scale=, not {given[0]}: it compares what is published")
-    chosen = publish.choose(_chosen(words), words.settings.get("scale"), RESULTS)
+    chosen = publish.choose(spec.artifacts(words.names), words.settings.get("scale"), RESULTS)
     rows = []
     for number, one in enumerate(chosen, start=1):
         print(f"{number} of {len(chosen)}: {one.artifact.id} {one.place} seed {one.cell.seed}", file=sys.stderr)

@@ -440,14 +440,12 @@ class Judgement:
 
 
 def judge(claim: Claim, view: Records) -> Judgement:
-    """Judge a claim from records; raises UsageError where it reads a metric that no record has."""
+    """Judge a claim from records."""
     noted, read = view.noting()
     function = (
         claim.form.estimate if isinstance(claim.form, Contrast) else view.artifact.function(claim.form, claim.line)
     )
     estimate: Estimate = function(noted)
-    if estimate.interval is None and (unknown := view.unknown_metric(name for _, name in read)):
-        raise UsageError(f"{claim.line}: claim '{claim.id}' reads {unknown}")
     if (reason := _unfit(claim, view, read, estimate)) is not None:
         return Judgement(claim, estimate, *reason)
     found, wanted = estimate.interval, claim.threshold

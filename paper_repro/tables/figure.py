@@ -176,12 +176,9 @@ class Figure(ABC):
 
 
 def figure_of(view: View, headline: str = "") -> Figure | None:
-    kind = view.artifact.kind(view.artifact.figure, Figure)
-    if kind is None:
-        return None
-    found: Figure = kind(view)
-    found.headline = headline
-    return found
+    """Return the figure of the kind that the YAML names or a Python file beside it defines; None for none."""
+    kind: type[Figure] | None = view.artifact.kind(view.artifact.figure, Figure)
+    return None if kind is None else kind(view, headline)
 
 
 def baseline_lines(

@@ -86,14 +86,11 @@ def content(plan: Plan, runs: Path, results: Path) -> tuple[list[Record], dict[P
             + (absent if lacking[0].missing else first)
         )
     code = {record.cell: measurements.code_of(record) for record in found}
-    unnamed = [cell for cell, parts in code.items() if not all(each["commit"] for each in parts)]
-    dirty = [cell for cell, parts in code.items() if any(each["dirty"] is not False for each in parts)]
-    for wrong, why, way in (
-        (unnamed, "name no commit, because git could not be asked when they were made", "run in a git checkout"),
-        (dirty, "come from uncommitted code, or from code that changed while they ran", "commit"),
-    ):
-        if wrong:
-            raise UsageError(f"{len(wrong)} records {why} (the first: {wrong[0]}); {way}, delete them and run again")
+    if wrong := [cell for cell, parts in code.items() if any(not _is_committed(part) for part in parts)]:
+        raise UsageError(
+            f"{len(wrong)} records come from uncommitted code, or name no commit (the first: {wrong[0]}); commit, "
+            "delete them and run again"
+        )
     beside: dict[Path, bytes] = {}
     try:
         for record in found:
@@ -113,6 +110,10 @@ def content(plan: Plan, runs: Path, results: Path) -> tuple[list[Record], dict[P
     return [whole for old, whole in joined if whole != old], beside
 
 
+def _is_committed(code: Mapping[str, Any]) -> bool:
+    return bool(code["commit"]) and code["dirty"] is False
+
+
 def adopt(plan: Plan, runs: Path, results: Path) -> int:
     """Copy the published cells of a plan that have no result below ``runs`` into it, and return how many."""
     wanted = [
@@ -125,42 +126,30 @@ def adopt(plan: Plan, runs: Path, results: Path) -> int:
     return len(fresh)
 
 
-LEFT_OUT = ("scales", "reference", "made from", "yours")  # columns of the list that a terminal is not shown
-
-
 def listing(runs: Path, results: Path, names: Sequence[str] = (), columns: int | None = None) -> str:
     """List every artifact, or those of the ids: title, scales, data, claims, and the scales that have results.
 
-    The error of a faulty file stands below the table.  A terminal of so many columns is shown a part, wrapped.
+    The error of a faulty file stands below the table, whose columns are wrapped on a terminal of so many columns.
     """
-    rows, missing, faults = list[list[str]](), dict[str, str](), list[str]()
-    headers = ["artifact", "title (the paper's)", "scales", "data", "reference", "made from", "the paper's claims"]
-    headers += ["questions of ours", "yours"]
-    found = spec.scan()
+    headers = ["artifact", "title (the paper's)", "scales", "data", "reference", "yours", "the paper's claims", "ours"]
+    rows, missing, faults, found = list[list[str]](), dict[str, str](), list[str](), spec.scan()
     for name in (one for one in found if not names or one in names):
         try:
             artifact = spec.load(name, found)
-            _, ground, *claims = _judged(artifact, results)
+            *_, paper, ours = _judged(artifact, results)
         except UsageError as error:
             rows.append([name, "faulty, see below", *[""] * (len(headers) - 2)])
             faults.append(f"{name} is faulty: {error}")
             continue
         absent = [need for need in artifact.needs.values() if find_data(need.path) is None]
         missing |= {f"{_folder(need.path)} ({need.title})": need.command for need in absent}
-        with_results = [
-            [word for word in artifact.scales if (root / name / word / "table.json").is_file()]
+        done = [
+            ", ".join(word for word in artifact.scales if (root / name / word / "table.json").is_file()) or "-"
             for root in (results, runs)
         ]
-        reference, yours = (", ".join("yes" if word == EXACT else word for word in own) or "-" for own in with_results)
         scales = ", ".join(artifact.scales)
-        rows.append([name, artifact.title, scales, _data(artifact, absent), reference, ground, *claims, yours])
-    if columns is None:
-        table = _tabulated(rows, headers)
-    else:
-        kept = [place for place, name in enumerate(headers) if name not in LEFT_OUT]
-        table = Grid([headers[place] for place in kept], [[row[place] for place in kept] for row in rows]).within(
-            columns
-        )
+        rows.append([name, artifact.title, scales, _data(artifact, absent), *done, paper, ours])
+    table = _tabulated(rows, headers) if columns is None else Grid(headers, rows).within(columns)
     legend = [*(f"{title}: {command}" for title, command in missing.items()), *faults]
     return "\n".join([table, "", *legend] if legend else [table])
 

@@ -17,7 +17,6 @@ import contextlib
 import dataclasses
 import fnmatch
 import functools
-import importlib
 import importlib.util
 import itertools
 import math
@@ -43,15 +42,15 @@ EXACT = "exact"  # the scale of arithmetic and counting
 COMPARABLE = ("paper", EXACT)
 
 
-@dataclass(frozen=True)
-class Overrides:
+class Overrides(tuple[Override, ...]):
     """The overrides of one mapping in a YAML file."""
-
-    items: tuple[Override, ...] = ()
 
     @classmethod
     def from_yaml(cls, node: Node) -> "Overrides":
         return cls(configs.read_overrides(node))
+
+
+NO_OVERRIDES = Overrides()
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class AxisValue:
     """One value of an axis."""
 
     label: str
-    overrides: Overrides = Overrides()
+    overrides: Overrides = NO_OVERRIDES
     at_scale: dict[str, Overrides] = field(default_factory=dict)
     """Further overrides by scale, for example a smaller width; they win over the scale's own."""
     beside: dict[str, dict[str, Overrides]] = field(default_factory=dict)
@@ -105,9 +104,9 @@ CHANGED = "setting"  # the axis of an artifact that gives ``overrides``: without
 def _with_change(axes: Mapping[str, Axis], change: Node, scales: Sequence[str]) -> dict[str, Axis]:
     """Return the axes and one more, which compares what they give with the same under some overrides."""
     own = Overrides.from_yaml(change)
-    if CHANGED in axes or not own.items:
+    if CHANGED in axes or not own:
         raise change.error(f"'overrides' make an axis '{CHANGED}': it is empty, or there is one of that name")
-    label = ", ".join(f"{item.key}={item.value}" for item in own.items)
+    label = ", ".join(f"{item.key}={item.value}" for item in own)
     values = {"default": AxisValue("unchanged"), "changed": AxisValue(label, at_scale=dict.fromkeys(scales, own))}
     return {**axes, CHANGED: Axis("Setting", values)}
 
@@ -123,8 +122,8 @@ def _axis_value(name: str, node: Node, sets: Node | None) -> AxisValue:
         found = {key: configs.convert(hints[key], child) for key, child in entries.items() if key != "value"}
         label = found.pop("label", name)
     if value is not None and sets is not None:
-        own = found.get("overrides", Overrides()).items
-        found["overrides"] = Overrides((*own, configs.override_of(sets.text(), value)))
+        own = found.get("overrides", NO_OVERRIDES)
+        found["overrides"] = Overrides((*own, override_of(sets.text(), value)))
     elif value is not None and value is not node:
         raise value.error("'value' needs the key that the axis sets: give the axis 'sets'")
     return AxisValue(label, **found)
@@ -146,12 +145,6 @@ class Restriction:
             return all(place[axis] in chosen for axis, chosen in restriction.items())
 
         return inside(self.only) and (not self.any_of or any(map(inside, self.any_of)))
-
-    def places(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """Yield every axis value that it names, with the word under which it names it."""
-        for word, restrictions in (("only", [self.only]), ("any_of", self.any_of)):
-            for axis, values in itertools.chain.from_iterable(item.items() for item in restrictions):
-                yield from ((word, {axis: value}) for value in values or [""])
 
 
 @dataclass(frozen=True)
@@ -175,8 +168,8 @@ class Scale(Restriction):
     more_seeds: list[MoreSeeds] = field(default_factory=list, kw_only=True)
     data: str = field(default="", kw_only=True)
     """The words for its data where their class does not say them (``papers/data_names.yaml``)."""
-    overrides: Overrides = field(default=Overrides(), kw_only=True)
-    over_axes: Overrides = field(default=Overrides(), kw_only=True)
+    overrides: Overrides = field(default=NO_OVERRIDES, kw_only=True)
+    over_axes: Overrides = field(default=NO_OVERRIDES, kw_only=True)
     """Overrides that win over those of the axes."""
     notes: list[str] = field(default_factory=list, kw_only=True)
     """Printed below the notes of the artifact, at this scale alone."""
@@ -200,11 +193,6 @@ class Scale(Restriction):
             if all(place.get(axis) in values for axis, values in more.at.items()):
                 count = more.seeds
         return [*self.seeds, *range(max(self.seeds) + 1, max(self.seeds) + 1 + count - len(self.seeds))][:count]
-
-    def places(self) -> Iterator[tuple[str, dict[str, str]]]:
-        yield from super().places()
-        for more in self.more_seeds:
-            yield from (("more_seeds", {axis: value}) for axis, values in more.at.items() for value in values or [""])
 
 
 def seed_problems(seeds: Sequence[int]) -> Iterator[str]:
@@ -263,9 +251,7 @@ class Baseline:
     @classmethod
     def from_yaml(cls, node: Node) -> "Baseline":
         known = registry()
-        entries = dict(known[node.name].items()) if node.name in known else {}
-        for key, child in configs.entries(node, optional=KEYS).items():
-            entries[key] = configs.over(entries[key], child) if key in entries else child
+        entries = configs.entries(configs.over(known.get(node.name, node), node), optional=KEYS)
         if not {"label", "direction"} <= entries.keys():
             raise node.error(
                 f"baseline '{node.name}' is none of papers/baselines.yaml{nearest(node.name, known)}, and lacks label, "
@@ -298,15 +284,12 @@ class Baseline:
         return cls(**values)
 
     def overrides(self, scale: str) -> list[Override]:
-        return [*self.task, *self.at_scale.get(scale, Overrides()).items]
+        return [*self.task, *self.at_scale.get(scale, ())]
 
 
 @functools.cache
 def registry() -> dict[str, Node]:
     return configs.read(PAPERS / "baselines.yaml").items()
-
-
-HOMES = ("paper_repro.papers.", "paper_repro.tables.")  # of the classes and functions that a YAML may name
 
 
 def gain(before: float, after: float) -> float:
@@ -339,8 +322,8 @@ class Metric:
     """Values are divided by this before they are printed or compared with the paper's."""
     format: str = "f"
     measured: bool = True
-    published: bool | None = None
-    """Whether the paper prints it; not given: if the artifact has a published table."""
+    published: bool = True
+    """Whether the paper prints it, where the artifact has a published table."""
     derived: dict[str, list[str]] = field(default_factory=dict)
     """The function and the metrics that it follows from, for example ``{exp: [val_loss]}``."""
     scales: list[str] = field(default_factory=list)
@@ -366,7 +349,7 @@ class Column:
     unit: str = ""
     factor: float = 1.0
     digits: int = 0
-    published: bool | None = None
+    published: bool = True
 
     @classmethod
     def from_yaml(cls, node: Node) -> "Column":
@@ -522,16 +505,16 @@ class Artifact:
     def overrides(self, key: Key, scale: Scale) -> list[Override]:
         """Return the overrides of one point at one scale, a later one over an earlier one."""
         word = next(name for name, spec in self.scales.items() if spec is scale)
-        found = [item.of(f"scale {word}") for item in scale.overrides.items]
+        found = [item.of(f"scale {word}") for item in scale.overrides]
         values = [(f"axis {axis}={value}", self.axes[axis].values[value]) for axis, value in key]
-        found += [item.of(name) for name, value in values for item in value.overrides.items]
+        found += [item.of(name) for name, value in values for item in value.overrides]
         for name, value in values:
             for axis, other in key:
-                further = value.beside.get(axis, {}).get(other, Overrides())
-                found += [item.of(f"{name} beside {axis}={other}") for item in further.items]
-        found += [item.of(f"scale {word}, over the axes") for item in scale.over_axes.items]
+                further = value.beside.get(axis, {}).get(other, ())
+                found += [item.of(f"{name} beside {axis}={other}") for item in further]
+        found += [item.of(f"scale {word}, over the axes") for item in scale.over_axes]
         for name, value in values:
-            found += [item.of(f"{name} at scale {word}") for item in value.at_scale.get(word, Overrides()).items]
+            found += [item.of(f"{name} at scale {word}") for item in value.at_scale.get(word, ())]
         found.sort(key=lambda item: item.times)
         return [self._with_number(dict(key), item) if item.axis else item for item in found]
 
@@ -571,8 +554,8 @@ class Artifact:
     def modules(self) -> list[ModuleType]:
         """The Python files beside the YAML and its bases, the nearest first."""
         names = [self.id.replace("/", "."), *(f"{path.parent.parent.name}.bases.{path.stem}" for path in self.bases)]
-        files = (path.with_suffix(".py") for path in (self.path, *self.bases))
-        return [_module(f"{HOMES[0]}{name}", path) for name, path in zip(names, files, strict=True) if path.is_file()]
+        files = ((name, path.with_suffix(".py")) for name, path in zip(names, (self.path, *self.bases), strict=True))
+        return [_module(f"paper_repro.papers.{name}", path) for name, path in files if path.is_file()]
 
     def function(self, name: str, where: str) -> Callable[..., Any]:
         """Return the function ``estimate_NAME`` of the nearest Python file."""
@@ -584,7 +567,10 @@ class Artifact:
     def kind(self, name: str | None, base: type) -> Any:
         """Return the subclass of ``base`` that the YAML names, or that of the nearest Python file; None for none."""
         if name is not None:
-            chosen = named(name, str(self.path))
+            try:
+                chosen = configs.locate(name)
+            except UsageError as error:
+                raise named_first(self.path, error) from error
             if not (isinstance(chosen, type) and issubclass(chosen, base)):
                 raise UsageError(f"{self.path}: {name} is no {base.__name__}")
             return chosen
@@ -726,27 +712,17 @@ def _load(path: Path) -> Artifact:
     _fill(values, entries)
     bases = tuple(base.path for base in below)
     artifact = Artifact(id=f"{path.parent.name}/{path.stem}", path=path, bases=bases, **values)
-    tolerances = entries["tolerances"].items() if "tolerances" in entries else ()
-    for place, problem in itertools.chain(
-        _problems_of_axes(artifact), _problems_of_quantities(artifact, tolerances), _problems_of_parts(artifact)
-    ):
-        raise UsageError(f"{_line(entries, place)}: {problem}")
+    _check(artifact, entries)
     return artifact
 
 
 def _fill(values: dict[str, Any], entries: Mapping[str, Node]) -> None:
-    """Put in what an artifact leaves to defaults: what is published, tolerances, the smallest effect that matters."""
-    prints = values.get("published") is not None
-    for kind in ("columns", "metrics"):
-        values[kind] = {
-            name: spec if spec.published is not None else dataclasses.replace(spec, published=prints)
-            for name, spec in values.get(kind, {}).items()
-        }
+    """Put in what an artifact leaves to defaults: tolerances, and the smallest effect that matters to a claim."""
     shared = values.get("smallest")
     values["claims"] = [
         claim if claim.smallest else dataclasses.replace(claim, smallest=shared) for claim in values.get("claims", [])
     ]
-    quantities = {**values["columns"], **values["metrics"]}
+    quantities = {**values.get("columns", {}), **values["metrics"]} if values.get("published") else {}
     values["tolerances"] = tolerances = {}
     nodes = entries["tolerances"].items() if "tolerances" in entries else {}
     default = nodes[DEFAULT].items() if DEFAULT in nodes else {}
@@ -775,110 +751,102 @@ def _tolerance(nodes: Mapping[str, Node], node: Node) -> Tolerance:
 
 
 def _judged(spec: Metric | Column) -> bool:
-    return bool(spec.published) and (isinstance(spec, Column) or spec.measured)
+    return spec.published and (isinstance(spec, Column) or spec.measured)
 
 
-Problems = Iterator[tuple[tuple[str | int, ...], str]]
-"""What is wrong, each with the keys that lead to its place in the file."""
-
-
-def _line(entries: Mapping[str, Node], path: Sequence[str | int]) -> str:
-    """Return the file and line of a place; the title's where a base or ``overrides`` stands for the section."""
-    section, *names = path
-    node = entries.get(str(section), entries["title"])
-    for name in names:
-        node = node.items()[name] if isinstance(name, str) else node.elements()[name]
-    return _at_key(node) if section == "scales" and len(names) == 1 else node.where
-
-
-def _at(problems: Iterable[str], *path: str | int) -> Problems:
-    return ((path, problem) for problem in problems)
-
-
-def _problems_of_axes(artifact: Artifact) -> Problems:
-    axes, scales = artifact.axes, artifact.scales
-    for word in scales:
-        yield from _at(unknown("scale", [word], (*SCALES, EXACT)), "scales", word)
-    restricted: list[tuple[Sequence[str], Restriction]] = [(("scales", word), scale) for word, scale in scales.items()]
-    for path, restriction in [*restricted, (("runs",), artifact.runs)]:
-        for word, place in restriction.places():
-            yield from _at(place_problems(axes, place), *path, word)
-    for axis, spec in axes.items():
-        for value, item in spec.values.items():
-            yield from _at(unknown("scale", item.at_scale, scales), "axes", axis, "values", value, "at_scale")
-            places = ({other: name} for other, own in item.beside.items() for name in own)
-            yield from _at((f"'beside': {one}" for place in places for one in place_problems(axes, place)), "axes")
-    yield from _at(unknown("axis", artifact.best_within, axes), "best_within")
+def _check(artifact: Artifact, entries: Mapping[str, Node]) -> None:
+    """Raise UsageError with file and line where an artifact's parts do not fit each other."""
+    for word, node in entries["scales"].items().items():
+        _refuse(_at_key(node), unknown("scale", [word], (*SCALES, EXACT)))
+    for section in ("axes", "baselines", "claims", "metrics", "published", "runs", "scales"):
+        if section in entries:
+            _check_names(artifact, entries[section])
+    if "best_within" in entries:
+        _refuse(entries["best_within"].where, unknown("axis", artifact.best_within, artifact.axes))
     if file_of(f"experiment/{artifact.experiment}") is None:
-        yield from _at(unknown("experiment", [artifact.experiment], experiments()), "experiment")
-
-
-def _problems_of_quantities(artifact: Artifact, tolerances: Iterable[str]) -> Problems:
-    names, scales = artifact.quantities, artifact.scales
-    for name in tolerances:
-        yield from _at(unknown("metric", [name], (*names, DEFAULT)), "tolerances", name)
-    for name, quantity in names.items():
-        if artifact.published is not None and _judged(quantity) and name not in artifact.tolerances:
-            yield ("tolerances",), f"no tolerance for the published '{name}'"
-    for name, metric in artifact.metrics.items():
-        yield from _at(unknown("scale", metric.scales, scales), "metrics", name)
-        if any(one not in DERIVED or len(sources) != DERIVED[one][1] for one, sources in metric.derived.items()):
-            yield ("metrics", name), f"'{name}' is derived by one of {', '.join(DERIVED)}, of its number of metrics"
-    for name in artifact.columns:
-        if name in artifact.metrics:
-            yield ("columns",), f"'{name}' is both a metric and a column"
-
-
-def _problems_of_parts(artifact: Artifact) -> Problems:
+        _refuse(entries["experiment"].where, unknown("experiment", [artifact.experiment], experiments()))
+    _check_quantities(artifact, entries)
     for name, baseline in artifact.baselines.items():
-        found = _problems_of_baseline(artifact, baseline)
-        yield from _at((f"baseline '{name}': {problem}" for problem in found), "baselines", name)
-    ids = [claim.id for claim in artifact.claims]
+        problems = (f"baseline '{name}': {problem}" for problem in _problems_of_baseline(artifact, baseline))
+        _refuse(_at_key(entries["baselines"].items()[name]), problems)
     for place, claim in enumerate(artifact.claims):
-        yield from _at(unknown("scale", claim.scales, artifact.scales), "claims", place)
+        if claim.id in (other.id for other in artifact.claims[:place]):
+            _refuse(claim.line, [f"duplicate claim id '{claim.id}'"])
         if isinstance(claim.form, Contrast):
-            yield from _at(_problems_of_contrast(artifact, claim.form), "claims", place)
+            _refuse(claim.line, _problems_of_contrast(artifact, claim.form))
             if NO_EFFECT.get(claim.form.kind) in claim.threshold.limits and claim.smallest is None:
-                yield ("claims", place), f"claim '{claim.id}' asks for an effect: {NO_SMALLEST}"
-        if claim.id in ids[:place]:
-            yield ("claims", place), f"duplicate claim id '{claim.id}'"
-    rows = artifact.published.rows if artifact.published is not None else []
-    for place, row in enumerate(rows):
-        yield from _at(_problems_of_row(artifact, row, rows[:place]), "published", "rows", place)
+                _refuse(claim.line, [f"claim '{claim.id}' asks for an effect: {NO_SMALLEST}"])
+
+
+def _refuse(where: str, problems: Iterable[str]) -> None:
+    for problem in problems:
+        raise UsageError(f"{where}: {problem}")
+
+
+def _check_quantities(artifact: Artifact, entries: Mapping[str, Node]) -> None:
+    tolerances, known = entries.get("tolerances", entries["title"]), artifact.quantities
+    for name, node in tolerances.items().items() if "tolerances" in entries else ():
+        _refuse(_at_key(node), unknown("metric", [name], (*known, DEFAULT)))
+    for name, metric in artifact.metrics.items():
+        if any(one not in DERIVED or len(sources) != DERIVED[one][1] for one, sources in metric.derived.items()):
+            node, functions = entries["metrics"].items()[name], ", ".join(DERIVED)
+            _refuse(_at_key(node), [f"'{name}' is derived by one of {functions}, of its number of metrics"])
+    if artifact.published is not None:
+        lacking = (name for name, one in known.items() if _judged(one) and name not in artifact.tolerances)
+        _refuse(_at_key(tolerances), (f"no tolerance for the published '{name}'" for name in lacking))
+        for place, row in enumerate(artifact.published.rows):
+            _refuse(row.where, _problems_of_row(artifact, row, artifact.published.rows[:place]))
+
+
+PLACES = ("at", "only", "beside", "of", "to")
+"""Keys whose entries are axes, each with a value, a list of values, or a mapping of them."""
+FREE = ("overrides", "over_axes", "task")
+
+
+def _check_names(artifact: Artifact, node: Node) -> None:
+    """Raise UsageError where a file names an axis, a value or a scale that the artifact does not have."""
+    if node.is_sequence:
+        for element in node.elements():
+            _check_names(artifact, element)
+    for key, child in node.items().items() if node.is_mapping else ():
+        named = child.elements() if child.is_sequence else [child]
+        if key in PLACES or key == "any_of":
+            for axis, values in ((axis, values) for one in named for axis, values in one.items().items()):
+                chosen = values.elements() if values.is_sequence else [values]
+                words = [*values.items()] if values.is_mapping else [one.text() for one in chosen]
+                for problem in (one for word in words for one in place_problems(artifact.axes, {axis: word})):
+                    if axis != "metric":
+                        raise UsageError(f"{_at_key(values)}: {problem}")
+        elif key == "at_scale" or (key == "scales" and child.is_sequence):
+            words = [*child.items()] if child.is_mapping else [one.text() for one in named]
+            for problem in unknown("scale", words, artifact.scales):
+                raise child.error(problem)
+        elif key not in FREE:
+            _check_names(artifact, child)
 
 
 def _problems_of_baseline(artifact: Artifact, baseline: Baseline) -> Iterator[str]:
-    yield from (f"at: {problem}" for problem in place_problems(artifact.axes, baseline.at))
     for name in dict.fromkeys([*baseline.metrics, *baseline.values]):
         metric = artifact.metrics.get(name)
         if metric is None or not metric.measured:
             yield f"it bounds '{name}', which no cell measures{nearest(name, artifact.metrics)}"
         elif metric.direction != baseline.direction:
             yield f"its direction is {baseline.direction}, that of '{name}' is {metric.direction}"
-    yield from unknown("scale", baseline.at_scale, artifact.scales)
 
 
 def _problems_of_contrast(artifact: Artifact, form: Contrast) -> Iterator[str]:
     measured = [name for name, spec in artifact.metrics.items() if spec.measured]
     what, known = ("column", list(artifact.columns)) if form.kind == COUNT else ("metric", measured)
-    for axis in (*form.over, *form.only):
-        if axis not in artifact.axes or axis not in form.over:
-            yield f"'over' lacks axis '{axis}', or the artifact does{nearest(axis, artifact.axes)}"
-    for axis, values in form.only.items():
-        for value in values:
-            yield from place_problems(artifact.axes, {axis: value})
-    yield from (f"'best': {problem}" for problem in unknown("axis", form.best, artifact.axes))
-    yield from (f"'best': {problem}" for problem in unknown("metric", form.best.values(), known))
-    for side in filter(None, (form.of, form.to)):
-        yield from unknown(what, [side.metric], known)
-        yield from place_problems(artifact.axes, side.place)
-        for axis in artifact.axes:
-            if (axis in side.place) + (axis in form.over) + (axis in form.best) != 1:
-                yield f"give the value of axis '{axis}', or put it in 'over' or 'best'"
+    yield from unknown("axis", (*form.over, *form.best), artifact.axes)
+    yield from (f"'over' lacks axis '{axis}' of 'only'" for axis in form.only if axis not in form.over)
+    sides = [side for side in (form.of, form.to) if side is not None]
+    yield from unknown(what, [*(side.metric for side in sides), *form.best.values()], known)
+    for side, axis in itertools.product(sides, artifact.axes):
+        if (axis in side.place) + (axis in form.over) + (axis in form.best) != 1:
+            yield f"give the value of axis '{axis}', or put it in 'over' or 'best'"
 
 
 def _problems_of_row(artifact: Artifact, row: PublishedRow, earlier: Sequence[PublishedRow]) -> Iterator[str]:
-    yield from place_problems(artifact.axes, row.at)
     printed = [name for name, spec in artifact.quantities.items() if spec.published]
     yield from unknown("metric or column", row.values, printed)
     for name, number in row.values.items():
@@ -898,65 +866,37 @@ def _module(name: str, path: Path) -> ModuleType:
     return module
 
 
-def named(name: str, where: str) -> Any:
-    """Return what a YAML names at ``where``, below ``HOMES`` or a package of the user."""
-    home, _, last = name.rpartition(".")
-    homes = (*HOMES, *(f"{package}." for package in own_packages()))
-    if not name.startswith(homes):
-        raise UsageError(f"{where}: {name!r} is not below {' or '.join(home[:-1] for home in homes)}")
-    try:
-        module = importlib.import_module(home)
-    except ModuleNotFoundError as error:
-        if not f"{home}.".startswith(f"{error.name}."):
-            raise
-        raise UsageError(f"{where}: there is no module {error.name}") from error
-    if not hasattr(module, last):
-        raise UsageError(f"{where}: {home} has no {last!r}{nearest(last, vars(module))}")
-    return getattr(module, last)
-
-
 FOLDERS = ("results", "runs", "papers")  # that a path may have before the paper's
 
 
-def artifacts(words: Sequence[str]) -> tuple[list[str], str]:
-    """Return the ids that words of a command name, and the scale whose folder they name, or nothing.
-
-    ``cem table2 table3`` names two artifacts of one paper.
-    """
-    ids, scales, paper, known = list[str](), set[str](), "", {name.casefold() for name in find()}
+def artifacts(words: Sequence[str]) -> list[str]:
+    """Return the ids that words of a command name; ``cem table2 table3`` names two artifacts of one paper."""
+    ids, paper, known = list[str](), "", {name.casefold() for name in find()}
     for word, after in itertools.zip_longest(words, words[1:], fillvalue=""):
         if f"{word}/{after}".casefold() in known:
             paper = word
             continue
         paper = paper if f"{paper}/{word}".casefold() in known else ""
-        found, scale = matching(f"{paper}/{word}" if paper else word)
-        ids += found
-        scales |= {scale} - {""}
-    if len(scales) > 1:
-        raise UsageError(f"folders of the scales {' and '.join(sorted(scales))}: give those of one scale in a command")
-    return list(dict.fromkeys(ids)), "".join(scales)
+        ids += matching(f"{paper}/{word}" if paper else word)
+    return list(dict.fromkeys(ids))
 
 
-def matching(word: str) -> tuple[list[str], str]:
-    """Return the ids that a word names, and the scale where it is the folder of one.
-
-    A word is an artifact in any case, its file or folder, a paper, or a pattern such as ``cem/*``.
-    """
+def matching(word: str) -> list[str]:
+    """Return the ids that a word names: an artifact in any case, its file or folder, a paper, a pattern (``cem/*``)."""
     found = find()
     known, path = {name.casefold(): name for name in found}, Path(word)
     if path.suffix == ".yaml" and path.is_file():
         if same := [name for name, own in found.items() if own.samefile(path)]:
-            return same, ""
+            return same
         folder, name = path.resolve().parents[1], f"{path.parent.name}/{path.stem}"
         raise UsageError(f"{path} is no artifact here: set {EXTRA_PAPERS}={folder} and give {name}")
     parts = [part for part in word.casefold().split("/") if part not in ("", ".")]
     parts = parts[max((place for place, part in enumerate(parts, start=1) if part in FOLDERS), default=0) :]
-    name, rest = "/".join(parts[:2]).removesuffix(".yaml"), parts[2:]
-    if name in known and (not rest or rest[0] in (*SCALES, EXACT)):
-        return [known[name]], "".join(rest[:1])
+    name = "/".join(parts).removesuffix(".yaml")
+    if name in known:
+        return [known[name]]
     if chosen := fnmatch.filter(known, f"{name}/*" if len(parts) == 1 else word.casefold()):
-        return [known[one] for one in chosen], ""
+        return [known[one] for one in chosen]
     if alike := [one for one in found if one.partition("/")[2].casefold() == name]:
         raise UsageError(f"artifact {word!r} lacks its paper: give {' or '.join(alike)}")
-    papers = {one.partition("/")[0] for one in found}
-    raise UsageError(_unknown_artifact(word, [*found, *papers]))
+    raise UsageError(_unknown_artifact(word, [*found, *{one.partition("/")[0] for one in found}]))

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from paper_repro.tables.claims import Estimate, Judgement
 from paper_repro.tables.figure import Figure, figure_of
 from paper_repro.tables.plan import Plan
 from paper_repro.tables.spec import EXACT, Artifact, Column, Metric, Number, Tolerance
+from paper_repro.tables.stats import Samples
 from paper_repro.tables.view import (
     NOT_RUN,
     MeasuredBaseline,
@@ -33,6 +35,7 @@ from paper_repro.tables.view import (
     csv_text,
     lack,
     made_of,
+    trouble,
     values,
 )
 
@@ -68,22 +71,24 @@ class Grid:
         return f"% {comment}; needs the booktabs package\n{bold}\n"
 
     def within(self, width: int | None) -> str:
-        """Write it as a file has it, or for a terminal: wrapped to its width as far as columns can be narrower."""
+        """Write it as a file has it, or where that is too wide for a terminal with its columns wrapped."""
         table = self.markdown()
         if width is None or max(map(len, table.splitlines())) <= width:
             return table
-        cells = [[in_markdown(cell) for cell in row] for row in [self.headers, *self.rows]]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        while sum(widths) + 2 * len(widths) > width and max(widths) > NARROWEST:
-            widths[widths.index(max(widths))] -= 1
-        limits: Any = {"maxcolwidths": widths, "maxheadercolwidths": widths}
-        return tabulate(cells[1:], cells[0], tablefmt="simple", disable_numparse=True, **limits)
+        headers, *rows = [[in_markdown(cell) for cell in row] for row in [self.headers, *self.rows]]
+        limit: Any = max(NARROWEST, width // len(headers) - 2)
+        limits = {"maxcolwidths": limit, "maxheadercolwidths": limit}
+        return tabulate(rows, headers, tablefmt="simple", disable_numparse=True, **limits)
 
 
 def in_markdown(text: str) -> str:
     """Return text as one line of Markdown without HTML, and without emphasis but ours."""
     plain = re.sub(r"\*(?=\w)|(?<=\w)\*(?!\*)", r"\\*", re.sub(r"<(?=[A-Za-z/!?])", "&lt;", _line(text)))
     return plain.replace(BOLD[0], "**").replace(BOLD[1], "**")
+
+
+def _bold(text: str) -> str:
+    return f"{BOLD[0]}{text}{BOLD[1]}" if text else ""
 
 
 def _line(text: str) -> str:
@@ -104,8 +109,11 @@ class Table:
         """Return the signs, "< " or "> ", before the numbers of ``summary`` that are bounds."""
         return {}
 
-    def summary(self) -> dict[str, float]:
-        """Return the numbers computed from the whole table, by the names of the artifact's ``summary``."""
+    def summary(self) -> Mapping[str, float | Samples]:
+        """Return the numbers computed from the whole table, by the names of the artifact's ``summary``.
+
+        Of values by seed it has the mean, and nothing where there are none.
+        """
         return {}
 
     def remarks(self) -> list[str]:
@@ -125,26 +133,18 @@ class Table:
 
     def markdown(self, width: int | None = None) -> str:
         """Return the whole document, for a file or for a terminal of a width."""
-
-        def prose(text: str, indent: str = "") -> str:
-            text = in_markdown(text)
-            return text if width is None else textwrap.fill(text, width, subsequent_indent=indent)
-
         plan = self.view.plan
-        parts = [prose(f"# {self.artifact.id}: {self.artifact.title}"), prose(self._lead())]
-        parts += [prose(f"{BOLD[0]}{self.headline}{BOLD[1]}")] if self.headline else []
-        if plan.altered:
-            parts.append(prose(f"{BOLD[0]}Altered by {' '.join(plan.altering)}: not compared with the paper.{BOLD[1]}"))
-        parts.append(self.grid().within(width))
-        if same := self._same():
-            parts.append(prose(f"The same in all rows: {same}."))
-        parts += [prose(f"{BOLD[0]}{total}{BOLD[1]}")] if (total := self.total()) else []
+        altered = f"Altered by {' '.join(plan.altering)}: not compared with the paper." if plan.altered else ""
+        headline, altered, total = (_bold(text) for text in (self.headline, altered, self.total()))
+        same = f"The same in all rows: {same}." if (same := self._same()) else ""
+        parts = [f"# {self.artifact.id}: {self.artifact.title}", self._lead(), headline, altered]
+        parts = [*map(in_markdown, parts), self.grid().within(width), in_markdown(same), in_markdown(total)]
         if self.artifact.summary:
             parts.append(self.summary_grid().within(width))
         if self.judgements:
             parts += ["## Claims", self.claims_grid().within(width)]
-        notes = "\n".join(prose(f"* {note}", "  ") for note in self.notes())
-        return "\n\n".join([*parts, "## Notes", notes]) + "\n"
+        notes = "\n".join(f"* {in_markdown(note)}" for note in self.notes())
+        return "\n\n".join(filter(None, [*parts, "## Notes", notes])) + "\n"
 
     def grid(self) -> Grid:
         """Return one line for each point: its place, the metrics, and the settings that differ between points."""
@@ -156,16 +156,21 @@ class Table:
         for key, point in self.view.points.items():
             row = [artifact.axes[axis].values[value].label for axis, value in key if axis in self._axes]
             row += [self._cell(name, kind, point, key in best[name, kind]) for name, kind, _ in layout]
-            rows.append([*row, *(self._column_text(name, column, point) for name, column in columns.items())])
-        for one in self.view.baselines:
-            numbers = [self._baseline_cell(one, name, kind) for name, kind, _ in layout]
-            rows.append([*self._baseline_labels(one), *numbers, *[""] * len(columns)])
+            rows.append([*row, *(self._column_text(name, point) for name in columns)])
+        for one, numbers in zip(self.view.baselines, self._baseline_rows, strict=True):
+            texts = [self._baseline_cell(one, numbers.get(name), name, kind) for name, kind, _ in layout]
+            rows.append([*self._baseline_labels(one), *texts, *[""] * len(columns)])
         return Grid([*headers, *(column.title for column in columns.values())], rows)
 
-    def _column_text(self, name: str, column: Column, point: Point) -> str:
-        found = column_value(self.artifact, column, point, self.view.judged(point))
-        text = on_column(column, self.view.printed(point.key, name), found, self.view.plan.scale.comparable)[1]
+    def _column_text(self, name: str, point: Point) -> str:
+        text = self._on_column(name, point)[2]
         return self._unknown(point) if text == NOT_RUN else text
+
+    def _on_column(self, name: str, point: Point) -> tuple[float | None, str, str]:
+        """Return a column's value at a point, and the word and the text of its comparison with the paper's."""
+        column, printed = self.artifact.columns[name], self.artifact.printed(point.key, name)
+        found = column_value(self.artifact, column, point, self.view.judged(point))
+        return found, *on_column(column, printed, found, self.view.plan.scale.comparable)
 
     @cached_property
     def _axes(self) -> list[str]:
@@ -178,7 +183,7 @@ class Table:
     def _folded(self) -> dict[str, str]:
         """The columns with one value in all rows, each with its text."""
         points = self.view.points.values()
-        texts = {name: {self._column_text(name, one, p) for p in points} for name, one in self.artifact.columns.items()}
+        texts = {name: {self._column_text(name, point) for point in points} for name in self.artifact.columns}
         return {name: found.pop() for name, found in texts.items() if len(points) > 1 and len(found) == 1}
 
     def _same(self) -> str:
@@ -205,30 +210,31 @@ class Table:
         return found
 
     def _cell(self, name: str, kind: str, point: Point, bold: bool) -> str:
-        metric = self.artifact.metrics[name]
+        metric, row = self.artifact.metrics[name], self._rows[point.key, name]
         if kind == VERDICT:
             text = self.verdict(name, point)[1]
             return self._unknown(point) if text == NOT_RUN else text
         if kind == AS_REFERENCE:
-            return agreement(values(point.own, name), values(point.reference, name))
-        left, right = BOLD if bold else ("", "")
+            return str(row["as_reference"])
+        mean, std = row[f"{kind}_mean"], row[f"{kind}_std"]
         if kind == PAPER:
-            return f"{left}{_printed_text(metric, self.view.printed(point.key, name))}{right}"
-        found = values(getattr(point, kind), name)
-        text = f"{left}{_spread(metric, found)}{right}" if found else self.absence(point, name, kind)
-        if found and (kind == OWN) == self.view.has_own and self.view.is_beaten(point.key, name) is False:
+            text = _printed_text(metric, mean, std)
+            return _bold(text) if bold else text
+        if mean is None:
+            return self.absence(point, name, kind)
+        text = _bold(_spread(metric, mean, std)) if bold else _spread(metric, mean, std)
+        if (kind == OWN) == self.view.has_own and row.get("beaten") is False:
             text += NOT_BEATEN
-        if found and kind == OWN and any(cell.id in self.view.changed for cell in point.cells.values()):
+        if kind == OWN and any(cell.id in self.view.changed for cell in point.cells.values()):
             text += CHANGED
         return text
 
     def verdict(self, name: str, point: Point) -> tuple[str, str]:
         """Return the verdict on a metric at a point, as a word and as a table prints it."""
-        plan = self.view.plan
-        found = values(self.view.judged(point), name)
-        printed, tolerance = self.view.printed(point.key, name), self.artifact.tolerances.get(name)
+        metric, plan = self.artifact.metrics[name], self.view.plan
+        found, printed = values(self.view.judged(point), name), self.artifact.printed(point.key, name)
         options = plan.scale.comparable, plan.altered, self.artifact.fitted
-        return on_metric(self.artifact.metrics[name], printed, found, tolerance, *options)
+        return on_metric(metric, printed, found, self.artifact.tolerances.get(name), *options)
 
     def absence(self, point: Point, name: str, source: str) -> str:
         """Return the text in the place of a missing number; ``source`` is own or reference."""
@@ -248,14 +254,8 @@ class Table:
             return set()
         sign = 1.0 if metric.direction == "lower" else -1.0
         groups: dict[Any, list[tuple[float, Key]]] = {}
-        for key, point in self.view.points.items():
-            if kind == PAPER:
-                printed = self.view.printed(key, name)
-                value = None if printed is None else printed.mean
-            else:
-                found = values(getattr(point, kind), name)
-                value = stats.mean(list(found.values())) / metric.factor if found else None
-            if value is not None:
+        for key in self.view.points:
+            if (value := self._rows[key, name][f"{kind}_mean"]) is not None:
                 group = tuple(dict(key)[axis] for axis in self.artifact.best_within)
                 groups.setdefault(group, []).append((sign * float(metric.text(value)), key))
         several = [members for members in groups.values() if len(members) > 1]
@@ -264,7 +264,7 @@ class Table:
     def total(self) -> str:
         """Return how many numbers of a fitted table lie within their tolerances; empty for other tables."""
         names = [name for name, spec in self.artifact.metrics.items() if spec.measured]
-        found = [self.verdict(name, point)[0] for point in self.view.points.values() for name in names]
+        found = [self._rows[key, name]["verdict"] for key in self.view.points for name in names]
         judged = [word for word in found if word in (FITTED, OFF)]
         if not self.artifact.fitted or not judged:
             return ""
@@ -284,15 +284,15 @@ class Table:
         place[free] = f"Baseline: {name}"
         return list(place.values())
 
-    def _baseline_cell(self, one: MeasuredBaseline, name: str, kind: str) -> str:
+    def _baseline_cell(self, one: MeasuredBaseline, row: Mapping[str, Any] | None, name: str, kind: str) -> str:
         metric = self.artifact.metrics[name]
         if not metric.measured or kind not in (REFERENCE, OWN):
             return ""
-        found = one.samples(name, None if not self.view.has_reference else one.own if kind == OWN else one.reference)
-        spread = stats.sample_std([value / metric.factor for value in found.values()])
-        if found and (not spread or metric.text(spread) == metric.text(0.0)):
-            found = {0: stats.mean(list(found.values()))}
-        return _spread(metric, found) or (NOT_RUN if name in one.spec.metrics else "")
+        if row is None or row[f"{kind}_mean"] is None:
+            return NOT_RUN if name in one.spec.metrics else ""
+        spread = row[f"{kind}_std"]
+        varies = spread is not None and metric.text(spread) != metric.text(0.0)
+        return _spread(metric, row[f"{kind}_mean"], spread if varies else None)
 
     def summary_grid(self) -> Grid:
         rows = []
@@ -305,7 +305,13 @@ class Table:
 
     @cached_property
     def _summary(self) -> dict[str, float]:
-        return self.summary()
+        numbers: dict[str, float] = {}
+        for name, found in self.summary().items():
+            if not isinstance(found, Mapping):
+                numbers[name] = found
+            elif found:
+                numbers[name] = stats.mean([*found.values()])
+        return numbers
 
     def _summary_verdict(self, name: str) -> str:
         item, value = self.artifact.summary[name], self._summary.get(name)
@@ -334,8 +340,7 @@ class Table:
         rows = []
         for one in self.judgements:
             whose = f"{'ours' if one.claim.ours else 'the paper'}: {one.claim.where}"
-            word = f"{BOLD[0]}{one.word}{BOLD[1]}"
-            rows.append([one.claim.id, whose, one.claim.says, one.text, one.claim.threshold.text, word])
+            rows.append([one.claim.id, whose, one.claim.says, one.text, one.claim.threshold.text, _bold(one.word)])
             parts = one.estimate.parts
             rows += [["", "", label, one.estimate.numbers(part), "", ""] for label, part in parts[:MOST_PARTS]]
             if len(parts) > MOST_PARTS:
@@ -395,46 +400,51 @@ class Table:
         seeds = f" Seeds {', '.join(map(str, plan.seeds))}{more}." if len(plan.seeds) > 1 else ""
         return f"{artifact.source.paper}, {artifact.source.where}. Made from: {made_of(self.view)}.{scale}{seeds}"
 
-    def long_rows(self) -> list[dict[str, Any]]:
-        """Return one row for each point and metric or column, with everything that a program wants to compare."""
-        rows: list[dict[str, Any]] = []
-        for key, point in self.view.points.items():
-            for name in self.artifact.quantities:
-                printed = self.view.printed(key, name)
-                row = {**dict(key), "quantity": name, "paper_mean": None if printed is None else printed.mean}
-                row["paper_std"] = None if printed is None else printed.std
-                if (column := self.artifact.columns.get(name)) is None:
-                    metric = self.artifact.metrics[name]
-                    own, reference = values(point.own, name), values(point.reference, name)
-                    word = self.verdict(name, point)[0] if metric.measured else ""
-                    row |= self._columns(metric, own, reference, word)
-                    if not self.view.own_root_is_reference:
-                        row["as_reference"] = agreement(own, reference)
-                    if (beaten := self.view.is_beaten(key, name)) is not None:
-                        row["beaten"] = beaten
-                else:
-                    found = column_value(self.artifact, column, point, self.view.judged(point))
-                    word = on_column(column, printed, found, self.view.plan.scale.comparable)[0]
-                    own_values = [] if found is None else [found]
-                    row |= {"paper_std": None, **stats.columns(OWN, own_values), "verdict": word}
-                rows.append(row)
-        for one in self.view.baselines:
-            place = {axis: one.plan.common().get(axis, "") for axis in self.artifact.axes}
-            for name, metric in self.artifact.metrics.items():
-                if metric.measured and (found_by_seed := one.samples(name)):
-                    row = {**place, "quantity": name, "paper_mean": None, "paper_std": None}
-                    whole = self.view.own_root_is_reference
-                    own = found_by_seed if whole else one.samples(name, one.own)
-                    row |= self._columns(metric, own, one.samples(name, one.reference), "")
-                    rows.append({**row, "baseline": one.plan.name})
+    @cached_property
+    def _rows(self) -> dict[tuple[Key, str], dict[str, Any]]:
+        """One row for each point and metric or column, with everything that a program wants to compare."""
+        rows: dict[tuple[Key, str], dict[str, Any]] = {}
+        for (key, point), name in product(self.view.points.items(), self.artifact.quantities):
+            printed = self.artifact.printed(key, name)
+            row = {**dict(key), "quantity": name, "paper_mean": printed.mean if printed else None}
+            if name in self.artifact.columns:
+                found, word, _ = self._on_column(name, point)
+                row |= {"paper_std": None, **stats.columns(OWN, [] if found is None else [found]), "verdict": word}
+            else:
+                own, reference = values(point.own, name), values(point.reference, name)
+                word = self.verdict(name, point)[0] if self.artifact.metrics[name].measured else ""
+                row |= {"paper_std": printed.std if printed else None, **self._columns(name, own, reference, word)}
+                if not self.view.own_root_is_reference:
+                    row["as_reference"] = agreement(own, reference)
+                if (beaten := self.view.is_beaten(key, name)) is not None:
+                    row["beaten"] = beaten
+            rows[key, name] = row
         return rows
 
-    def _columns(
-        self, metric: Metric, own: Mapping[int, float], reference: Mapping[int, float], verdict: str
-    ) -> dict[str, Any]:
-        row = {**stats.columns(OWN, [value / metric.factor for value in own.values()]), "verdict": verdict}
+    @cached_property
+    def _baseline_rows(self) -> list[dict[str, dict[str, Any]]]:
+        """For each baseline its rows by metric."""
+        found: list[dict[str, dict[str, Any]]] = []
+        for one in self.view.baselines:
+            place, whole = {axis: one.plan.common().get(axis, "") for axis in self.artifact.axes}, one.found
+            own = whole if self.view.own_root_is_reference else one.own
+            found.append({})
+            for name, metric in self.artifact.metrics.items():
+                if metric.measured and one.samples(name, whole):
+                    row = {**place, "quantity": name, "paper_mean": None, "paper_std": None}
+                    row |= self._columns(name, one.samples(name, own), one.samples(name, one.reference), "")
+                    found[-1][name] = {**row, "baseline": one.plan.name}
+        return found
+
+    def long_rows(self) -> list[dict[str, Any]]:
+        """Return the rows of all points and baselines."""
+        return [*self._rows.values(), *(row for rows in self._baseline_rows for row in rows.values())]
+
+    def _columns(self, name: str, own: Samples, reference: Samples, verdict: str) -> dict[str, Any]:
+        factor = self.artifact.metrics[name].factor
+        row = {**stats.columns(OWN, [value / factor for value in own.values()]), "verdict": verdict}
         if not self.view.own_root_is_reference:
-            row |= stats.columns(REFERENCE, [value / metric.factor for value in reference.values()])
+            row |= stats.columns(REFERENCE, [value / factor for value in reference.values()])
         return row
 
     def document(self) -> dict[str, Any]:
@@ -503,8 +513,7 @@ def render(plan: Plan, runs: Path, reference: Path | None) -> tuple[Table, list[
     try:
         table = table_of(build(plan, runs, reference))
         written = table.write(folder)
-        draws = plan.artifact.kind(plan.artifact.figure, Figure) is not None
-        if draws and (figure := figure_of(table.view, table.headline)) is not None:
+        if (figure := figure_of(table.view, table.headline)) is not None:
             written += figure.write(folder)
     except OSError as error:
         raise UsageError(
@@ -542,21 +551,16 @@ def _ends(estimate: Estimate, interval: stats.Interval) -> dict[str, float | Non
     return {name: stats.rounded(estimate.shown(end)) if math.isfinite(end) else None for name, end in ends.items()}
 
 
-def _printed_text(metric: Metric, number: Number | None) -> str:
-    if number is None:
-        return ""
-    if number.std is None:
-        return f"{number.mean:.10g}" if metric.format == "f" else metric.text(number.mean)
-    return f"{metric.text(number.mean)} ± {metric.text(number.std)}"
+def _printed_text(metric: Metric, mean: float | None, std: float | None) -> str:
+    if mean is None or std is not None:
+        return _spread(metric, mean, std)
+    return f"{mean:.10g}" if metric.format == "f" else metric.text(mean)
 
 
-def _spread(metric: Metric, found: Mapping[int, float]) -> str:
-    if not found:
+def _spread(metric: Metric, mean: float | None, std: float | None) -> str:
+    if mean is None:
         return ""
-    scaled = [value / metric.factor for value in found.values()]
-    spread = stats.sample_std(scaled)
-    text = metric.text(stats.rounded(stats.mean(scaled)))
-    return text if spread is None else f"{text} ± {metric.text(stats.rounded(spread))}"
+    return metric.text(mean) if std is None else f"{metric.text(mean)} ± {metric.text(std)}"
 
 
 def _origin(found: Sequence[Record]) -> str:
@@ -582,10 +586,10 @@ def on_metric(
         return NOT_RUN, NOT_RUN
     if printed is None or tolerance is None:
         return "", ""
-    ours = stats.mean(list(found.values())) / metric.factor
-    change = _relative(ours, printed.mean)
     if not altered and not comparable:
         return REDUCED, REDUCED
+    ours = stats.mean(list(found.values())) / metric.factor
+    change = _relative(ours, printed.mean)
     if not altered and not within(ours, printed, tolerance, metric.text):
         return OFF, f"{OFF} {change}"
     word = ALTERED if altered else FITTED if fitted else REPRODUCED
@@ -625,15 +629,6 @@ def rule(tolerance: Tolerance) -> str:
     if tolerance.relative is not None:
         return f"within {100 * tolerance.relative:g} %"
     return "equal to the printed digits" if tolerance.absolute is None else f"within {tolerance.absolute:g}"
-
-
-def trouble(found: Mapping[int, Record]) -> str:
-    """Return what happened to the cells without a result, in words; empty if all finished."""
-    return "; ".join(
-        f"seed {seed} {record.status}" + (f": {record.note}" if record.note else "")
-        for seed, record in sorted(found.items())
-        if record.status != FINISHED
-    )
 
 
 def agreement(own: Mapping[int, float], reference: Mapping[int, float]) -> str:

@@ -6,7 +6,7 @@ import io
 import json
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,7 +24,7 @@ from paper_repro.cells.tasks import DIVERGED, FINISHED, NOT_FINITE
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec, stats
 from paper_repro.tables.plan import Plan, PlannedBaseline
-from paper_repro.tables.spec import DERIVED, EXACT, METRICS, MODEL, PAPERS, Artifact, Baseline, Column, Metric, Number
+from paper_repro.tables.spec import DERIVED, EXACT, METRICS, MODEL, PAPERS, Artifact, Baseline, Column, Metric
 from paper_repro.tables.stats import Interval, Samples
 
 if TYPE_CHECKING:
@@ -75,12 +75,9 @@ class MeasuredBaseline:
 
     def lack(self, metric: str) -> str:
         if not self.found:
-            return next((cell.missing for cell in self.plan.cells.values() if cell.missing), "not run")
-        seed, record = min(self.found.items())
-        if record.status != FINISHED:
-            return f"seed {seed} {record.status}" + (f": {record.note}" if record.note else "")
+            return next((cell.missing for cell in self.plan.cells.values() if cell.missing), NOT_RUN)
         name = self.spec.metrics.get(metric, metric)
-        return f"n/a: {record.unavailable[name]}" if name in record.unavailable else f"it has not measured {name}"
+        return trouble(self.found) or lack(self.found, name) or f"it has not measured {name}"
 
     def bounded(self, metric: str | None) -> list[str]:
         """Return the metrics in which a model must be better where ``metric`` is read (None: its files)."""
@@ -260,9 +257,6 @@ class View:
             _log.warning("%s", error)
             return None
 
-    def printed(self, key: Key, name: str) -> Number | None:
-        return self.artifact.printed(key, name)
-
     def is_beaten(self, key: Key, name: str) -> bool | None:
         """Return whether a model beats each baseline of a metric; None where there is none to compare."""
         found = values(self.results(self.points[key]), name)
@@ -289,38 +283,18 @@ class View:
 
     @cached_property
     def unnamed(self) -> dict[str, str]:
-        """Slips in names: the metrics that no cell of the user has, each with why, once all have measured."""
-        if self.own_root_is_reference or not self.has_own:
-            return {}
+        """The metrics that no cell of the user has, each with why, once every place has measured what it is asked."""
         places = [
-            [(cell, one) for seed, cell in p.cells.items() if (one := p.own.get(seed)) and one.status == FINISHED]
+            [(p.cells[seed].config, one) for seed, one in p.own.items() if one.status == FINISHED]
             for p in self.points.values()
         ]
         pairs = [pair for own in places for pair in own]
-        measured = (identity.probes(c.config).keys() <= identity.probes(r.config).keys() for c, r in pairs)
-        if not all(places) or not all(measured):
+        measured = all(identity.probes(config).keys() <= identity.probes(one.config).keys() for config, one in pairs)
+        if self.own_root_is_reference or not all(places) or not measured:
             return {}
-        known, slips = _names(record for _, record in pairs), dict[str, str]()
-        for name, metric in self.artifact.metrics.items():
-            if metric.measured and name not in known:
-                sources = [source for sources in metric.derived.values() for source in sources]
-                absent = [source for source in sources if known.isdisjoint(source.split(" or "))]
-                if absent or not metric.derived:
-                    wanted = absent[0] if absent else "of that name"
-                    slips[name] = f"no metric {wanted}{nearest((*absent, name)[0], known)}"
-        return slips
-
-    def unknown_metric(self, names: Iterable[str | None]) -> str:
-        """Return one of the metrics that were read, if no record has any of them."""
-        finished = [r for point in self.points.values() for r in self.results(point).values() if r.status == FINISHED]
-        known, wanted = {*self.artifact.metrics} | _names(finished), {name for name in names if name is not None}
-        if not finished or not wanted or wanted & known:
-            return ""
-        return f"metric '{min(wanted)}', which no record has{nearest(min(wanted), known)}"
-
-
-def _names(found: Iterable[Record]) -> set[str]:
-    return set[str]().union(*({*record.metrics, *record.unavailable} for record in found))
+        known = {name for _, record in pairs for name in (*record.metrics, *record.unavailable)}
+        lacking = [name for name, spec in self.artifact.metrics.items() if spec.measured and name not in known]
+        return {name: f"no metric of that name{nearest(name, known)}" for name in lacking}
 
 
 def build(plan: Plan, own: Path, reference: Path | None) -> View:
@@ -395,6 +369,15 @@ def with_derived(record: Record, metrics: Mapping[str, Metric]) -> Record:
         else:
             lacking[name] = NOT_FINITE
     return replace(record, metrics=found, unavailable=lacking)
+
+
+def trouble(found: Mapping[int, Record]) -> str:
+    """Return what happened to the cells without a result, in words; empty if all finished."""
+    return "; ".join(
+        f"seed {seed} {record.status}" + (f": {record.note}" if record.note else "")
+        for seed, record in sorted(found.items())
+        if record.status != FINISHED
+    )
 
 
 def lack(found: Mapping[int, Record], name: str) -> str:

@@ -94,6 +94,20 @@ def test_what_a_probe_measured_and_is_no_number_is_said_and_not_measured_again(r
 
 
 @pytest.mark.slow
+def test_fill_measures_what_was_lacking_on_the_weights_that_are_kept(runs: Path) -> None:
+    own, needed = runs / "plain", runs.parent / "gpt2"
+    lacking = cell(one={"needs": str(needed)})
+    assert runner.run([lacking], own, sys.stderr).exit_code == 0
+    before = measurements.find(own, lacking)
+    assert before is not None and before.record.unavailable == {"score": f"needs gpt2: write {needed}"}
+    needed.write_text("0.75")
+    assert runner.run([lacking], own, sys.stderr, fill=True).exit_code == 0
+    after = measurements.find(own, lacking)
+    assert after is not None and after.record.metrics == before.record.metrics | {"score": 0.75}
+    assert after.record.unavailable == {} and steps(runs.parent / "steps.log") == 0
+
+
+@pytest.mark.slow
 def test_a_probe_with_other_settings_is_another_measurement(runs: Path) -> None:
     one, other = cell(one={}), cell(one={"size": 100})
     own, log = runs / "probed", runs.parent / "steps.log"

@@ -32,6 +32,7 @@ def refusal(folder: Path, axes: str, scale: str = SMOKE, more: str = "") -> str:
     return str(caught.value)
 
 
+TASK = ", task: {title: Task, values: [easy, hard]}"
 WIDTH = "width: {title: Width, values: {narrow: {overrides: {trunk.width: 8}}}}"
 
 
@@ -51,10 +52,12 @@ WIDTH = "width: {title: Width, values: {narrow: {overrides: {trunk.width: 8}}}}"
             "about: t, over_axes: {trunk.width: 4}",
             3,
         ),
+        (WIDTH.replace("overrides:", "beside: {task: {hard: {trunk.width: 32}}}, overrides:") + TASK, SMOKE, 32),
+        (WIDTH.replace("overrides:", "beside: {task: {easy: {trunk.width: 32}}}, overrides:") + TASK, SMOKE, 8),
     ],
 )
 def test_what_says_that_it_wins_wins(tmp_path: Path, axes: str, scale: str, wins: int) -> None:
-    assert found(tmp_path, "trunk.width", axes, scale) == [wins]
+    assert found(tmp_path, "trunk.width", axes, scale)[-1] == wins
 
 
 def test_an_axis_that_sets_one_key_lists_values(tmp_path: Path) -> None:
@@ -101,7 +104,11 @@ def test_what_all_scales_run_is_given_once(tmp_path: Path) -> None:
     axes = (
         "width: {title: W, sets: trunk.width, values: [8, 16]}, depth: {title: D, sets: trunk.layers, values: [1, 2]}"
     )
+    assert len(found(tmp_path, "trunk.width", axes)) == 4
+    assert found(tmp_path, "trunk.width", axes, 'about: t, only: {width: ["16"]}') == [16, 16]
     runs = 'runs: {any_of: [{width: ["8"]}, {depth: ["2"]}]}\n'
     assert found(tmp_path, "trunk.width", axes, more=runs) == [8, 8, 16]
     assert found(tmp_path, "trunk.width", axes, 'about: t, only: {depth: ["1"]}', runs) == [8]
     assert "unknown value '9' of axis 'width'" in refusal(tmp_path, axes, more=runs.replace('"8"', '"9"'))
+    beside = WIDTH.replace("overrides:", "beside: {task: {hrd: {trunk.width: 32}}}, overrides:") + TASK
+    assert "unknown value 'hrd' of axis 'task' (did you mean 'hard'?)" in refusal(tmp_path, beside)

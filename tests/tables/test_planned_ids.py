@@ -36,7 +36,7 @@ def test_no_planned_cell_has_another_id(paper: str, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(files, "DATA", tmp_path)
     monkeypatch.delenv(files.DATA_VARIABLE, raising=False)
     found = {}
-    for name in spec.matching(paper)[0]:
+    for name in spec.matching(paper):
         artifact = spec.load(name)
         for scale in [scale for scale in SCALES if scale in artifact.scales]:
             cells = plan.make(artifact, scale, [0]).all_cells

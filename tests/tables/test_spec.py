@@ -1,4 +1,4 @@
-"""Artifacts in YAML: what is read, what is refused with file and line, bases, and how commands name artifacts."""
+"""Artifacts in YAML: what is read, what is refused with file and line, bases, and what a plan refuses."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -77,22 +77,6 @@ def test_every_scale_word_means_exact_where_nothing_is_trained(tmp_path: Path) -
     assert {exact.scale(word)[0] for word in ("smoke", "cpu", "gpu", "paper", "exact")} == {"exact"}
     assert "no scale 'cpuu'" in message_of(lambda: exact.scale("cpuu"))
     assert "did you mean 'paper'" in message_of(lambda: usual.scale("papr"))
-
-
-@pytest.mark.parametrize(
-    ("restrictions", "expected"),
-    [
-        ("", "easy old, easy new, hard old, hard new"),
-        ("only: {task: [hard]}", "hard old, hard new"),
-        ("any_of: [{task: [hard]}, {model: [old]}]", "easy old, hard old, hard new"),
-        ("only: {task: [hard]}\n    any_of: [{task: [easy]}, {model: [new]}]", "hard new"),
-    ],
-)
-def test_a_scale_runs_the_points_that_it_is_restricted_to(tmp_path: Path, restrictions: str, expected: str) -> None:
-    text = ARTIFACT.replace("about: as in the paper.", f"about: as in the paper.\n    {restrictions}")
-    artifact = synthetic.load(tmp_path, text)
-    found = [" ".join(value for _, value in key) for key in artifact.points(artifact.scales["paper"])]
-    assert ", ".join(found) == expected
 
 
 def test_some_places_may_have_more_seeds(tmp_path: Path) -> None:
@@ -215,10 +199,43 @@ def test_a_kind_of_table_or_figure_that_is_not_there_is_named(tmp_path: Path) ->
         plan = synthetic.plan(tmp_path, f"{ARTIFACT}{line}\n")
         return message_of(lambda: make(view.build(plan, tmp_path, None)))
 
-    plain = "paper_repro.tables.figure.Figure"
-    assert "did you mean 'Figure'" in message(f"figure: {plain[:-1]}", figure_of)
-    assert "is not below paper_repro.papers" in message("figure: os.system", figure_of)
+    plain = "paper_repro.papers.cem.text.EffectFigure"
+    assert "did you mean 'EffectFigure'" in message(f"figure: {plain[:-1]}", figure_of)
+    assert "'os.system' is refused" in message("figure: os.system", figure_of)
     assert "is no Table" in message(f"table: {plain}", table.table_of)
-    assert "there is no module paper_repro.papers.nowhere" in message(
-        "table: paper_repro.papers.nowhere.X", table.table_of
-    )
+    assert "'paper_repro.papers.nowhere.X' is refused" in message("table: paper_repro.papers.nowhere.X", table.table_of)
+
+
+@pytest.mark.parametrize(
+    ("override", "refusal"),
+    [
+        ("training.steps: 0", "training.steps must be a whole number"),
+        ("machine.workers: 0", "machine.workers=0: expected"),
+        ("model._target_: os.system", "model: _target_ 'os.system' is refused"),
+        ("model: cem/gp_gatd", "model=cem/gp_gatd: there is no such model config"),
+        ("data.batch_size: '${oc.env:HOME}'", "data.batch_size: '${oc.env:HOME}' is refused"),
+    ],
+)
+def test_a_refused_config_names_the_file(tmp_path: Path, override: str, refusal: str) -> None:
+    text = f"like: ngpt/ablation\ntitle: Mine\noverrides: {{{override}}}\n"
+    path = synthetic.write_artifact(tmp_path, text)
+    said = message_of(lambda: plans.make(spec.load_file(path), "smoke"))
+    assert said.startswith(f"{path}:") and refusal in said
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "alters"),
+    [
+        ("ngpt/steptime", "machine=gpu", True),
+        ("ngpt/steptime", "machine.tf32=true", True),
+        ("ebt/tableD5", "machine.threads=2", True),
+        ("ngpt/steptime", "machine.workers=1", False),
+        ("cem/table3", "machine=gpu", False),
+        ("cem/table3", "machine.tf32=true", False),
+    ],
+)
+def test_a_word_of_the_machine_alters_what_measures_time_alone(name: str, word: str, alters: bool) -> None:
+    usual, other = (plans.make(spec.load(name), "cpu", [0], words) for words in ([], [word]))
+    assert other.altered == alters
+    assert {cell.id for cell in usual.cells}.isdisjoint(cell.id for cell in other.cells) == alters
+    assert (other.folder == usual.folder) != alters

@@ -1,21 +1,25 @@
-"""Views: attachments by seed, the reference of absent or other data, and metrics that follow from others."""
+"""Views: attachments by seed, the reference of absent or other data, derived metrics, and records as a table."""
 
 import json
 import logging
 import re
 from pathlib import Path
+from typing import Any
 
+import pandas
 import pytest
 
+from paper_repro.base.errors import UsageError
 from paper_repro.base.files import DATA_VARIABLE, sha256_of_bytes
 from paper_repro.cells import records
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import record_path
-from paper_repro.cells.tasks import FINISHED, Outcome
+from paper_repro.cells.tasks import DIVERGED, FINISHED, Outcome
+from paper_repro.tables import spec
 from paper_repro.tables.plan import Plan
 from paper_repro.tables.spec import Metric
 from paper_repro.tables.table import Table
-from paper_repro.tables.view import build, with_derived
+from paper_repro.tables.view import build, find_record, frame, with_derived
 from paper_repro.tests.support import synthetic
 from paper_repro.tests.support.synthetic import ARTIFACT
 
@@ -66,65 +70,42 @@ def test_a_damaged_attachment_counts_as_absent_and_is_named(tmp_path: Path, capl
 
 
 @pytest.mark.parametrize("data", ["absent", "others"])
-def test_the_reference_of_data_that_a_reader_lacks_is_found_by_its_settings(
-    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    corpus = folder / "corpus.txt"
-    monkeypatch.setenv(DATA_VARIABLE, str(folder))
-    text = re.sub(r"\{trunk\.layers: (\d)\}", r"{trunk.layers: \1, +data: {files: {corpus: corpus.txt}}}", ARTIFACT)
-    corpus.write_text("some text")
-    published = synthetic.plan(tmp_path, text)
-    fill(tmp_path / "results", published)
-    Table(build(published, tmp_path / "results", None)).write(tmp_path / "results" / published.folder)
-    corpus.write_text("another text") if data == "others" else corpus.unlink()
-    plan = synthetic.plan(tmp_path, text)
-    assert {cell.id for cell in plan.cells}.isdisjoint(cell.id for cell in published.cells)
-    assert [cell.settings for cell in plan.cells] == [cell.settings for cell in published.cells]
-
-    view = build(plan, tmp_path / "runs", tmp_path / "results")
-    assert all(len(point.reference) == 3 and not point.own for point in view.points.values())
-    expected = {seed: f"results {cell}".encode() for seed, cell in cells_at(published, PLACE).items()}
-    assert view.attachments(NAME, PLACE) == expected
-    Table(view).write(tmp_path / "out")
-    cells = json.loads((tmp_path / "out" / "table.json").read_text())["cells"]
-    assert cells == {cell.id: {**dict(cell.key), "seed": cell.seed} for cell in published.cells}
-
-    if data == "others":  # the user's own results stand beside the reference, under ids of their own
-        fill(tmp_path / "runs", plan)
-        view = build(plan, tmp_path / "runs", tmp_path / "results")
-        assert all(len(point.reference) == len(point.own) == 3 for point in view.points.values())
-        assert Table(view).document()["cells"].keys() == {cell.id for cell in plan.cells}
-
-
 @pytest.mark.parametrize("table", ["some text", "another text", "damaged", "of others"])
-def test_of_records_with_the_same_settings_the_published_table_says_which_are_the_reference(
-    table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_of_data_that_a_reader_lacks_the_published_table_says_which_records_are_the_reference(
+    table: str, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
-    results, corpus = tmp_path / "results", tmp_path / "corpus.txt"
+    results, runs, corpus = tmp_path / "results", tmp_path / "runs", tmp_path / "corpus.txt"
     text = re.sub(r"\{trunk\.layers: (\d)\}", r"{trunk.layers: \1, +data: {files: {corpus: corpus.txt}}}", ARTIFACT)
-    ids = {}
+    plans: dict[str, Plan] = {}
     for content in ("some text", "another text"):
         corpus.write_text(content)
-        plan = synthetic.plan(tmp_path, text)
+        plan = plans[content] = synthetic.plan(tmp_path, text)
         fill(results, plan)
-        ids[content] = {cell.id for cell in plan.cells}
         if table == content:
             Table(build(plan, results, None)).write(results / plan.folder)
-    if table in ("damaged", "of others"):
+    if table not in plans:
         written = results / plan.folder / "table.json"
         written.parent.mkdir(parents=True)
         (results / "cells" / ("e" * 16)).mkdir()
         (results / "cells" / ("e" * 16) / "record.json").write_text('{"config": 1}')
         others = {cell: {} for cell in ("f" * 16, "e" * 16, "..")}
         written.write_text("[" if table == "damaged" else json.dumps({"cells": others}))
-    corpus.unlink()
+    corpus.write_text("a reader's own") if data == "others" else corpus.unlink()
 
-    view = build(synthetic.plan(tmp_path, text), tmp_path / "runs", results)
+    plan, published = synthetic.plan(tmp_path, text), plans[table].cells if table in plans else ()
+    view = build(plan, runs, results)
     found = [record.cell for point in view.points.values() for record in point.reference.values()]
-    assert set(found) == ids.get(table, set()) and len(found) == len(ids.get(table, ()))
+    assert found == [cell.id for cell in published] and not any(point.own for point in view.points.values())
+    expected = {cell.seed: f"results {cell.id}".encode() for cell in published if dict(cell.key) == PLACE}
+    assert view.attachments(NAME, PLACE) == expected
+    if published:
+        assert [*Table(view).document()["cells"]] == found
+    if published and data == "others":  # the user's own results stand beside the reference, under ids of their own
+        fill(runs, plan)
+        view = build(plan, runs, results)
+        assert all(len(point.reference) == len(point.own) == 3 for point in view.points.values())
+        assert Table(view).document()["cells"].keys() == {cell.id for cell in plan.cells}
 
 
 METRICS = {
@@ -138,19 +119,71 @@ def derived(metrics: dict[str, float], **unavailable: str) -> records.Record:
     return with_derived(records.from_outcome("cell", {}, outcome, {}), METRICS)
 
 
-def test_what_follows_from_what_was_measured() -> None:
+def test_what_follows_from_what_was_measured_lacks_what_that_lacks() -> None:
     record = derived({"val_loss": 2.0, "plain_loss": 2.5})
     assert record.metrics["perplexity"] == pytest.approx(7.38905609893)
     assert record.metrics["gain"] == pytest.approx(39.3469340287) and not record.unavailable
-
-
-def test_what_lacks_a_source_lacks_what_that_lacks() -> None:
     record = derived({"val_loss": 2.0}, plain_loss="needs gpt2")
     assert record.unavailable == {"plain_loss": "needs gpt2", "gain": "needs gpt2"} and "perplexity" in record.metrics
-    assert derived({"plain_loss": 1.0}).unavailable == {}, "never asked for"
 
 
 @pytest.mark.parametrize(("loss", "wrong"), [(1e4, set()), (float("nan"), {"val_loss"})])
 def test_what_is_not_finite_says_so(loss: float, wrong: set[str]) -> None:
     found = derived({"val_loss": loss, "plain_loss": 4.0}).unavailable
     assert found == dict.fromkeys({"perplexity", "gain", *wrong}, "not finite")
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A made-up artifact with records in ``runs``; gives its plan."""
+    plan = synthetic.plan(tmp_path)
+    monkeypatch.setattr(spec, "load", lambda name: {plan.artifact.id: plan.artifact}[name])
+    monkeypatch.setattr(spec, "find", lambda: {plan.artifact.id: plan.artifact.path})
+    return plan
+
+
+def test_the_committed_table_3_is_a_tidy_table() -> None:
+    found = frame("cem/table3", scale="cpu")
+    head = ["artifact", "scale", "kernel", "model", "seed", "metric", "value", "unit", "status", "cell"]
+    assert [*found.columns] == [*head, "num_parameters", "seconds", "device", "commit"]
+    own = found[(found.kernel == "rbf") & (found.model == "t2") & (found.metric == "test_rmse")]
+    assert [*own.seed] == [*range(10)] and own.cell.iloc[0] == "95071d22e59ea75a"
+    assert own.value.iloc[0] == 0.01137847846283044 and own.num_parameters.iloc[0] == 22657
+    assert {*own.unit} == {"standard deviations of the training targets"} and {*own.status} == {FINISHED}
+    means = found[found.metric == "test_rmse"].groupby(["kernel", "model"]).value.mean()
+    assert f"{means['rbf', 't2']:.4f}" == "0.0105" and len(means) == 5 * 6
+    assert found.duplicated(["kernel", "model", "seed", "metric"]).sum() == 0
+
+
+def test_what_a_cell_lacks_is_nan_and_what_was_not_run_has_no_row(made: Any, tmp_path: Path) -> None:
+    lost, absent = made.cells[0], made.cells[1]
+
+    def outcome(cell: Any) -> Outcome:
+        if cell is lost:
+            return Outcome(DIVERGED)
+        return Outcome(FINISHED, {"error": 0.5}, unavailable={"similarity": "needs gpt2"})
+
+    synthetic.fill(tmp_path / "runs", made, outcome)
+    record_path(tmp_path / "runs", absent.id).unlink()
+    found = frame(made.artifact.id, scale=made.scale_name, runs=tmp_path / "runs")
+    assert absent.id not in {*found.cell} and {*found.cell} == {cell.id for cell in made.cells} - {absent.id}
+    own = found[found.cell == lost.id]
+    assert {*own.status} == {DIVERGED} and own.value.isna().all()
+    assert {*own.metric} == {name for name, metric in made.artifact.metrics.items() if metric.measured}
+    other = found[found.cell == made.cells[2].id].set_index("metric").value
+    assert other["error"] == 0.5 and pandas.isna(other["similarity"])
+
+
+def test_a_record_is_found_by_its_folder_its_id_or_the_beginning_of_it(made: Any, tmp_path: Path) -> None:
+    synthetic.fill(tmp_path, made, lambda cell: Outcome(FINISHED, {"error": 0.5}))
+    home = record_path(tmp_path, made.cells[0].id).parent
+    for word in (home, home / "record.json", made.cells[0].id, made.cells[0].id[:6]):
+        folder, record = find_record(word, tmp_path)
+        assert folder == home and record.cell == made.cells[0].id
+    home.rename(home.with_name("abcd000000000001"))
+    record_path(tmp_path, made.cells[1].id).parent.rename(home.with_name("abcd000000000002"))
+    with pytest.raises(UsageError, match="no folder cells/ in it, expected a runs folder"):
+        frame("cem/table3", runs=home / "nowhere")
+    for word, said in (("abcd", "abcd: 2 cells begin so"), ("abc", "abc: no record.json in it")):
+        with pytest.raises(UsageError, match=said):
+            find_record(word, tmp_path)

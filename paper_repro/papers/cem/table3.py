@@ -12,9 +12,9 @@ STEPS = {"t1": 1, "t2": 2, "t4": 4, "t8": 8}
 FLAT = ("plain", "gated")
 """Models without inner steps are drawn as horizontal lines."""
 PAPER = "paper"
-LINES = {"reference": "--", "yours": "-", "ours": "-"}
-SHIFTS = {PAPER: 1.06, "reference": 0.94, "yours": 1.0, "ours": 1.0}
-"""Error bars of different sources stand beside each other."""
+OURS = "ours"
+SHIFT = 1.06
+"""The paper's error bars stand beside ours."""
 
 
 class RegressionFigure(figure.Figure):
@@ -28,13 +28,11 @@ class RegressionFigure(figure.Figure):
     def rows(self) -> list[Row]:
         rows: list[Row] = []
         for key, point in self.view.points.items():
-            if (printed := self.view.printed(key, METRIC)) is not None:
+            if (printed := self.artifact.printed(key, METRIC)) is not None:
                 rows.append({**dict(key), "source": PAPER, "mean": printed.mean, "std": printed.std})
-            sources = {"reference": point.reference, "yours": point.own}
-            for source, found in sources.items() if self.view.reference_root else [("ours", point.own)]:
-                if numbers := list(values(found, METRIC).values()):
-                    mean, std = stats.mean(numbers), stats.sample_std(numbers) or 0.0
-                    rows.append({**dict(key), "source": source, "mean": round(mean, 8), "std": round(std, 8)})
+            if numbers := list(values(self.view.results(point), METRIC).values()):
+                mean, std = stats.mean(numbers), stats.sample_std(numbers) or 0.0
+                rows.append({**dict(key), "source": OURS, "mean": round(mean, 8), "std": round(std, 8)})
         return rows
 
     def printed(self, rows: Sequence[Row]) -> list[PrintedNumber]:
@@ -44,7 +42,7 @@ class RegressionFigure(figure.Figure):
             model, panel = row["model"], kernels.index(row["kernel"])
             color = self.color(model)
             if model in STEPS:
-                place = SHIFTS[PAPER] * STEPS[model]
+                place = SHIFT * STEPS[model]
                 found.append(PrintedNumber("CEM", row["mean"], unit, panel, place, row["std"], color=color))
             else:
                 found.append(PrintedNumber(model.capitalize(), row["mean"], unit, panel, color=color))
@@ -55,8 +53,7 @@ class RegressionFigure(figure.Figure):
         panels = canvas.subplots(1, len(kernels), sharex=True)
         for axes, (kernel, spec) in zip(panels, kernels.items(), strict=True):
             own = [row for row in rows if row["kernel"] == kernel]
-            for source in LINES:
-                self._panel(axes, {row["model"]: row for row in own if row["source"] == source}, source)
+            self._panel(axes, {row["model"]: row for row in own if row["source"] == OURS})
             # The names of the baselines, which are far above, stand in a strip of their own.
             axes.set_ylim(0, 1.3 * max((row["mean"] + (row["std"] or 0.0) for row in own), default=1.0))
             axes.set_xscale("log", base=2)
@@ -64,13 +61,12 @@ class RegressionFigure(figure.Figure):
             axes.set(title=spec.label, xlabel="inner steps T")
         panels[0].set_ylabel("test RMSE")
 
-    def _panel(self, axes: Axes, rows: Mapping[str, Row], source: str) -> None:
+    def _panel(self, axes: Axes, rows: Mapping[str, Row]) -> None:
         for model in (model for model in FLAT if model in rows):
-            color, label = self.color(model), f"{model.capitalize()}, {source}"
-            axes.axhline(rows[model]["mean"], linewidth=1, label=label, color=color, linestyle=LINES[source])
-        curve = [(steps * SHIFTS[source], rows[model]) for model, steps in STEPS.items() if model in rows]
+            label = f"{model.capitalize()}, {OURS}"
+            axes.axhline(rows[model]["mean"], linewidth=1, label=label, color=self.color(model))
+        curve = [(steps, rows[model]) for model, steps in STEPS.items() if model in rows]
         if curve:
             places, means, spreads = zip(*((place, row["mean"], row["std"]) for place, row in curve), strict=True)
-            color, label = self.color("t1"), f"CEM, {source}"
-            style: Any = {"color": color, "linestyle": LINES[source], "marker": "o", "markersize": 3, "capsize": 2}
-            axes.errorbar(places, means, spreads, label=label, **style)
+            style: Any = {"color": self.color("t1"), "marker": "o", "markersize": 3, "capsize": 2}
+            axes.errorbar(places, means, spreads, label=f"CEM, {OURS}", **style)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from paper_repro.tables import figure, plots
@@ -59,9 +60,9 @@ class RelaxationFigure(figure.Figure):
     energies = False
     images = False
 
-    def __init__(self, view: View, headline: str = "") -> None:
-        super().__init__(view, headline)
-        self.traces = traces(view, self.name)
+    @cached_property
+    def traces(self) -> list[RecordedRelaxation]:
+        return traces(self.view, self.name)
 
     def rows(self) -> list[figure.Row]:
         return [row for trace in self.traces[:1] for row in self._rows(trace)]

@@ -9,6 +9,7 @@ from paper_repro.papers.ebt.learning import S2
 from paper_repro.tables import claims, plots, stats
 from paper_repro.tables.figure import Canvas, Figure, Row
 from paper_repro.tables.spec import gain
+from paper_repro.tables.stats import Samples
 from paper_repro.tables.table import Table
 from paper_repro.tables.view import View
 
@@ -21,9 +22,8 @@ MARKERS = "osD^vPX*h"
 class Table6(Table):
     """Losses of every set, and the slope of the gain."""
 
-    def summary(self) -> dict[str, float]:
-        found = {"slope": slopes(self.view, math.log2), "linear_slope": slopes(self.view, float)}
-        return {name: stats.mean(list(values.values())) for name, values in found.items() if values}
+    def summary(self) -> dict[str, Samples]:
+        return {"slope": slopes(self.view, math.log2), "linear_slope": slopes(self.view, float)}
 
 
 class Figure6(Figure):
@@ -61,7 +61,7 @@ def estimate_thinking_more_ood(view: View) -> claims.Estimate:
     return claims.number("gain of thinking, slope", {"": slopes(view, math.log2)}, unit="points for each doubling")
 
 
-def slopes(view: View, scaled: Callable[[float], float]) -> dict[int, float]:
+def slopes(view: View, scaled: Callable[[float], float]) -> Samples:
     """Return the slope of the gain of maximal thinking over the scaled shift, by seed."""
     found = {}
     for seed, rows in _points(view).items():

@@ -31,7 +31,7 @@ class Figure5(figure.Figure):
         unit, found = self.artifact.metrics[BOARDS].unit, []
         for key in self.view.points:
             model = dict(key)["model"]
-            if (number := self.view.printed(key, BOARDS)) is not None:
+            if (number := self.artifact.printed(key, BOARDS)) is not None:
                 label, color = self.view.label("model", model), self.color(model)
                 found.append(figure.PrintedNumber(label, number.mean, unit, color=color))
         return found

@@ -126,7 +126,7 @@ def points(view: View, model: str, of_printed: bool = False) -> list[Point]:
     found: list[Point] = []
     for size in view.artifact.axes["size"].values:
         place = {"size": size, "model": model}
-        losses, flops = (view.printed(tuple(place.items()), name) for name in ("loss", "flops"))
+        losses, flops = (view.artifact.printed(tuple(place.items()), name) for name in ("loss", "flops"))
         counted = view.only("flops", place)
         assert losses is not None and flops is not None
         if counted is None:

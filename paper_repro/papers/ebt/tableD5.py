@@ -11,8 +11,8 @@ MODELS = ("one_step", "two_steps")
 class TableD5(Table):
     """Times and memory, with their ratios in the summary."""
 
-    def summary(self) -> dict[str, float]:
-        return {name: stats.mean(list(values.values())) for name, values in _ratios(self.view).items() if values}
+    def summary(self) -> dict[str, stats.Samples]:
+        return _ratios(self.view)
 
 
 def estimate_step_cost(view: View) -> claims.Estimate:
@@ -25,7 +25,7 @@ def estimate_step_cost(view: View) -> claims.Estimate:
     return claims.ratio("EBT's cost over Transformer++'s here", "the same in the paper", parts)
 
 
-def _ratios(view: View) -> dict[str, dict[int, float]]:
+def _ratios(view: View) -> dict[str, stats.Samples]:
     return {
         f"{kind}_{name}": view.samples(metric, {"model": name}) for kind, metric in RATIOS.items() for name in MODELS
     }

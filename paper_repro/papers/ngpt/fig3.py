@@ -21,13 +21,17 @@ ACCURACY = "accuracy"
 class Figure3(figure.Figure):
     """Two lines of three panels for each context: every seed as a dot, a line through the means of each model."""
 
+    size = (9.0, 5.0)
     marks = MARKS
 
-    def __init__(self, view: View) -> None:
-        super().__init__(view)
-        self.size = (9.0, 5.0 * max(1, len(view.chosen("context"))))
-        self.tasks = [task for task in (*PAPERS, *OURS) if task in self.artifact.metrics]
-        self.places = [(context, task) for context in view.chosen("context") for task in self.tasks]
+    @property
+    def tasks(self) -> list[str]:
+        return [task for task in (*PAPERS, *OURS) if task in self.artifact.metrics]
+
+    @property
+    def places(self) -> list[tuple[str, str]]:
+        """Context and task of each panel."""
+        return [(context, task) for context in self.view.chosen("context") for task in self.tasks]
 
     def rows(self) -> list[figure.Row]:
         found: list[figure.Row] = []
@@ -42,6 +46,7 @@ class Figure3(figure.Figure):
 
     def draw(self, canvas: figure.Canvas, rows: Sequence[figure.Row]) -> None:
         lines = len(self.places) // COLUMNS
+        canvas.set_size_inches(self.size[0], 2.5 * lines)
         panels = canvas.subplots(lines, COLUMNS, squeeze=False, sharex=True).ravel()
         for axes, (context, task) in zip(panels, self.places, strict=True):
             own = [row for row in rows if (row["context"], row["task"]) == (context, task)]

@@ -23,7 +23,7 @@ class Figure5(InspectionFigure):
     marks = "Marks and lines: means over seeds. Above: attention, below: MLP."
 
     def appendix(self) -> "Appendix5":
-        return Appendix5(self.source, self.series)
+        return Appendix5(self.view)
 
     def rows_of(self, series: Series) -> Iterator[Row]:
         for kind, matrices in series.content["conditions"].items():

@@ -33,13 +33,9 @@ VARIED = {BASE: "", "lr": "learning rate"}
 class Steps(table.Table):
     """The mean eigen learning rates that the text prints, of the two runs of figure 6."""
 
-    def summary(self) -> dict[str, float]:
-        found = {}
-        for run, (_, size) in PRINTED_FOR.items():
-            for vector in RATES:
-                if samples := self.view.samples(f"mean_{vector}", {"run": run}):
-                    found[f"{vector}_{size}"] = stats.mean(list(samples.values()))
-        return found
+    def summary(self) -> dict[str, stats.Samples]:
+        runs = [(vector, run, size) for run, (_, size) in PRINTED_FOR.items() for vector in RATES]
+        return {f"{vector}_{size}": self.view.samples(f"mean_{vector}", {"run": run}) for vector, run, size in runs}
 
 
 class Figure6(InspectionFigure):
@@ -50,10 +46,10 @@ class Figure6(InspectionFigure):
     marks = "Marks, lines and the outline of s_z: means over seeds."
 
     def appendix(self) -> "Appendix6":
-        return Appendix6(self.source, self.series)
+        return Appendix6(self.view)
 
     def rows_of(self, series: Series) -> Iterator[Row]:
-        run = series.place.get("run", BASE)
+        run = series.place["run"]
         if run not in PRINTED_FOR:
             return
         for vector, values in series.content["means"].items():
@@ -63,7 +59,7 @@ class Figure6(InspectionFigure):
         yield from (row for row in _histograms(series) if row["vector"] == "s_z")
 
     def printed(self, rows: Sequence[Row]) -> list[PrintedNumber]:
-        found, drawn = [], {row["run"] for row in rows} if hasattr(self, "view") else set()
+        found, drawn = [], {row["run"] for row in rows}
         ablation = spec.load("ngpt/table5") if BASE in drawn else None
         for panel, vectors in enumerate(PANELS.values()):
             for vector in vectors:
@@ -137,7 +133,7 @@ class Appendix6(InspectionFigure):
 
 def _histograms(series: Series) -> Iterator[Row]:
     """Yield the bins of a series' vectors."""
-    run = series.place.get("run", BASE)
+    run = series.place["run"]
     for vector, found in series.content["shares"].items():
         for row in inspection.bins(series.content["edges"][vector], found):
             yield {"run": run, "quantity": "histogram", "vector": vector, "layer": "", **row}

@@ -3,7 +3,8 @@
 import json
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from paper_repro.tables import figure, plots, stats
@@ -19,30 +20,18 @@ class Series:
 
     label: str
     content: Mapping[str, Any]
-    place: Mapping[str, str] = field(default_factory=dict)
+    place: Mapping[str, str]
 
 
 class InspectionFigure(figure.Figure):
-    """A figure of ``attachment`` files.
-
-    Args:
-        source: an artifact with its records, or the series themselves.
-        series: those of the artifact, where they have been read.
-    """
+    """A figure of ``attachment`` files."""
 
     attachment: str
     marks = "Lines: means over seeds."
 
-    def __init__(self, source: View | Sequence[Series], series: Sequence[Series] | None = None) -> None:
-        if isinstance(source, View):
-            super().__init__(source)
-            self.series: Sequence[Series] = series or list(_of_records(source, self.attachment))
-        else:
-            self.series, self.headline = source, ""
-        self.source = source
-
-    def footer(self, rows: Sequence[figure.Row]) -> str:
-        return super().footer(rows) if hasattr(self, "view") else ""
+    @cached_property
+    def series(self) -> list[Series]:
+        return list(_of_records(self.view, self.attachment))
 
     def rows(self) -> list[figure.Row]:
         return [{"series": series.label, **row} for series in self.series for row in self.rows_of(series)]

@@ -46,7 +46,7 @@ class ParameterTable(table.Table):
         """Return the conventions of a printed number; None where nothing is counted yet."""
         counts = {name: self.view.samples(f"paper_parameters_{name}", dict(key)) for name in CONVENTIONS}
         known = {name: next(iter(samples.values())) for name, samples in counts.items() if samples}
-        printed = self.view.printed(key, PRINTED)
+        printed = self.artifact.printed(key, PRINTED)
         if printed is None or not known:
             return None
         return fitting(f"{printed.mean:.10g}", self.artifact.metrics[PRINTED].factor, known)

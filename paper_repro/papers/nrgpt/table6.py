@@ -21,7 +21,7 @@ class Table6(table.Table):
     def summary(self) -> dict[str, float]:
         columns, found = _columns(self.view), {}
         for model in MODELS:
-            numbers = [self.view.printed((("model", model),), f"mmlu_generated_{name}") for name in columns]
+            numbers = [self.artifact.printed((("model", model),), f"mmlu_generated_{name}") for name in columns]
             found[f"printed_{model}"] = stats.mean([number.mean for number in numbers if number is not None])
         return found | {"chance": CHANCE, "chance_half_width": chance_half_width(columns)}
 

@@ -20,33 +20,6 @@ def near(number: float) -> Any:
     return pytest.approx(number, rel=1e-4)
 
 
-SIDES: dict[str, tuple[str, str]] = {
-    "fig2a attention_half_parameters": ("model", "attention"),
-    "fig2b mlp_matched": ("model", "mlp_matched"),
-    "fig2c attention_beats_llama": ("model", "attention"),
-    "fig2c recursion_helps": ("steps", "t2"),
-    "fig2c preconditioner_at_t2": ("preconditioner", "diagonal_low_rank"),
-    "fig2d recursion_helps": ("steps", "t2"),
-    "fig2d preconditioner_at_t2": ("preconditioner", "diagonal_low_rank"),
-    "fig2d mlp_below_llama": ("model", "mlp"),
-    "fig3b diagonal_essential": ("model", "none"),
-    "fig3b shared_close_to_per_head": ("model", "shared"),
-    "fig3c reuse_useless": ("steps", "t2"),
-    "fig4 reuse_useless": ("steps", "t2"),
-}
-"""By artifact and claim: the axis on which its sides differ, and the value of the first."""
-
-
-@pytest.mark.parametrize("name", SIDES)
-def test_a_ratio_of_perplexities_is_of_the_sides_that_the_claim_names(name: str) -> None:
-    (artifact, claim), (axis, better) = name.split(), SIDES[name]
-
-    def losses(place: Place, seed: int) -> Numbers:
-        return {"val_loss": 4.0 - 0.05 * (place[axis] == better) + 0.01 * seed}
-
-    assert estimated(f"cem/{artifact}", claim, Made(losses, seeds=(0, 1, 2))) == near(math.exp(-0.05))
-
-
 def test_the_rate_is_chosen_on_validation_and_judged_on_the_items_of_the_test_split() -> None:
     items = {"attention": [2.0, 3.0, 4.5], "llama": [2.5, 3.5, 4.0]}
 
@@ -63,18 +36,6 @@ def test_the_rate_is_chosen_on_validation_and_judged_on_the_items_of_the_test_sp
     found = estimate(view("cem/fig2a", replace(seeds_only, files=files)), claim)
     assert found.items == SEEDS_AND_ITEMS and value(found) == near(math.exp(-0.5 / 3 - 0.1))
     assert found.interval is not None and found.interval.high > 0.5  # three items tell little
-
-
-def test_errors_of_regression_are_pooled_over_the_kernels() -> None:
-    level = {"rbf": 0.01, "matern": 0.2, "periodic": 0.04, "rational_quadratic": 0.06, "non_stationary": 0.03}
-    factor = {"plain": 1.5, "gated": 1.2, "t1": 1.0, "t2": 0.8}
-
-    def errors(place: Place, seed: int) -> Numbers:
-        return {"test_rmse": level[place["kernel"]] * factor.get(place["model"], 1.0) * (1 + 0.1 * seed)}
-
-    for claim, ratio in (("gp_order", 0.8), ("plain_above_gated", 1.25), ("gated_above_t1", 1.2)):
-        assert estimated("cem/table3", claim, Made(errors)) == near(ratio)
-    assert estimated("cem/table3", "gp_fewer_parameters", Made(parameters=lambda place: len(place["model"]))) == 2
 
 
 def test_tied_attention_saves_half() -> None:

@@ -129,13 +129,11 @@ def above_the_rule(place: Place, seed: int) -> Mapping[str, float]:
     return {"weights_concatenated": 1.04 * steps * 20 / 6}
 
 
-BOARDS = Made(lambda place, seed: {"boards": 0.5, "boards_2x": 0.8, "boards_best_of_10": 0.4, "blanks": 0.9})
 LATER = {1: 9.0, 2: 7.0, 3: 5.0, 4: 5.0, 6: 4.8}
 """Losses by steps; the model is trained with three."""
 CASES: list[tuple[str, str, Made, float]] = [
     ("fig4", "data_batch_depth", falling(s1=0.2, transformer=0.1), 0.1),
     ("fig5", "rate_over_parameters_and_flops", scaled(s1=0.2, transformer=0.1), 2.0),
-    ("fig5", "worse_at_small_size", scaled(s1=0.1, transformer=0.1, level=4.0), 4 / 5),
     ("fig5", "less_flop_efficient", scaled(s1=0.1, transformer=0.1, level=4.0), 4 / 5 * STEP_COST**0.1),
     ("fig6", "thinking_more_ood", thinking(more_to_gain_far_away), 10.0),
     ("fig7", "thinking_helps", thinking(lambda place, name, steps, samples: LATER[steps]), math.exp(-0.2)),
@@ -150,12 +148,6 @@ CASES: list[tuple[str, str, Made, float]] = [
     ("table2", "langevin_tradeoff", Made(gains), (20.0 - 8.0) - (17.0 - 15.0)),
     ("table3", "ood_generalisation", Made(pretrained), math.exp(4.5 - 4.3)),
     ("table3", "lower_at_equal_pretraining", Made(pretrained), math.exp(-0.3)),
-    ("table4", "denoise_fewer_passes", by_model(in_psnr=(27.0, 26.0)), 1.0),
-    ("table4", "better_features", by_model(top_1=(0.5, 0.2)), 30.0),
-    ("table4", "better_at_equal_time", Made(lambda place, seed: {"in_psnr": 25.0, "in_psnr_double": 26.0}), -1.0),
-    ("table5", "sudoku_order", by_model(boards=(0.5, 0.3)), 20.0),
-    ("table5", "more_steps_help_ebt", BOARDS, 30.0),
-    ("table5", "energy_chooses_boards", BOARDS, -10.0),
     ("tableD1", "scaling_rate_gap", Made(known=True), 1.0897),
     ("tableD2", "step_costs_as_the_rule_says", Made(above_the_rule, noise=0.0, known=True), 1.04),
     ("tableD5", "step_cost", Made(against_the_printed, scale="paper"), 1.1),
