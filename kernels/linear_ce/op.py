@@ -6,6 +6,7 @@ products in all, as in the definition, and nothing of the size of all logits is 
 Legend: N tokens, n tokens of a chunk, D width, V vocabulary.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -199,10 +200,24 @@ def add_product(into: Tensor, one: Tensor, two: Tensor) -> None:
     """
     if into.dtype == one.dtype:
         torch.addmm(into, one, two, out=into)
-    elif one.is_cuda:
+    elif one.is_cuda and _adds_into_float32():
         torch.addmm(into, one, two, out_dtype=into.dtype, out=into)
+    elif one.is_cuda:
+        into.add_(torch.mm(one, two, out_dtype=into.dtype))
     else:
         into.add_(torch.mm(one, two))
+
+
+@functools.cache
+def _adds_into_float32() -> bool:
+    """Return whether addmm takes a float32 sum and half-precision factors, as not every PyTorch with ``out_dtype``."""
+    total = torch.zeros(16, 16, device="cuda")
+    factor = total.bfloat16()
+    try:
+        torch.addmm(total, factor, factor, out_dtype=total.dtype, out=total)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _fused() -> Softmax:

@@ -21,7 +21,8 @@ from paper_repro.training.module import PaperModule
 
 ATTACHMENT = "lengths.json"
 PREPARE = "python scripts/prepare_data.py pg19 --download"
-FACTORS, BOOK_FACTORS = (1, 2, 4, 8), (1, 2, 4, 8, 16, 32)
+FACTORS: tuple[int, ...] = (1, 2, 4, 8)
+BOOK_FACTORS: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
 """The lengths f, of documents of the data's own validation split and of books; each divides the last."""
 LEAST_DOCUMENTS, MOST_DOCUMENTS = 20, 200
 """Fewer documents than the first number are too few to be judged on; the second is the largest N."""

@@ -6,7 +6,7 @@ text in which the first letter that looks like an answer counts.
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -48,6 +48,7 @@ FALLBACK = "A"
 NUM_TOKENS = 50
 """Tokens of a generated text."""
 WAYS = ("mmlu", "mmlu_generated")
+Reader = Callable[..., "list[Reading]"]
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,8 @@ class MMLU:
             raise UsageError(f"MMLU needs text: {type(data).__name__} has no tokenizer; leave probes.mmlu out")
         subjects, evaluator = read(folder, self.sizes), Evaluator(module.model, tokenizer)
         metrics: dict[str, float] = {}
-        for way, answers in zip(WAYS, (by_log_likelihood, partial(by_generation, end=self.instruction)), strict=True):
+        readers: tuple[Reader, ...] = (by_log_likelihood, partial(by_generation, end=self.instruction))
+        for way, answers in zip(WAYS, readers, strict=True):
             given = {name: answers(evaluator, subject.prompts(name)) for name, subject in subjects.items()}
             metrics.setdefault("mmlu_cropped", 100 * evaluator.num_cropped / evaluator.num_requests)
             shares = {name: accuracy(subjects[name], readings) for name, readings in given.items()}
