@@ -209,7 +209,7 @@ def test_a_kind_of_table_or_figure_that_is_not_there_is_named(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("override", "refusal"),
     [
-        ("training.steps: 0", "training.steps must be a whole number"),
+        ("training.steps: 0", "expected a whole number of 1 or more"),
         ("machine.workers: 0", "machine.workers=0: expected"),
         ("model._target_: os.system", "model: _target_ 'os.system' is refused"),
         ("model: cem/gp_gatd", "model=cem/gp_gatd: there is no such model config"),
