@@ -205,6 +205,9 @@ class StoredArrays:
     def __len__(self) -> int:
         return self.ends[-1]
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_maps": {}}  # a pickled map would be a copy of its file
+
     def item(self, name: str, index: int) -> Values:
         """Return one item of an array; IndexError if there is no such item."""
         if not 0 <= index < len(self):

@@ -67,7 +67,7 @@ class Preparation:
     make: Callable[..., Manifest | None]
     """Prepares the data; its keyword parameters are the options."""
     kind: type[Manifest] | None = None
-    """Of the manifest; None: there is none, so ``--folder`` and ``--verify`` are refused."""
+    """The class of the manifest; None: there is none, so ``--folder`` and ``--verify`` are refused."""
     sized: str | None = None
     """The option that is part of the folder's name where its value is not the usual one."""
 

@@ -52,7 +52,7 @@ class PreparedClips(PreparedSource, VideoSource):
 
     @cached_property
     def starts(self) -> Mapping[str, NDArray[np.int64]]:
-        """Of each split the first frame of each clip and the end of the last, (N + 1)."""
+        """The first frame of each clip and the end of the last, (N + 1), by split."""
         numbers = {split: frames.whole(CLIP) for split, frames in self.stored.items()}  # (F)
         return {split: np.append(np.flatnonzero(np.diff(own, prepend=-1)), len(own)) for split, own in numbers.items()}
 

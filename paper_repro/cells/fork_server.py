@@ -14,7 +14,6 @@ from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from paper_repro.base.configs import modules
 from paper_repro.base.errors import STOPPING, cause
@@ -117,9 +116,14 @@ class ForkServer:
         own["PYTHONSAFEPATH"] = "1"  # what is in the working folder is never imported in place of a library
         if threads is not None:
             own |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-        with patch.dict(os.environ, own):
+        before = dict(os.environ)
+        os.environ.update(own)
+        try:
             forkserver.set_forkserver_preload([preload.__name__])
             forkserver.ensure_running()
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
         first = CONTEXT.Process(target=int)  # it starts once all is imported; until then a signal is heard
         try:
             first.start()
