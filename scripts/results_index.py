@@ -17,7 +17,6 @@ import re
 import statistics
 import sys
 import textwrap
-from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,8 +25,7 @@ from paper_repro.base.errors import RESULTS, ROOT, UsageError, duration, parse, 
 from paper_repro.cells import records
 from paper_repro.site.files import Headline, adjusted, bench_commit, headlines, misses, read_bench
 from paper_repro.tables import spec
-from paper_repro.tables.claims import VERDICTS
-from paper_repro.tables.publish import counted, published_listing
+from paper_repro.tables.publish import counted, published_listing, verdicts
 from paper_repro.tables.spec import EXACT
 from paper_repro.tables.table import FITTED, in_markdown
 
@@ -121,11 +119,11 @@ def _totals(tables: Sequence[dict[str, Any]]) -> str:
     """Count the words, and say which claims of the papers no published table tests."""
     said, titles = list[str](), {"paper": "Claims of the papers", "ours": "Questions of ours"}
     for whose, title in titles.items():
-        words = Counter(one["verdict"] for table in counted(tables) for one in table["claims"] if one["whose"] == whose)
-        said.append(f"{title}: {', '.join(f'{words[word]} {word}' for word in VERDICTS if words[word])}.")
+        claims = (one for table in counted(tables) for one in table["claims"] if one["whose"] == whose)
+        said.append(f"{title}: {verdicts(claims)}.")
     judged = {(table["artifact"], claim["id"]) for table in tables for claim in table["claims"]}
-    claims = [(name, one.id) for name in spec.find() for one in spec.load(name).claims if not one.ours]
-    open_ones = [f"{name} {claim}" for name, claim in claims if (name, claim) not in judged]
+    every = [(name, one.id) for name in spec.find() for one in spec.load(name).claims if not one.ours]
+    open_ones = [f"{name} {claim}" for name, claim in every if (name, claim) not in judged]
     return " ".join([*said, *([f"Not judged in a published table: {', '.join(open_ones)}."] if open_ones else [])])
 
 

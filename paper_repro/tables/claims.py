@@ -126,7 +126,7 @@ class Contrast:
         chosen = [[(axis, value) for value in self.only.get(axis, axes[axis].values)] for axis in self.over]
         for values in itertools.product(*chosen):
             place = dict(values)
-            if all(view.covers({**place, **side.place}) for side in (self.of, self.to) if side is not None):
+            if all(view.places(**place, **side.place) for side in (self.of, self.to) if side is not None):
                 yield view.artifact.label(values), place
 
     def estimate(self, view: "Records") -> "Estimate":
@@ -441,7 +441,8 @@ class Judgement:
 
 def judge(claim: Claim, view: Records) -> Judgement:
     """Judge a claim from records."""
-    noted, read = view.noting()
+    read: dict[tuple[Key, str | None], None] = {}
+    noted = dataclasses.replace(view, read=read)
     function = (
         claim.form.estimate if isinstance(claim.form, Contrast) else view.artifact.function(claim.form, claim.line)
     )

@@ -187,7 +187,7 @@ def baseline_lines(
     """Return the means of a metric's baselines, one for each data of the models at a (partial) place."""
     found = []
     for one in view.baselines:
-        here = [key for key in one.plan.keys if (place or {}).items() <= dict(key).items()]
+        here = [key for key in one.keys if (place or {}).items() <= dict(key).items()]
         values = one.samples(metric) if here else {}
         if values:
             found.append(BaselineLine(one.spec.label, round(stats.mean(list(values.values())), 8), panel))
@@ -275,9 +275,7 @@ def _label(axes: Axes, text: str, value: float, side: str, color: str) -> None:
 
 
 def _with_marks(rows: Sequence[Row], lines: Sequence[BaselineLine], printed: Sequence[PrintedNumber]) -> list[Row]:
-    """Return the rows of the CSV, those of baselines and of the paper's numbers last."""
-    if not rows:
-        return []
+    """Return the rows of the CSV, of which there are some; those of baselines and of the paper's numbers are last."""
     further = [("baseline", "baseline_value")] * bool(lines) + [("paper", "paper_value")] * bool(printed)
     empty = dict.fromkeys([*rows[0], *(name for pair in further for name in pair)], "")
     return [

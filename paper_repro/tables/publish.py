@@ -36,11 +36,12 @@ def closing(artifact: str, by_status: Mapping[str, int], seconds: float, folder:
     total = sum(by_status.values())
     others = [f"{count} {status}" for status, count in by_status.items() if status != FINISHED]
     cells = f"{total} cell{'' if total == 1 else 's'}" + (f" ({', '.join(others)})" if others else "")
-    claims = f"; claims: {words}" if (words := _verdicts(_document(folder)["claims"])) else ""
+    claims = f"; claims: {words}" if (words := verdicts(_document(folder)["claims"])) else ""
     return f"{artifact}: {cells}, {duration(seconds)}{claims}; look at {folder / 'table.md'}"
 
 
-def _verdicts(found: Iterable[Mapping[str, Any]]) -> str:
+def verdicts(found: Iterable[Mapping[str, Any]]) -> str:
+    """Count the words of claims."""
     counts = Counter(claim["verdict"] for claim in found)
     return ", ".join(f"{counts[word]} {word}" for word in VERDICTS if counts[word])
 
@@ -194,7 +195,7 @@ def _judged(artifact: Artifact, root: Path) -> tuple[Path | None, str, str, str]
         return None, "-", "-", "-"
     document = _document(folder)
     paper, ours = (
-        _verdicts(one for one in document["claims"] if one.get("whose", "paper") == whose) or "-"
+        verdicts(one for one in document["claims"] if one.get("whose", "paper") == whose) or "-"
         for whose in ("paper", "ours")
     )
     return folder, str(document.get("made_of", "-")), paper, ours

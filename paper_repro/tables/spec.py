@@ -223,7 +223,6 @@ def place_problems(axes: Mapping[str, Axis], place: Mapping[str, str]) -> Iterat
 DIRECTIONS = ("lower", "higher")
 MODEL, METRICS, NOTHING = "model", "metrics", "nothing"
 JUDGES = (MODEL, METRICS, NOTHING)
-KEYS = ("label", "direction", "about", "task", "at_scale", "values", "judges", "metrics", "at")
 
 
 @dataclass(frozen=True)
@@ -250,8 +249,8 @@ class Baseline:
 
     @classmethod
     def from_yaml(cls, node: Node) -> "Baseline":
-        known = registry()
-        entries = configs.entries(configs.over(known.get(node.name, node), node), optional=KEYS)
+        known, hints = registry(), cls.__annotations__
+        entries = configs.entries(configs.over(known.get(node.name, node), node), optional=list(hints))
         if not {"label", "direction"} <= entries.keys():
             raise node.error(
                 f"baseline '{node.name}' is none of papers/baselines.yaml{nearest(node.name, known)}, and lacks label, "
@@ -259,7 +258,6 @@ class Baseline:
             )
         if ("task" in entries) == ("values" in entries):
             raise node.error(f"baseline '{node.name}' has a task that measures it, or values: give one")
-        hints = cls.__annotations__
         values: dict[str, Any] = {
             key: configs.convert(hints[key], child)
             for key, child in entries.items()
@@ -411,7 +409,7 @@ class Published:
 class Tolerance:
     """How far from the printed number still counts as reproduced; one rule, with its reason."""
 
-    reason: str = ""
+    reason: str
     """In YAML, not given: that of the artifact's default tolerance."""
     published_stds: float | None = None
     relative: float | None = None
@@ -743,11 +741,10 @@ def _tolerance(nodes: Mapping[str, Node], node: Node) -> Tolerance:
         if (name := node.text()) not in nodes or not nodes[name].is_mapping:
             raise node.error(f"there is no tolerance of '{name}' to take{nearest(name, nodes)}")
         node = nodes[name]
-    found: Tolerance = configs.convert(Tolerance, node)
-    shared = nodes[DEFAULT].items().get("reason") if DEFAULT in nodes else None
-    if not found.reason and shared is None:
-        raise node.error(f"missing 'reason' in '{node.name}'")
-    return found if found.reason or shared is None else dataclasses.replace(found, reason=shared.text())
+    shared = nodes[DEFAULT].items() if DEFAULT in nodes else {}
+    reason = {key: child for key, child in shared.items() if key == "reason"}
+    found: Tolerance = configs.convert(Tolerance, dataclasses.replace(node, content=reason | node.items()))
+    return found
 
 
 def _judged(spec: Metric | Column) -> bool:

@@ -274,10 +274,10 @@ class Table:
 
     def _baseline_labels(self, one: MeasuredBaseline) -> list[str]:
         """Return a baseline's place; the first axis on which its models differ carries its name."""
-        common, axes = one.plan.common(), self.artifact.axes
+        common, axes = one.common(), self.artifact.axes
         place = {axis: axes[axis].values[common[axis]].label if axis in common else "" for axis in self._axes}
         name = one.spec.label
-        if [other.plan.name for other in self.view.baselines].count(one.plan.name) > 1:
+        if [other.name for other in self.view.baselines].count(one.name) > 1:
             own = tuple((axis, value) for axis, value in common.items() if len(axes[axis].values) > 1)
             name = f"{name}, {self.artifact.label(own)}" if own else name
         free = next((axis for axis in self._axes if axis not in common), self._axes[0])
@@ -426,14 +426,13 @@ class Table:
         """For each baseline its rows by metric."""
         found: list[dict[str, dict[str, Any]]] = []
         for one in self.view.baselines:
-            place, whole = {axis: one.plan.common().get(axis, "") for axis in self.artifact.axes}, one.found
-            own = whole if self.view.own_root_is_reference else one.own
+            place = {axis: one.common().get(axis, "") for axis in self.artifact.axes}
             found.append({})
             for name, metric in self.artifact.metrics.items():
-                if metric.measured and one.samples(name, whole):
+                if metric.measured and one.samples(name):
                     row = {**place, "quantity": name, "paper_mean": None, "paper_std": None}
-                    row |= self._columns(name, one.samples(name, own), one.samples(name, one.reference), "")
-                    found[-1][name] = {**row, "baseline": one.plan.name}
+                    row |= self._columns(name, one.samples(name, one.own), one.samples(name, one.reference), "")
+                    found[-1][name] = {**row, "baseline": one.name}
         return found
 
     def long_rows(self) -> list[dict[str, Any]]:
@@ -479,7 +478,7 @@ class Table:
         """Return the judged records' own ids, which do not depend on the data that a reader has."""
         found: dict[str, Any] = {}
         places = [(p.cells, self.view.judged(p), dict(p.key)) for p in self.view.points.values()]
-        places += [(one.plan.cells, one.found, {"baseline": one.plan.name}) for one in self.view.baselines]
+        places += [(one.cells, one.found, {"baseline": one.name}) for one in self.view.baselines]
         for cells, own, place in places:
             for seed, cell in cells.items():
                 found[own[seed].cell if seed in own else cell.id] = {**place, "seed": seed}

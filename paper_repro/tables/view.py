@@ -24,7 +24,7 @@ from paper_repro.cells.tasks import DIVERGED, FINISHED, NOT_FINITE
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec, stats
 from paper_repro.tables.plan import Plan, PlannedBaseline
-from paper_repro.tables.spec import DERIVED, EXACT, METRICS, MODEL, PAPERS, Artifact, Baseline, Column, Metric
+from paper_repro.tables.spec import DERIVED, EXACT, METRICS, MODEL, PAPERS, Artifact, Column, Metric
 from paper_repro.tables.stats import Interval, Samples
 
 if TYPE_CHECKING:
@@ -50,17 +50,12 @@ class Point:
 
 
 @dataclass(frozen=True)
-class MeasuredBaseline:
+class MeasuredBaseline(PlannedBaseline):
     """A planned baseline with the records of its seeds."""
 
-    plan: PlannedBaseline
     own: dict[int, Record]
     reference: dict[int, Record]
     seeds: tuple[int, ...]
-
-    @property
-    def spec(self) -> Baseline:
-        return self.plan.spec
 
     @property
     def found(self) -> dict[int, Record]:
@@ -75,7 +70,7 @@ class MeasuredBaseline:
 
     def lack(self, metric: str) -> str:
         if not self.found:
-            return next((cell.missing for cell in self.plan.cells.values() if cell.missing), NOT_RUN)
+            return next((cell.missing for cell in self.cells.values() if cell.missing), NOT_RUN)
         name = self.spec.metrics.get(metric, metric)
         return trouble(self.found) or lack(self.found, name) or f"it has not measured {name}"
 
@@ -153,11 +148,6 @@ class View:
     def has_reference(self) -> bool:
         return any(point.reference for point in self.points.values())
 
-    def noting(self) -> tuple["View", Notes]:
-        """Return a view that notes which places are read, and its notes."""
-        noted: Notes = {}
-        return replace(self, read=noted), noted
-
     def unwatched(self) -> "View":
         """Return the view that notes nothing: of ten rates only the best is judged."""
         return replace(self, read=None) if self.read is not None else self
@@ -169,9 +159,6 @@ class View:
     def places(self, **fixed: str) -> list[dict[str, str]]:
         """Return the places of the scale with those axis values."""
         return [place for place in map(dict, self.points) if fixed.items() <= place.items()]
-
-    def covers(self, place: Mapping[str, str]) -> bool:
-        return any(place.items() <= dict(key).items() for key in self.points)
 
     def chosen(self, axis: str) -> list[str]:
         """Return the values of an axis that the scale runs, in the artifact's order."""
@@ -212,7 +199,7 @@ class View:
 
         A value at which a seed diverged is no candidate.  Where none has run it is the first value of the scale.
         """
-        plain, places = self.unwatched(), [dict(key) for key in self.points if place.items() <= dict(key).items()]
+        plain, places = self.unwatched(), self.places(**place)
         found = {one[axis]: plain.samples(metric, one) for one in places if not plain.lost(metric, one)}
         found = {value: samples for value, samples in found.items() if samples}
         seeds = set.intersection(*map(set, found.values())) if found else set()
@@ -245,7 +232,7 @@ class View:
 
     def baseline_attachment(self, baseline: str, name: str, seed: int) -> bytes | None:
         """Return a file of a baseline's cell; None where there is none, or it is damaged."""
-        found = [one for one in self.baselines if one.plan.name == baseline and seed in one.found]
+        found = [one for one in self.baselines if one.name == baseline and seed in one.found]
         contents = (self._attachment(one.found[seed], name, seed in one.own) for one in found)
         return next((content for content in contents if content is not None), None)
 
@@ -260,7 +247,7 @@ class View:
     def is_beaten(self, key: Key, name: str) -> bool | None:
         """Return whether a model beats each baseline of a metric; None where there is none to compare."""
         found = values(self.results(self.points[key]), name)
-        bounds = [one for one in self.baselines if key in one.plan.keys and name in one.bounded(name)]
+        bounds = [one for one in self.baselines if key in one.keys and name in one.bounded(name)]
         pairs = [(samples, one.spec.direction) for one in bounds if found and (samples := one.samples(name))]
         return all(is_better(found, samples, direction) for samples, direction in pairs) if pairs else None
 
@@ -270,7 +257,7 @@ class View:
         """
         found, absent = self.results(self.point(dict(key))), None
         for one in self.baselines:
-            for name in one.bounded(metric) if key in one.plan.keys else ():
+            for name in one.bounded(metric) if key in one.keys else ():
                 own, bound = values(found, name), one.samples(name)
                 if own and not bound:
                     absent = absent or (False, f"no baseline: {one.spec.label}: {one.lack(name)}")
@@ -324,7 +311,10 @@ def build(plan: Plan, own: Path, reference: Path | None) -> View:
     for cell in plan.cells:
         by_key.setdefault(cell.key, {})[cell.seed] = cell
     points = {key: Point(key, cells, *read(cells)) for key, cells in by_key.items()}
-    measured = tuple(MeasuredBaseline(one, *read(one.cells), plan.seeds) for one in plan.baselines)
+    measured = tuple(
+        MeasuredBaseline(one.name, one.spec, one.keys, one.cells, *read(one.cells), plan.seeds)
+        for one in plan.baselines
+    )
     changed = {} if reference is None else measurements.changed(own, plan.all_cells)
     return View(plan, points, own, reference, measured, changed)
 

@@ -92,7 +92,7 @@ def estimate_thinking_helps(view: View) -> claims.Estimate:
 
 def estimate_verification_helps(view: View) -> claims.Estimate:
     """EBT's perplexity with the best of all samples over that with one sample, after the longest training."""
-    lengths = [value for value in view.artifact.axes["length"].values if view.covers(_place(S2, value))]
+    lengths = [value for value in view.artifact.axes["length"].values if view.places(**_place(S2, value))]
     found = thinking.grids(view, _place(S2, lengths[-1]))
     best, one = (thinking.perplexities(found, at) for at in (thinking.verified, thinking.longest))
     sides = thinking.by_set(best, one)

@@ -18,7 +18,7 @@ class Figure8(figure.Figure):
     )
 
     def rows(self) -> list[figure.Row]:
-        found = {one.plan.name: one.samples(METRIC) for one in self.view.baselines}
+        found = {one.name: one.samples(METRIC) for one in self.view.baselines}
         found |= {name: self.view.samples(METRIC, {"model": name}) for name in MODELS}
         common = sorted(set.intersection(*map(set, found.values())))
         return [

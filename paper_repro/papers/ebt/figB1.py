@@ -55,7 +55,7 @@ def _runs(view: View, model: str) -> Iterator[tuple[int, int, int, float]]:
     """Yield seed, width, parameters and loss of each finished run."""
     for value in view.artifact.axes["width"].values:
         place = {"model": model, "width": value}
-        if not view.covers(place):
+        if not view.places(**place):
             continue
         parameters = view.samples("trunk_parameters", place)
         for seed, loss in sorted(view.samples(LOSS, place).items()):

@@ -22,7 +22,7 @@ class Figure5(figure.Figure):
             givens = sorted(int(name.removeprefix(BY_GIVENS)) for name in names if name.startswith(BY_GIVENS))
             for count in reversed(givens):
                 rows += _rows(dict(key)["model"], count, self.view.samples(f"{BY_GIVENS}{count}", dict(key)))
-        rules = [one for one in self.view.baselines if one.plan.name == RULES]
+        rules = [one for one in self.view.baselines if one.name == RULES]
         for count in sorted({CELLS - row["blanks"] for row in rows}, reverse=True):
             rows += [row for one in rules for row in _rows(RULES, count, one.samples(f"{BY_GIVENS}{count}"))]
         return rows

@@ -77,9 +77,7 @@ def estimate_accuracy_at_equal_tokens(view: View) -> claims.Estimate:
     metric = MEAN if MEAN in view.artifact.metrics else OUR_MEAN
     places: dict[str, dict[str, claims.Place]] = {}
     for run in best_runs(view):
-        label = ", ".join(
-            view.artifact.axes[axis].values[run.place[axis]].label for axis in ("size", "context", "budget")
-        )
+        label = ", ".join(view.label(axis, run.place[axis]) for axis in ("size", "context", "budget"))
         places.setdefault(label, {})[run.place["model"]] = run.place
     parts: dict[str, tuple[Samples, Samples]] = {}
     for label, own in places.items():

@@ -141,7 +141,7 @@ def _histograms(series: Series) -> Iterator[Row]:
 
 def estimate_modest_steps(view: View) -> claims.Estimate:
     """Return the mean of the eigen learning rates of attention and MLP, in the runs of figure 6."""
-    runs = [run for run in PRINTED_FOR if view.covers({"run": run})]
+    runs = [run for run in PRINTED_FOR if view.places(run=run)]
     labels = {run: view.label("run", run) for run in runs}
     parts = {f"{labels[run]}, {RATES[v]}": view.samples(f"mean_{v}", {"run": run}) for run in runs for v in RATES}
     return claims.number("mean eigen learning rate", parts)

@@ -120,7 +120,7 @@ def sides(view: View, metrics: Mapping[str, tuple[str, str]]) -> dict[str, tuple
     """Return a metric of GPT and one of nGPT by seed, at every size; ``metrics`` has both by the label of the part."""
     found: dict[str, tuple[stats.Samples, stats.Samples]] = {}
     for size, spec in view.artifact.axes["size"].values.items():
-        for label, names in metrics.items() if view.covers({"size": size}) else ():
+        for label, names in metrics.items() if view.places(size=size) else ():
             gpt, ngpt = (
                 view.samples(name, {"size": size, "model": model})
                 for name, model in zip(names, ("gpt", "ngpt"), strict=True)

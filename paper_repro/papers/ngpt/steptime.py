@@ -36,7 +36,7 @@ def _measured(
     for size, spec in axes["size"].values.items():
         for context in contexts or axes["context"].values:
             place = {"size": size, "context": context, **implementation}
-            if view.covers(place):
+            if view.places(**place):
                 found[f"{spec.label}, {axes['context'].values[context].label}"] = view.samples(RATIO, place)
     return found
 
@@ -47,7 +47,7 @@ def estimate_overhead_falls_with_context(view: View) -> claims.Estimate:
     for axis, other in (("context", "size"), ("size", "context")):
         for fixed, spec in axes[other].values.items():
             places = [{other: fixed, axis: value, **UNFUSED} for value in axes[axis].values]
-            run = [place for place in places if view.covers(place)]
+            run = [place for place in places if view.places(**place)]
             if len(run) > 1:
                 small, large = (axes[axis].values[place[axis]].label for place in (run[0], run[-1]))
                 parts[f"{spec.label}: {small} to {large}"] = view.samples(RATIO, run[-1]), view.samples(RATIO, run[0])
