@@ -8,7 +8,6 @@ import json
 import math
 import re
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ from paper_repro.exports import card
 from paper_repro.site.files import Result, Source, Use, adjusted, bench_commit, headlines, misses, read, write
 from paper_repro.tables import claims as words
 from paper_repro.tables import plots
-from paper_repro.tables.publish import counted as largest
+from paper_repro.tables.publish import counted, tally
 from paper_repro.tables.view import count_text
 
 HERE = Path(__file__).parent
@@ -77,7 +76,7 @@ class Site:
         options: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
         loader = jinja2.FileSystemLoader(HERE / "templates")
         self.environment = jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined, **options)
-        self.environment.filters |= {one.__name__: one for one in (count_text, counted, duration, paper_name, place)}
+        self.environment.filters |= {one.__name__: one for one in (count_text, duration, paper_name, place, tally)}
         self.environment.filters |= {"address": functools.partial(quote, safe="/._-+"), "median": statistics.median}
         self.environment.filters["tone"] = lambda word: TONES.get(word, "mute")
         given = {"menu": MENU, "source": source, "bench_commit": bench_commit, "papers": self.papers}
@@ -105,10 +104,8 @@ class Site:
             "claims.html": claims,
             "figures.html": {"figures": figures},
             "models.html": {"models": models},
-            "benches.html": {},
-            "records.html": {},
         }
-        files |= {name: self.page(name, name, **given[name]) for name in MENU}
+        files |= {name: self.page(name, name, **given.get(name, {})) for name in MENU}
         for paper, name in self.papers:
             own = given["index.html"] | {"paper": name}
             own["results"] = [one for one in source.results if one.paper == paper]
@@ -124,14 +121,14 @@ class Site:
     def index(self) -> dict[str, Any]:
         source, documents = self.source, [result.document for result in self.source.results]
         rows = headlines(documents, lambda cell: kept.record if (kept := source.records.get(cell)) else None)
-        missed = misses(claim for table in largest(documents) for claim in table["claims"])
+        missed = misses(claim for table in counted(documents) for claim in table["claims"])
         found = [row for row in rows if row.claim]
         return {"headlines": found, "misses": missed, "results": source.results, "paper": ""}
 
     def claims(self) -> dict[str, Any]:
         found = [(result, claim) for result in self.source.results for claim in result.document["claims"]]
         rows = zip(found, adjusted([claim for _, claim in found]), strict=True)
-        verdicts = [(word, word) for word, _ in counted(claim["verdict"] for _, claim in found)]
+        verdicts = [(word, word) for word, _ in tally(claim["verdict"] for _, claim in found)]
         return {"claims": [(*one, p) for one, p in rows], "verdicts": verdicts}
 
     def artifact(self, result: Result, drawn: "Mapping[str, Drawing]") -> bytes:
@@ -203,11 +200,6 @@ def paper_name(paper: str) -> str:
 
 def papers_of(found: Iterable[Result]) -> list[tuple[str, str]]:
     return list(dict.fromkeys((result.paper, paper_name(result.paper)) for result in found))
-
-
-def counted(found: Iterable[str]) -> list[tuple[str, int]]:
-    """Count the words of claims, in the order of ``claims.VERDICTS``."""
-    return sorted(Counter(found).items(), key=lambda one: words.VERDICTS.index(one[0]))
 
 
 def place(use: Use) -> str:

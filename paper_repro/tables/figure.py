@@ -10,7 +10,7 @@ import json
 import math
 import textwrap
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -192,6 +192,11 @@ def baseline_lines(
         if values:
             found.append(BaselineLine(one.spec.label, round(stats.mean(list(values.values())), 8), panel))
     return list(dict.fromkeys(found))
+
+
+def panel_lines(view: View, panels: Iterable[tuple[str, Mapping[str, str] | None]]) -> list[BaselineLine]:
+    """Return the baselines of panels, each given by its metric and a (partial) place of its models."""
+    return [line for i, (metric, place) in enumerate(panels) for line in baseline_lines(view, metric, place, i)]
 
 
 def drawable(view: View, numbers: Sequence[PrintedNumber]) -> list[PrintedNumber]:

@@ -107,7 +107,8 @@ def _baselines(
         if baseline.values:
             yield PlannedBaseline(name, baseline, frozenset(trained), {})
             continue
-        given: list[Override | str] = [*scale.overrides, *scale.over_axes, *overrides, *baseline.overrides(word)]
+        given: list[Override | str] = [*scale.overrides, *scale.over_axes, *overrides]
+        given += [*baseline.task, *baseline.at_scale.get(word, ())]
         layers = [item for item in configs.parse_all(given) if item.key.split(".")[0] != identity.PROBES]
         by_data: dict[str, list[Key]] = {}
         moved = {key: tuple((axis, baseline.at.get(axis, value)) for axis, value in key) for key in trained}

@@ -41,9 +41,13 @@ def closing(artifact: str, by_status: Mapping[str, int], seconds: float, folder:
 
 
 def verdicts(found: Iterable[Mapping[str, Any]]) -> str:
-    """Count the words of claims."""
-    counts = Counter(claim["verdict"] for claim in found)
-    return ", ".join(f"{counts[word]} {word}" for word in VERDICTS if counts[word])
+    return ", ".join(f"{count} {word}" for word, count in tally(claim["verdict"] for claim in found))
+
+
+def tally(words: Iterable[str]) -> list[tuple[str, int]]:
+    """Count the words of claims, in the order of ``VERDICTS``."""
+    counts = Counter(words)
+    return [(word, counts[word]) for word in VERDICTS if counts[word]]
 
 
 def publish(plan: Plan, runs: Path, results: Path) -> list[Path]:

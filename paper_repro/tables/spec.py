@@ -281,9 +281,6 @@ class Baseline:
             values["at"] = {axis: child.text() for axis, child in entries["at"].items().items()}
         return cls(**values)
 
-    def overrides(self, scale: str) -> list[Override]:
-        return [*self.task, *self.at_scale.get(scale, ())]
-
 
 @functools.cache
 def registry() -> dict[str, Node]:

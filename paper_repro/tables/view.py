@@ -172,18 +172,15 @@ class View:
         """Return a point's records by seed: the user's, or those of the reference where the user has none at all."""
         return point.own if self.has_own else point.reference
 
-    def _noted(self, point: Point, name: str | None) -> dict[int, Record]:
+    def judged(self, point: Point, name: str | None = None) -> dict[int, Record]:
+        """Return ``results``, noted as read for a metric, or for files and records."""
         if self.read is not None:
             self.read[point.key, name] = None
         return self.results(point)
 
-    def judged(self, point: Point) -> dict[int, Record]:
-        """Return ``results``, noted as read."""
-        return self._noted(point, None)
-
     def samples(self, name: str, place: Mapping[str, str]) -> dict[int, float]:
         """Return a metric by seed, of the finished cells at a place; none where the scale has no such place."""
-        return values(self._noted(self.point(place), name), name)
+        return values(self.judged(self.point(place), name), name)
 
     def only(self, name: str, place: Mapping[str, str]) -> float | None:
         """Return a metric that every seed has alike, such as a count; None where nothing has run."""

@@ -1,35 +1,14 @@
 """What lies beside records is published with them."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from paper_repro.base.errors import UsageError
-from paper_repro.base.files import sha256_of_bytes
-from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import record_path
-from paper_repro.cells.tasks import FINISHED, Outcome
 from paper_repro.tables.plan import Plan
 from paper_repro.tables.publish import publish
 from paper_repro.tests.support import synthetic
-
-
-def content_of(cell: PlannedCell, root: str = "") -> bytes:
-    return f"{root} traced {cell.id}".encode()
-
-
-def attached(root: Path, name: str = "trace.csv") -> Callable[[PlannedCell], Outcome]:
-    """Finished outcomes, each with a file beside its record."""
-
-    def outcome(cell: PlannedCell) -> Outcome:
-        content = content_of(cell, root.name)
-        path = record_path(root, cell.id).parent / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        return Outcome(FINISHED, {"error": 0.5, "score": 1.0}, attachments={name: sha256_of_bytes(content)})
-
-    return outcome
 
 
 @pytest.fixture
@@ -39,19 +18,19 @@ def plan(tmp_path: Path) -> Plan:
 
 def test_publishing_copies_what_lies_beside_the_records(plan: Plan, tmp_path: Path) -> None:
     runs, results = tmp_path / "runs", tmp_path / "results"
-    synthetic.fill(runs, plan, attached(runs))
+    synthetic.fill(runs, plan, synthetic.attached(runs))
     (record_path(runs, plan.cells[0].id).parent / "weights.safetensors").write_bytes(b"large")
     publish(plan, runs, results)
     for cell in plan.cells:
         home = record_path(results, cell.id).parent
         assert {path.name for path in home.iterdir()} == {"record.json", "trace.csv"}
-        assert (home / "trace.csv").read_bytes() == content_of(cell, "runs")
+        assert (home / "trace.csv").read_bytes() == f"runs {cell.id}".encode()
         assert record_path(results, cell.id).read_bytes() == record_path(runs, cell.id).read_bytes()
 
 
 def test_an_artifact_that_lies_outside_of_the_repository_is_not_published(tmp_path: Path) -> None:
     plan = synthetic.plan(tmp_path / "elsewhere")
-    synthetic.fill(tmp_path / "runs", plan, attached(tmp_path / "runs"))
+    synthetic.fill(tmp_path / "runs", plan, synthetic.attached(tmp_path / "runs"))
     with pytest.raises(UsageError, match=f"{plan.artifact.path} lies outside of the repository.*made/up.yaml"):
         publish(plan, tmp_path / "runs", tmp_path / "repository" / "results")
     assert not (tmp_path / "repository").exists()
@@ -60,7 +39,7 @@ def test_an_artifact_that_lies_outside_of_the_repository_is_not_published(tmp_pa
 @pytest.mark.parametrize("damage", ["changed", "absent"])
 def test_a_damaged_attachment_is_refused_and_nothing_is_published(damage: str, plan: Plan, tmp_path: Path) -> None:
     runs, results = tmp_path / "runs", tmp_path / "results"
-    synthetic.fill(runs, plan, attached(runs))
+    synthetic.fill(runs, plan, synthetic.attached(runs))
     path = record_path(runs, plan.cells[-1].id).parent / "trace.csv"
     path.write_bytes(path.read_bytes()[:-1]) if damage == "changed" else path.unlink()
     message = (

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from paper_repro.base.configs import Override
 from paper_repro.base.errors import UsageError
 from paper_repro.tables import plan as plans
 from paper_repro.tables import publish, spec, table, view
@@ -30,8 +31,8 @@ def test_the_made_up_artifact_is_read_whole(tmp_path: Path) -> None:
     assert artifact.id == "made/up" and len(artifact.points(artifact.scales["paper"])) == 4
     assert artifact.printed(NEW, "error") == Number(0.4, 0.05)
     assert artifact.printed(NEW, "size") == Number(2.0) and artifact.printed(NEW, "score") is None
-    layers, width = synthetic.override("trunk.layers", 1), synthetic.override("trunk.width", 16)
-    assert artifact.overrides(NEW, artifact.scales["paper"]) == [layers, width]
+    wanted = [Override("trunk.layers", 1), Override("trunk.width", 16)]
+    assert artifact.overrides(NEW, artifact.scales["paper"]) == wanted
 
 
 PAPER = "seeds: [0, 1, 2]\n    about: as"

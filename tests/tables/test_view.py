@@ -10,14 +10,12 @@ import pandas
 import pytest
 
 from paper_repro.base.errors import UsageError
-from paper_repro.base.files import DATA_VARIABLE, sha256_of_bytes
+from paper_repro.base.files import DATA_VARIABLE
 from paper_repro.cells import records
-from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import DIVERGED, FINISHED, Outcome
-from paper_repro.tables import spec
 from paper_repro.tables.plan import Plan
-from paper_repro.tables.spec import Metric
+from paper_repro.tables.spec import EXTRA_PAPERS, Metric
 from paper_repro.tables.table import Table
 from paper_repro.tables.view import build, find_record, frame, with_derived
 from paper_repro.tests.support import synthetic
@@ -27,15 +25,8 @@ NAME = "trace.csv"
 PLACE = {"task": "easy", "model": "old"}
 
 
-def fill(root: Path, plan: Plan, status: str = FINISHED) -> None:
-    def outcome(cell: PlannedCell) -> Outcome:
-        content = f"{root.name} {cell.id}".encode()
-        path = record_path(root, cell.id).parent / NAME
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        return Outcome(status, {"error": 0.5}, attachments={NAME: sha256_of_bytes(content)})
-
-    synthetic.fill(root, plan, outcome)
+def fill(root: Path, plan: Plan) -> None:
+    synthetic.fill(root, plan, synthetic.attached(root, NAME))
 
 
 def cells_at(plan: Plan, place: dict[str, str]) -> dict[int, str]:
@@ -133,15 +124,6 @@ def test_what_is_not_finite_says_so(loss: float, wrong: set[str]) -> None:
     assert found == dict.fromkeys({"perplexity", "gain", *wrong}, "not finite")
 
 
-@pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A made-up artifact with records in ``runs``; gives its plan."""
-    plan = synthetic.plan(tmp_path)
-    monkeypatch.setattr(spec, "load", lambda name: {plan.artifact.id: plan.artifact}[name])
-    monkeypatch.setattr(spec, "find", lambda: {plan.artifact.id: plan.artifact.path})
-    return plan
-
-
 def test_the_committed_table_3_is_a_tidy_table() -> None:
     found = frame("cem/table3", scale="cpu")
     head = ["artifact", "scale", "kernel", "model", "seed", "metric", "value", "unit", "status", "cell"]
@@ -155,7 +137,11 @@ def test_the_committed_table_3_is_a_tidy_table() -> None:
     assert found.duplicated(["kernel", "model", "seed", "metric"]).sum() == 0
 
 
-def test_what_a_cell_lacks_is_nan_and_what_was_not_run_has_no_row(made: Any, tmp_path: Path) -> None:
+def test_what_a_cell_lacks_is_nan_and_what_was_not_run_has_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = synthetic.plan(tmp_path)
+    monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
     lost, absent = made.cells[0], made.cells[1]
 
     def outcome(cell: Any) -> Outcome:
@@ -174,7 +160,8 @@ def test_what_a_cell_lacks_is_nan_and_what_was_not_run_has_no_row(made: Any, tmp
     assert other["error"] == 0.5 and pandas.isna(other["similarity"])
 
 
-def test_a_record_is_found_by_its_folder_its_id_or_the_beginning_of_it(made: Any, tmp_path: Path) -> None:
+def test_a_record_is_found_by_its_folder_its_id_or_the_beginning_of_it(tmp_path: Path) -> None:
+    made = synthetic.plan(tmp_path)
     synthetic.fill(tmp_path, made, lambda cell: Outcome(FINISHED, {"error": 0.5}))
     home = record_path(tmp_path, made.cells[0].id).parent
     for word in (home, home / "record.json", made.cells[0].id, made.cells[0].id[:6]):

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paper_repro.tables import figure, stats
-from paper_repro.tables.figure import Axes, BaselineLine, Canvas, PrintedNumber, Row, baseline_lines
+from paper_repro.tables.figure import Axes, BaselineLine, Canvas, PrintedNumber, Row, panel_lines
 from paper_repro.tables.view import values
 
 METRIC = "test_rmse"
@@ -22,8 +22,7 @@ class RegressionFigure(figure.Figure):
     marks = "Marks and lines: means over seeds; bars: one standard deviation over seeds to each side."
 
     def baselines(self) -> list[BaselineLine]:
-        kernels = enumerate(self.artifact.axes["kernel"].values)
-        return [line for at, kernel in kernels for line in baseline_lines(self.view, METRIC, {"kernel": kernel}, at)]
+        return panel_lines(self.view, [(METRIC, {"kernel": name}) for name in self.artifact.axes["kernel"].values])
 
     def rows(self) -> list[Row]:
         rows: list[Row] = []

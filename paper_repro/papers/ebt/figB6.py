@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from paper_repro.papers.ebt.learning import MARKS
 from paper_repro.tables import claims, figure, plots
-from paper_repro.tables.figure import BaselineLine, Canvas, Row, baseline_lines
+from paper_repro.tables.figure import BaselineLine, Canvas, Row, panel_lines
 from paper_repro.tables.view import View
 
 LEVELS = {"in": "at the noise of training", "out": "at more noise"}
@@ -28,8 +28,7 @@ class FigureB6(figure.Figure):
         return [{**way, "psnr": round(way["psnr"], 6)} for level in LEVELS for way in found if way["level"] == level]
 
     def baselines(self) -> list[BaselineLine]:
-        each = (baseline_lines(self.view, f"{level}_psnr", None, panel) for panel, level in enumerate(LEVELS))
-        return [line for lines in each for line in lines]
+        return panel_lines(self.view, [(f"{level}_psnr", None) for level in LEVELS])
 
     def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         for axes, (level, label) in zip(canvas.subplots(1, 2), LEVELS.items(), strict=True):

@@ -9,9 +9,9 @@ from functools import cached_property, partial
 from typing import Any
 
 from paper_repro.metrics.speedup import Bound, Speedup, tokens_to_same_loss, tune
-from paper_repro.papers.ngpt.runs import baselines_of, best_runs, context_of, judged_by, named, runs
+from paper_repro.papers.ngpt.runs import best_runs, context_of, judged_by, named, runs
 from paper_repro.tables import claims, figure, plots, stats, table
-from paper_repro.tables.figure import Axes, BaselineLine, Canvas, PrintedNumber, Row
+from paper_repro.tables.figure import Axes, BaselineLine, Canvas, PrintedNumber, Row, panel_lines
 from paper_repro.tables.view import View
 
 SIZE = "small"
@@ -158,7 +158,7 @@ class Figure2(figure.Figure):
     printed_words = "Dash-dotted: the paper's speedup; above, where nGPT would reach GPT's last loss by it."
 
     def baselines(self) -> list[BaselineLine]:
-        return baselines_of(self.view, [(context, judged_by(self.view)) for context in self._contexts()])
+        return panel_lines(self.view, [(judged_by(self.view), {"context": one}) for one in self._contexts()])
 
     def _contexts(self) -> list[str]:
         return [context for context in self.view.chosen("context") if any(runs(self.view, context=context))]

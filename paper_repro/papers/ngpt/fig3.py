@@ -5,7 +5,7 @@ At scales smoke and cpu the tasks are continuations of our own (``datamodules.co
 
 from collections.abc import Sequence
 
-from paper_repro.papers.ngpt.runs import MARKS, baselines_of, best_runs, context_of, named
+from paper_repro.papers.ngpt.runs import MARKS, best_runs, context_of, named
 from paper_repro.tables import claims, figure, plots
 from paper_repro.tables.stats import Samples
 from paper_repro.tables.view import View
@@ -69,7 +69,7 @@ class Figure3(figure.Figure):
         canvas.supylabel(f"zero-shot accuracy (%){ours}", fontsize=9)
 
     def baselines(self) -> list[figure.BaselineLine]:
-        return baselines_of(self.view, self.places)
+        return figure.panel_lines(self.view, [(task, {"context": context}) for context, task in self.places])
 
 
 def estimate_accuracy_at_equal_tokens(view: View) -> claims.Estimate:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paper_repro.papers.ngpt.runs import LOSS, MARKS, baselines_of, named, runs
+from paper_repro.papers.ngpt.runs import LOSS, MARKS, named, runs
 from paper_repro.tables import figure, plots
-from paper_repro.tables.figure import Axes, BaselineLine, Canvas, Row
+from paper_repro.tables.figure import Axes, BaselineLine, Canvas, Row, panel_lines
 
 
 class Figure7(figure.Figure):
@@ -61,5 +61,5 @@ class Figure7(figure.Figure):
             curve.set_ydata([loss if loss <= top else math.nan for loss in losses])
 
     def baselines(self) -> list[BaselineLine]:
-        contexts = self.view.chosen("context")
-        return baselines_of(self.view, [(name, LOSS) for name in contexts for _ in self.view.chosen("budget")])
+        contexts, budgets = self.view.chosen("context"), self.view.chosen("budget")
+        return panel_lines(self.view, [(LOSS, {"context": context}) for context in contexts for _ in budgets])

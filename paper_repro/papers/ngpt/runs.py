@@ -1,14 +1,12 @@
 """Finished runs of a view and their tokens, for figures 1, 2, 3 and 7."""
 
-import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from paper_repro.metrics.speedup import FinishedRun
 from paper_repro.tables import claims, stats
 from paper_repro.tables.claims import Place
-from paper_repro.tables.figure import BaselineLine, baseline_lines
 from paper_repro.tables.view import View
 
 LOSS = "val_loss"
@@ -100,12 +98,6 @@ def named(view: View, model: str, size: str) -> str:
     """Return the label of a model, with its size where the scale has several."""
     label = view.label("model", model)
     return f"{label}, {view.label('size', size)}" if len(view.chosen("size")) > 1 else label
-
-
-def baselines_of(view: View, places: Iterable[tuple[str, str]]) -> list[BaselineLine]:
-    """Return the baselines of panels by context and metric: windows of another length are other data."""
-    each = (baseline_lines(view, metric, {"context": context}, i) for i, (context, metric) in enumerate(places))
-    return list(itertools.chain.from_iterable(each))
 
 
 def context_of(view: View, context: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from paper_repro.metrics.fits import THRESHOLD, Transition, transition
 from paper_repro.papers.nrgpt.closest import closest_step
 from paper_repro.tables import claims, figure, plots, table
-from paper_repro.tables.figure import Axes, BaselineLine, Canvas, PrintedNumber, Row, baseline_lines
+from paper_repro.tables.figure import Axes, BaselineLine, Canvas, PrintedNumber, Row, panel_lines
 from paper_repro.tables.stats import Samples
 from paper_repro.tables.view import View
 
@@ -35,9 +35,7 @@ class Figure3(figure.Figure):
     )
 
     def baselines(self) -> list[BaselineLine]:
-        above, below = range(len(MODELS)), range(len(MODELS), 2 * len(MODELS))
-        lines = [line for panel in above for line in baseline_lines(self.view, ACCURACY, None, panel)]
-        return lines + [line for panel in below for line in baseline_lines(self.view, "val_loss", None, panel)]
+        return panel_lines(self.view, [(metric, None) for metric in (ACCURACY, "val_loss") for _ in MODELS])
 
     def rows(self) -> list[Row]:
         rows: list[Row] = []
