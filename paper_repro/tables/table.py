@@ -197,10 +197,11 @@ class Table:
     @cached_property
     def _headers(self) -> dict[str, dict[str, str]]:
         view, found = self.view, dict[str, dict[str, str]]()
+        has_reference = any(point.reference for point in view.points.values())
         for name, metric in self.artifact.metrics.items():
             title, printed = metric.title, self.artifact.published is not None and bool(metric.published)
             headers = {PAPER: f"{title}: paper"} if printed else {}
-            if metric.measured and view.has_reference:
+            if metric.measured and has_reference:
                 headers[REFERENCE] = f"{title}: reference"
                 headers |= {OWN: f"{title}: yours", AS_REFERENCE: AS_REFERENCE} if view.has_own else {}
             elif metric.measured:

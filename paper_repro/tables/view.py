@@ -144,10 +144,6 @@ class View:
         """Whether verdicts are on the user's own records, not on the reference."""
         return any(point.own for point in self.points.values())
 
-    @cached_property
-    def has_reference(self) -> bool:
-        return any(point.reference for point in self.points.values())
-
     def unwatched(self) -> "View":
         """Return the view that notes nothing: of ten rates only the best is judged."""
         return replace(self, read=None) if self.read is not None else self

@@ -75,15 +75,15 @@ def finished(**metrics: float) -> Outcome:
     return Outcome(FINISHED, metrics=metrics, parameters=1000, multiply_adds=10, seconds=1.0)
 
 
-def attached(root: Path, name: str = "trace.csv") -> Callable[[PlannedCell], Outcome]:
-    """Finished outcomes, each with a file beside its record, which holds the names of the root and of the cell."""
+def attached(root: Path) -> Callable[[PlannedCell], Outcome]:
+    """Finished outcomes, each with a file trace.csv beside its record, with the names of the root and of the cell."""
 
     def outcome(cell: PlannedCell) -> Outcome:
         content = f"{root.name} {cell.id}".encode()
-        path = record_path(root, cell.id).parent / name
+        path = record_path(root, cell.id).parent / "trace.csv"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-        return Outcome(FINISHED, {"error": 0.5, "score": 1.0}, attachments={name: sha256_of_bytes(content)})
+        return Outcome(FINISHED, {"error": 0.5, "score": 1.0}, attachments={path.name: sha256_of_bytes(content)})
 
     return outcome
 

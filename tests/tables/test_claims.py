@@ -21,10 +21,10 @@ from paper_repro.tables.claims import (
     OPPOSITE,
     SEEN,
     Claim,
-    Estimate,
     Judgement,
 )
 from paper_repro.tests.support import synthetic
+from paper_repro.tests.support.made_up import value as shown
 
 TEXT = synthetic.ARTIFACT.partition("claims:\n")[0].replace(
     "smallest: {ratio: 0.001, absolute: 1.0e-6,", "smallest: {ratio: 0.02, absolute: 0.05,"
@@ -65,11 +65,6 @@ def judged(
     found = view.build(made, folder, None)
     (only,) = found.artifact.claims
     return claims.judge(only, found)
-
-
-def shown(estimate: Estimate) -> float:
-    assert estimate.interval is not None
-    return estimate.shown(estimate.interval.mean)
 
 
 RATIO = "ratio: {metric: error, of: {model: old}, to: {model: new}, over: [task]}"

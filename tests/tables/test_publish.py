@@ -6,18 +6,12 @@ import pytest
 
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.records import record_path
-from paper_repro.tables.plan import Plan
 from paper_repro.tables.publish import publish
 from paper_repro.tests.support import synthetic
 
 
-@pytest.fixture
-def plan(tmp_path: Path) -> Plan:
-    return synthetic.plan(tmp_path)
-
-
-def test_publishing_copies_what_lies_beside_the_records(plan: Plan, tmp_path: Path) -> None:
-    runs, results = tmp_path / "runs", tmp_path / "results"
+def test_publishing_copies_what_lies_beside_the_records(tmp_path: Path) -> None:
+    plan, runs, results = synthetic.plan(tmp_path), tmp_path / "runs", tmp_path / "results"
     synthetic.fill(runs, plan, synthetic.attached(runs))
     (record_path(runs, plan.cells[0].id).parent / "weights.safetensors").write_bytes(b"large")
     publish(plan, runs, results)
@@ -37,8 +31,8 @@ def test_an_artifact_that_lies_outside_of_the_repository_is_not_published(tmp_pa
 
 
 @pytest.mark.parametrize("damage", ["changed", "absent"])
-def test_a_damaged_attachment_is_refused_and_nothing_is_published(damage: str, plan: Plan, tmp_path: Path) -> None:
-    runs, results = tmp_path / "runs", tmp_path / "results"
+def test_a_damaged_attachment_is_refused_and_nothing_is_published(damage: str, tmp_path: Path) -> None:
+    plan, runs, results = synthetic.plan(tmp_path), tmp_path / "runs", tmp_path / "results"
     synthetic.fill(runs, plan, synthetic.attached(runs))
     path = record_path(runs, plan.cells[-1].id).parent / "trace.csv"
     path.write_bytes(path.read_bytes()[:-1]) if damage == "changed" else path.unlink()

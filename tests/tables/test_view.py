@@ -25,10 +25,6 @@ NAME = "trace.csv"
 PLACE = {"task": "easy", "model": "old"}
 
 
-def fill(root: Path, plan: Plan) -> None:
-    synthetic.fill(root, plan, synthetic.attached(root, NAME))
-
-
 def cells_at(plan: Plan, place: dict[str, str]) -> dict[int, str]:
     return {cell.seed: cell.id for cell in plan.cells if dict(cell.key) == place}
 
@@ -37,10 +33,10 @@ def test_attachments_come_by_seed_from_the_records_that_are_judged(tmp_path: Pat
     plan = synthetic.plan(tmp_path)
     runs, results = tmp_path / "runs", tmp_path / "results"
     ids = cells_at(plan, PLACE)
-    fill(results, plan)
+    synthetic.fill(results, plan, synthetic.attached(results))
     found = build(plan, runs, results).attachments(NAME, PLACE)
     assert found == {seed: f"results {cell}".encode() for seed, cell in ids.items()} and len(found) == 3
-    fill(runs, plan)
+    synthetic.fill(runs, plan, synthetic.attached(runs))
     view = build(plan, runs, results)
     assert view.attachments(NAME, PLACE) == {seed: f"runs {cell}".encode() for seed, cell in ids.items()}
     assert view.attachments("other.csv", PLACE) == {}
@@ -50,7 +46,7 @@ def test_attachments_come_by_seed_from_the_records_that_are_judged(tmp_path: Pat
 
 def test_a_damaged_attachment_counts_as_absent_and_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     plan = synthetic.plan(tmp_path)
-    fill(tmp_path / "runs", plan)
+    synthetic.fill(tmp_path / "runs", plan, synthetic.attached(tmp_path / "runs"))
     ids = cells_at(plan, PLACE)
     (record_path(tmp_path / "runs", ids[0]).parent / NAME).write_bytes(b"something else")
     (record_path(tmp_path / "runs", ids[2]).parent / NAME).unlink()
@@ -72,7 +68,7 @@ def test_of_data_that_a_reader_lacks_the_published_table_says_which_records_are_
     for content in ("some text", "another text"):
         corpus.write_text(content)
         plan = plans[content] = synthetic.plan(tmp_path, text)
-        fill(results, plan)
+        synthetic.fill(results, plan, synthetic.attached(results))
         if table == content:
             Table(build(plan, results, None)).write(results / plan.folder)
     if table not in plans:
@@ -93,7 +89,7 @@ def test_of_data_that_a_reader_lacks_the_published_table_says_which_records_are_
     if published:
         assert [*Table(view).document()["cells"]] == found
     if published and data == "others":  # the user's own results stand beside the reference, under ids of their own
-        fill(runs, plan)
+        synthetic.fill(runs, plan, synthetic.attached(runs))
         view = build(plan, runs, results)
         assert all(len(point.reference) == len(point.own) == 3 for point in view.points.values())
         assert Table(view).document()["cells"].keys() == {cell.id for cell in plan.cells}

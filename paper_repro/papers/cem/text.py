@@ -1,12 +1,12 @@
 """The figures of CEM's language models: their rows, and effects in percent of perplexity."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from paper_repro.tables import figure, plots, stats
 from paper_repro.tables.claims import Place
-from paper_repro.tables.view import View, count_text
+from paper_repro.tables.view import count_text
 
 PERPLEXITY, RATE = "perplexity", "lr"
 MARKERS = ("o", "s", "^", "D", "v")
@@ -21,14 +21,14 @@ class PerplexityFigure(figure.Figure):
 
     def rows(self) -> list[figure.Row]:
         found: list[figure.Row] = []
-        for key in self.view.points:
-            place = dict(key)
+        for place in self.view.places():
             if RATE in place:
                 others = {axis: value for axis, value in place.items() if axis != RATE}
                 if place[RATE] != self.view.best(others, RATE, "val_loss"):
                     continue
             parameters = int(self.view.counted("parameters", place) or 0)
-            head: figure.Row = {**place, "parameters": parameters, "tokens": tokens(self.view, place)}
+            factors = (self.view.counted(name, place) or 0 for name in ("steps", "batches", "windows", "window"))
+            head: figure.Row = {**place, "parameters": parameters, "tokens": round(math.prod(factors))}
             for seed, value in sorted(self.view.samples(PERPLEXITY, place).items()):
                 found.append({**head, "seed": seed, PERPLEXITY: round(value, 8)})
         return found
@@ -123,9 +123,3 @@ class ReuseFigure(EffectFigure):
 
 def _by_seed(rows: Sequence[figure.Row], place: Place) -> dict[int, figure.Row]:
     return {row["seed"]: row for row in rows if place.items() <= row.items()}
-
-
-def tokens(view: View, place: Mapping[str, str]) -> int:
-    """Return the number of tokens that a run at this place trains on."""
-    counts = (view.counted(name, place) or 0 for name in ("steps", "batches", "windows", "window"))
-    return round(math.prod(counts))

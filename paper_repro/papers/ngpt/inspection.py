@@ -43,8 +43,7 @@ class InspectionFigure(figure.Figure):
 
 def _of_records(view: View, attachment: str) -> Iterator[Series]:
     several = [axis for axis in view.artifact.axes if len({dict(key)[axis] for key in view.points}) > 1]
-    for key in view.points:
-        place = dict(key)
+    for place in view.places():
         documents = [json.loads(content) for _, content in sorted(view.attachments(attachment, place).items())]
         if documents:
             labels = [view.artifact.axes[axis].values[place[axis]].label for axis in several or view.artifact.axes]

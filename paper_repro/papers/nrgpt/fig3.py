@@ -87,7 +87,7 @@ class Figure3(figure.Figure):
             return [row["parameters"] for row in own], [row["value"] for row in own]
 
         axes.axhline(THRESHOLD, color=plots.RULE, linestyle="--", linewidth=0.8)
-        answers = self._answers()
+        answers = int(self.view.plan.cells[0].config["data"]["task"]["modulus"])
         axes.axhline(
             1 / answers, color=plots.RULE, linestyle=(0, (5, 5)), linewidth=0.8, label=f"1 of {answers} answers"
         )
@@ -96,10 +96,6 @@ class Figure3(figure.Figure):
         star: Any = {"marker": "*", "linestyle": "none", "markeredgecolor": plots.INK, "markersize": 13}
         axes.plot(*points("transition"), color=color, **star)
         axes.plot([], [], color=plots.GROUND, label=f"learned here: the fit is {100 * THRESHOLD:g} % right", **star)
-
-    def _answers(self) -> int:
-        """Return how many answers a question has: the modulus of the task."""
-        return int(self.view.plan.cells[0].config["data"]["task"]["modulus"])
 
 
 def estimate_listops_parity(view: View) -> claims.Estimate:

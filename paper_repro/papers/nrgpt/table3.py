@@ -19,19 +19,16 @@ class Table3(table.Table):
 
     def _outside(self, place: dict[str, str]) -> str:
         """Return the metrics whose mean over seeds is outside, of those that have a value."""
-        means = {
-            name: stats.mean(list(found.values()))
-            for name in self._ranges()
-            if (found := self.view.samples(name, place))
-        }
+        ranges = self._ranges()
+        means = {name: stats.mean(list(found.values())) for name in ranges if (found := self.view.samples(name, place))}
         if not means:
             return "nothing measured"
-        outside = [self.artifact.metrics[name].title for name, mean in means.items() if not self._is_good(name, mean)]
+        outside = [
+            self.artifact.metrics[name].title
+            for name, mean in means.items()
+            if not ranges[name][0] - ROUNDING <= mean <= ranges[name][1] + ROUNDING
+        ]
         return f"{', '.join(outside) or 'none'} (of {len(means)} measured)"
-
-    def _is_good(self, name: str, value: float) -> bool:
-        low, high = self._ranges()[name]
-        return low - ROUNDING <= value <= high + ROUNDING
 
     def _ranges(self) -> dict[str, tuple[float, float]]:
         """Map each metric to its lower and upper end, from the cells' config."""
