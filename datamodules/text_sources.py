@@ -1,8 +1,7 @@
 """Where texts that are prepared come from: OpenWebText (NRGPT, F.5), SlimPajama (CEM, D.2), RedPajama-V2 and FineWeb
 (EBT, appendix C), and PG19's test books (arXiv 1911.05507); from the network, or from files in its place.
 
-SlimPajama, RedPajama and FineWeb are streams.  A stream is read on by reading it again and skipping, because a position
-within a compressed file spares no download.
+SlimPajama, RedPajama and FineWeb are streams.  An interrupted stream resumes in the file where it stopped.
 """
 
 import contextlib
@@ -130,10 +129,8 @@ def names_and_sizes(path: Path) -> str:
     return sha256_of_bytes(listing.encode())
 
 
-def reader(
-    rows: Any, where: str, column: str, offset: int = 0, chosen: Callable[[int, str], bool] | None = None
-) -> Callable[[int], Iterator[str]]:
-    """Return the function that reads the texts of a split from one of them on.
+class Reader:
+    """Reads the texts of a split in order, from its first or from a position that an earlier reader saved.
 
     Args:
         rows: all rows of the source, a streaming data set.
@@ -143,27 +140,44 @@ def reader(
         chosen: whether a row belongs to the split, by its place and its text; None: each does.
     """
 
-    def read(first: int) -> Iterator[str]:
-        # Where rows are chosen, only reading them all tells how many of them were.
-        place, skipped = (offset + first, first) if chosen is None else (offset, 0)
+    def __init__(
+        self, rows: Any, where: str, column: str, offset: int = 0, chosen: Callable[[int, str], bool] | None = None
+    ) -> None:
+        self.source, self.where, self.column, self.offset = rows, where, column, offset
+        self.chosen = chosen or (lambda place, text: True)
+
+    def __call__(self, first: int, position: Mapping[str, Any] | None = None) -> Iterator[str]:
+        """Yield the texts from number ``first`` on; its saved ``position`` spares the files of the source before it."""
+        import datasets
+
+        self.rows, self.place, number = self.source.skip(self.offset), self.offset, 0
+        if position is not None and position["datasets"] == datasets.__version__:
+            self.rows.load_state_dict(position["rows"])
+            self.place, number = position["place"], first
         try:
-            for row in rows.skip(place):
-                text = row.get(column)
+            for row in self.rows:
+                text, place = row.get(self.column), self.place
                 if not isinstance(text, str):
-                    raise TypeError(f"columns {', '.join(row)}, expected a text in one called {column!r}")
-                if chosen is None or chosen(place, text):
-                    if skipped == first:
+                    raise TypeError(f"columns {', '.join(row)}, expected a text in one called {self.column!r}")
+                self.place += 1
+                if self.chosen(place, text):
+                    number += 1
+                    if number > first:
                         yield text
-                    else:
-                        skipped += 1
-                place += 1
         except Exception as error:  # the network, the library, pyarrow, a damaged file
             raise UsageError(
-                f"{where}: broke off at document {place:,}: {error}; what is finished stays: give the same command "
-                "again"
+                f"{self.where}: broke off at document {self.place:,}: {error}; what is finished stays: give the same "
+                "command again"
             ) from error
 
-    return read
+    def position(self) -> dict[str, Any]:
+        """Return the place behind the last text, for JSON."""
+        import datasets
+
+        return {"datasets": datasets.__version__, "place": self.place, "rows": self.rows.state_dict()}
+
+    def part(self, split: str, documents: float = inf) -> Part:
+        return Part(split, self, documents, self.position)
 
 
 def slimpajama(path: Path | None = None) -> Streams:
@@ -184,7 +198,7 @@ def slimpajama(path: Path | None = None) -> Streams:
     if set(HELD_OUT.values()) <= set(rows):
         places = {TRAIN: (TRAIN, 0), **{split: (theirs, 0) for split, theirs in HELD_OUT.items()}}
     parts = [
-        Part(split, reader(rows[theirs], f"{where}, split {theirs}", COLUMN, first), inf if split == TRAIN else size)
+        Reader(rows[theirs], f"{where}, split {theirs}", COLUMN, first).part(split, inf if split == TRAIN else size)
         for split, (theirs, first) in places.items()
     ]
     source = {
@@ -259,8 +273,8 @@ def web_documents(name: str, path: Path | None = None) -> Streams:
     else:
         rows = split_of(load(hub, path, name=sample, streaming=True), TRAIN, where)
 
-    train = reader(rows, where, column, chosen=lambda place, text: bool(text) and not is_val(place))
-    val = reader(rows, where, column, chosen=lambda place, text: bool(text) and is_val(place))
+    train = Reader(rows, where, column, chosen=lambda place, text: bool(text) and not is_val(place))
+    val = Reader(rows, where, column, chosen=lambda place, text: bool(text) and is_val(place))
     source = {
         "name": name,
         "from": f"{hub}, {sample}" if path is None else "local files",
@@ -269,7 +283,7 @@ def web_documents(name: str, path: Path | None = None) -> Streams:
         "split": f"val: mix({SPLIT_SEED}, 'val', place) in the lowest {VAL_SHARE:.2%}",
         "val_documents": VAL_DOCUMENTS,
     }
-    return [Part(TRAIN, train), Part(VAL, val, VAL_DOCUMENTS)], source
+    return [train.part(TRAIN), val.part(VAL, VAL_DOCUMENTS)], source
 
 
 def is_val(place: int) -> bool:

@@ -7,6 +7,7 @@ one shard ends and the next begins changes no window.
 """
 
 import itertools
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -21,7 +22,7 @@ from paper_repro.base.files import sha256_of_bytes
 from paper_repro.datamodules.array_shards import Manifest, Shard, ShardFolder, StoredArrays
 from paper_repro.datamodules.tokenizers import BytePairTokenizer, end_of_text
 
-TOKENIZER = "tokenizer.json"
+TOKENIZER, POSITION = "tokenizer.json", "position-{}.json"
 DTYPE = np.dtype("<u2")
 DOCUMENTS, TOKENS, BYTES = "documents", "tokens", "bytes"
 """The counts of a shard: the bytes are those of its documents in UTF-8."""
@@ -90,10 +91,12 @@ class Part:
     """The documents of one split."""
 
     split: str
-    read: Callable[[int], Iterator[str]]
+    read: Callable[..., Iterator[str]]
     """From the number of a document to the texts from that one on."""
     documents: float = inf
     """How many are taken; infinite: as many as ``max_tokens`` asks for."""
+    position: Callable[[], Mapping[str, Any]] | None = None
+    """Returns, for JSON, where the reading is; ``read`` takes that back as its second argument."""
 
 
 def write_shards(
@@ -167,6 +170,8 @@ def _write(
             if not found:
                 raise UsageError(f"split {part.split!r} has no documents: give a larger corpus")
             shards += found
+        for part in parts:
+            (folder / POSITION.format(part.split)).unlink(missing_ok=True)
         return writing.finish(shards)
 
 
@@ -197,13 +202,25 @@ class _Encoder:
         whole = bytes(content)
         self.folder.put(name, whole)
         counts = {DOCUMENTS: documents, TOKENS: len(whole) // DTYPE.itemsize, BYTES: size}
+        if self.part.position and self.place == first + documents:
+            position = {DOCUMENTS: self.place, "position": self.part.position()}
+            self.folder.put(POSITION.format(self.part.split), json.dumps(position).encode())
         print(f"{name}: documents {first:,} to {first + documents:,}, {counts[TOKENS]:,} tokens")
         return Shard(name, self.part.split, counts, sha256_of_bytes(whole))
+
+    def _read_from(self, first: int) -> Iterator[str]:
+        try:
+            saved = json.loads((self.folder.folder / POSITION.format(self.part.split)).read_bytes())
+        except (FileNotFoundError, ValueError):  # ValueError: a damaged file spares nothing
+            saved = {}
+        if saved.get(DOCUMENTS) == first:
+            return self.part.read(first, saved["position"])
+        return self.part.read(first)
 
     def _encoded(self, first: int) -> Iterator[tuple[str, list[int]]]:
         """Yield the texts of a shard that begins with document ``first``, or as many as there are, and their ids."""
         if first != self.place:
-            self.stream, self.place = self.part.read(first), first
+            self.stream, self.place = self._read_from(first), first
         last = min(first + self.most_documents, self.part.documents)
         while texts := list(itertools.islice(self.stream, int(min(DOCUMENTS_AT_ONCE, last - self.place)))):
             self.place += len(texts)

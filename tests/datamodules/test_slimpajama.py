@@ -1,6 +1,6 @@
 import itertools
 import json
-from collections.abc import Iterator
+import math
 from pathlib import Path
 from typing import Any
 
@@ -74,17 +74,15 @@ def test_a_source_of_one_split_holds_out_its_first_documents(corpus: Path) -> No
     assert found == TRAIN[: len(found)] and len(texts(folder, "val", TOKENIZER)) == KEPT
 
 
-class Breaking:
-    """Rows of a streaming data set that fail before a document."""
+def breaking(rows: Any, breaks_at: float) -> Any:
+    """Return the rows of a streaming data set, which fail before a document."""
 
-    def __init__(self, rows: Any, breaks_at: int) -> None:
-        self.rows, self.breaks_at = rows, breaks_at
+    def passed(row: dict[str, Any], place: int) -> dict[str, Any]:
+        if place == breaks_at:
+            raise ConnectionError("the line is dead")
+        return row
 
-    def skip(self, first: int) -> Iterator[dict[str, Any]]:
-        for place, row in enumerate(self.rows.skip(first), first):
-            if place == self.breaks_at:
-                raise ConnectionError("the line is dead")
-            yield row
+    return rows.map(passed, with_indices=True)
 
 
 @pytest.mark.parametrize("breaks_at", [5, 30])
@@ -94,16 +92,15 @@ def test_a_download_that_broke_off_leaves_no_half_shard_and_is_finished(
     import datasets
 
     expected = content(prepare(corpus, "whole"))
-    load = datasets.load_dataset
+    load, places = datasets.load_dataset, iter([breaks_at, math.inf])
 
-    def breaking(*names: Any, **options: Any) -> dict[str, Any]:
+    def loaded(*names: Any, **options: Any) -> dict[str, Any]:
         rows = load(*names, **options)
-        return {**rows, "train": Breaking(rows["train"], breaks_at)}
+        return {**rows, "train": breaking(rows["train"], next(places))}
 
-    with monkeypatch.context() as patch:
-        patch.setattr(datasets, "load_dataset", breaking)
-        with pytest.raises(UsageError, match=rf"split train: broke off at document {breaks_at}: the line is dead"):
-            prepare(corpus, "cut")
+    monkeypatch.setattr(datasets, "load_dataset", loaded)
+    with pytest.raises(UsageError, match=rf"split train: broke off at document {breaks_at}: the line is dead"):
+        prepare(corpus, "cut")
     left = content(corpus / "cut" / "slimpajama")
     shards = {name for name in left if name.endswith(".bin")}
     assert len(shards) == breaks_at // BLOCK and all(left[name] == expected[name] for name in shards)

@@ -46,6 +46,10 @@ def prepare(folder: Path, name: str, to: str, *words: str) -> Path:
     return folder / to / name
 
 
+def test_redpajamas_sample_has_ten_files_of_each_snapshot_language_and_partition() -> None:
+    assert len(set(sample_names())) == 5 * 84 * 2 * 10 and "2014-15/0000/en_head" in sample_names()
+
+
 @pytest.mark.parametrize("name", COLUMNS)
 def test_a_folder_is_split_by_the_places_of_its_documents(tmp_path: Path, name: str) -> None:
     texts = [*TEXTS[:7], "", *TEXTS[7:40], "", *TEXTS[40:]]
@@ -69,26 +73,50 @@ def test_what_is_held_out_does_not_depend_on_the_tokens(tmp_path: Path, monkeypa
     assert train == expected("train")[: len(train)] and 0 < len(train) < 20
 
 
-def test_redpajama_is_streamed_from_its_publisher_past_missing_and_broken_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The publisher's files: b is missing, c is broken; returns the names of those that were opened."""
+    opened = []
+
     def urlopen(url: str, timeout: float) -> BinaryIO:
+        opened.append(url)
         if not (tmp_path / "served" / url).is_file():
             raise HTTPError(url, HTTPStatus.NOT_FOUND, "not found", Message(), None)
         return (tmp_path / "served" / url).open("rb")
 
-    assert len(set(sample_names())) == 5 * 84 * 2 * 10 and "2014-15/0000/en_head" in sample_names()
     (tmp_path / "served").mkdir()
     first, last = (b"".join(json.dumps({"raw_content": text}).encode() + b"\n" for text in texts) for texts in PARTS)
     for name, packed in {"a": gzip.compress(first + b"{no json\n"), "c": b"no", "d": gzip.compress(last)}.items():
-        (tmp_path / "served" / f"{name}.json.gz").write_bytes(packed)
+        (tmp_path / "served" / name).write_bytes(packed)
     monkeypatch.setattr(text_sources.urllib.request, "urlopen", urlopen)
-    monkeypatch.setattr(text_sources, "REDPAJAMA_URL", "{}.json.gz")
+    monkeypatch.setattr(text_sources, "REDPAJAMA_URL", "{}")
     monkeypatch.setattr(text_sources, "sample_names", lambda: ["a", "b", "c", "d"])
+    return opened
+
+
+def test_redpajama_is_streamed_from_its_publisher_past_missing_and_broken_files(
+    tmp_path: Path, served: list[str]
+) -> None:
     folder = prepare(tmp_path, "redpajama", "out", "--download")
     assert all(written(folder, split, TOKENIZER) == expected(split) for split in ("train", "val"))
     source = TokenManifest.read(folder / "manifest.json").settings["source"]
     assert source["from"] == "togethercomputer/RedPajama-Data-V2, sample-100B"
+
+
+def test_a_stream_that_broke_off_resumes_in_the_file_where_it_stopped(tmp_path: Path, served: list[str]) -> None:
+    whole = prepare(tmp_path, "redpajama", "whole", "--download")
+    path = tmp_path / "served" / "d"
+    lines = gzip.decompress(path.read_bytes()).splitlines(keepends=True)
+    path.write_bytes(gzip.compress(b"".join([*lines[:40], b"{}\n"])))
+    given = ["--tokenizer", str(tmp_path / "tokenizer.json"), "--to", str(tmp_path / "out"), "--download"]
+    assert "broke off at document 90" in refusal("redpajama", *given)
+    path.write_bytes(gzip.compress(b"".join(lines)))
+    served.clear()
+    folder = prepare(tmp_path, "redpajama", "out", "--download")
+    assert served == ["d", *"abcd"]  # the end of training, then validation
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == {
+        file.name: file.read_bytes() for file in whole.iterdir()
+    }
 
 
 def test_documents_of_another_column_or_too_few_are_refused(tmp_path: Path) -> None:
