@@ -873,7 +873,6 @@ def _refusal(target: Any) -> str:
 
 
 def _calls(node: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield each node with a ``_target_``, and its place."""
     return ((place, found) for place, found in _nodes(node, path) if isinstance(found, Mapping) and TARGET in found)
 
 

@@ -106,10 +106,7 @@ def test_a_training_that_was_killed_ends_in_the_same_table(kills: int, tmp_path:
     for kill in range(kills):
         process = sweeps.start(papers, runs, tmp_path / "log")
         seen = _checkpoints(runs)
-        deadline = time.monotonic() + 60
-        while not _checkpoints(runs) - seen and process.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        sweeps.wait_for(lambda seen=seen: _checkpoints(runs) - seen, process)
         time.sleep(0.03 * kill)
         assert process.poll() is None
         _kill_everything(process.pid)

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import psutil
@@ -13,6 +12,7 @@ import pytest
 import torch
 
 from paper_repro.cells.tasks import StopRequestedError
+from paper_repro.tests.support import sweeps
 from paper_repro.tests.training.doubles import assert_close_runs, assert_same_runs
 from paper_repro.training import checkpoints
 from paper_repro.training.build import build
@@ -83,10 +83,7 @@ def test_a_killed_process_is_resumed_bit_for_bit(kind, cell, run, tmp_path):
     )
     process = subprocess.Popen([sys.executable, str(script)])
     folder = tmp_path / "killed" / "checkpoints"
-    deadline = time.monotonic() + 60
-    while len(list(folder.glob("step-*.ckpt"))) < 2 and time.monotonic() < deadline and process.poll() is None:
-        time.sleep(0.002)
-    assert process.poll() is None, "the run ended before it could be killed"
+    sweeps.wait_for(lambda: len([*folder.glob("step-*.ckpt")]) >= 2, process)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     cells = cells_of(cell, kind, **often)

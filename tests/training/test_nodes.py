@@ -20,7 +20,7 @@ from paper_repro.base.errors import ROOT, UsageError
 from paper_repro.cells import planned
 from paper_repro.cells.tasks import Cell
 from paper_repro.launchers.start import leading
-from paper_repro.tests.support import slurm_cluster
+from paper_repro.tests.support import slurm_cluster, sweeps
 from paper_repro.tests.support.reports import Recorder
 from paper_repro.tests.training.doubles import assert_close_weights
 from paper_repro.training import launch
@@ -93,10 +93,7 @@ def kill(process, with_signal=signal.SIGKILL):
 def training_nodes(runs):
     """Two nodes in the middle of a long training, with a checkpoint behind them."""
     first, second = nodes(runs, "training.steps=100000")
-    until = time.monotonic() + 300
-    while not list(runs.rglob("step-*.ckpt")):
-        assert first.poll() is None and time.monotonic() < until, first.communicate()[0]
-        time.sleep(0.1)
+    sweeps.wait_for(lambda: [*runs.rglob("step-*.ckpt")], first, 300)
     return [first, second]
 
 
@@ -122,9 +119,7 @@ def assert_equal(runs, one):
 @pytest.mark.slow
 def test_a_killed_rank_ends_the_others_and_the_cell_goes_on_from_its_checkpoint(tmp_path):
     process = start([sys.executable], tmp_path, "training.steps=60", "machine.devices=2")
-    until = time.monotonic() + 120
-    while not list(tmp_path.rglob("step-*.ckpt")) and time.monotonic() < until and process.poll() is None:
-        time.sleep(0.01)
+    sweeps.wait_for(lambda: [*tmp_path.rglob("step-*.ckpt")], process)
     children = psutil.Process(process.pid).children(recursive=True)
     (rank,) = [item for item in children if any("spawn_main" in word for word in item.cmdline())]
     leader = rank.parent()
