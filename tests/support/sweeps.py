@@ -1,12 +1,16 @@
 """Small sweeps of SlowTask: as planned cells, and as an artifact for the command line."""
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
+
+import psutil
 
 from paper_repro.base import identity
 from paper_repro.base.errors import ROOT
@@ -69,6 +73,17 @@ def start(papers: Path, runs: Path, log: Path) -> subprocess.Popen[bytes]:
     command = [*PYTHON, str(ROOT / "scripts" / "reproduce.py"), "test/sweep", "scale=smoke", f"runs={runs}"]
     with (runs.parent / f"{runs.name}.out").open("ab") as stream:
         return subprocess.Popen(command, env=environment, stdout=stream, stderr=stream, start_new_session=True)
+
+
+def kill(process: "subprocess.Popen[Any]", number: signal.Signals = signal.SIGKILL) -> list[psutil.Process]:
+    """Send a signal to a process and to all that it has started; return them."""
+    family: list[psutil.Process] = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+    for one in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.send_signal(number)
+    return family
 
 
 def wait_for(there: Callable[[], T], process: "subprocess.Popen[Any] | None" = None, seconds: float = 200.0) -> T:
