@@ -110,7 +110,6 @@ class Watch:
         self._obey(self.rank.share(_STOP if stops else _GO), step)
 
     def _decide(self, step: int) -> int:
-        """Return what all ranks do after a step."""
         self.report.saves = True
         now, last = time.monotonic(), step == self.log.steps
         self.journal.after_step(step, self.log.latest)
@@ -126,7 +125,11 @@ class Watch:
 
     def _obey(self, word: int, step: int) -> None:
         if word in (_SAVE, _STOP) and step > 0:
-            self._save(step)
+            self.journal.flush()
+            started = time.monotonic()
+            self.save(step)
+            self._saved_at = time.monotonic()
+            self._saving_seconds = self._saved_at - started
         if word == _STOP:
             raise StopRequestedError(f"stopped after step {step} of {self.log.steps}")
 
@@ -148,13 +151,6 @@ class Watch:
         if steps and step % steps == 0:
             return True
         return bool(seconds) and now - self._saved_at >= max(seconds or 0.0, self._saving_seconds / SHARE_OF_SAVING)
-
-    def _save(self, step: int) -> None:
-        self.journal.flush()
-        started = time.monotonic()
-        self.save(step)
-        self._saved_at = time.monotonic()
-        self._saving_seconds = self._saved_at - started
 
 
 class Evaluations:
