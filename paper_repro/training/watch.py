@@ -234,8 +234,8 @@ class Journal:
     """
 
     def __init__(self, built: Sequence[BuiltCell] = (), folder: Path = Path()) -> None:
-        self.built = built
-        self.loggers = [_logger(one.machine.logger, one, folder) for one in built if one.machine.logger]
+        self.built, kind = built, built[0].machine.logger if built else None
+        self.loggers = [_logger(kind, one, folder) for one in built] if kind else []
 
     def after_step(self, step: int, losses: Tensor) -> None:
         """Write the losses, (S,), of the step that made the number of steps done ``step``."""
