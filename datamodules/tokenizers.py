@@ -62,6 +62,10 @@ class CharacterTokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         return "".join(self.characters[index] for index in ids)
 
+    def to_bytes(self) -> bytes:
+        """Return the content of the tokenizer.json of an exported model."""
+        return json.dumps({"characters": self.characters}).encode() + b"\n"
+
 
 class BytePairTokenizer:
     """Byte pairs from the tokenizers library: byte-level ones as GPT-2's, or with byte fallback as LLaMA-2's.

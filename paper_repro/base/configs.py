@@ -591,11 +591,10 @@ def apply(config: dict[str, Any], override: Override) -> None:
         below = node.get(last)
         if isinstance(below, bool) or not isinstance(below, (int, float)):
             raise override.error(f"{TIMES} multiplies a number, and the value below is {below!r}")
-        product = type(below)(below * override.value)
-        if product != below * override.value:
-            exact = below * override.value
+        exact = below * override.value
+        node[last] = type(below)(exact)
+        if node[last] != exact:
             raise override.error(f"{override.key} is a whole number, and {below} times {override.value} is {exact}")
-        node[last] = product
     elif last in node:
         node[last] = _fitting(override, node[last])
     elif override.adds and override.key not in HABITS:
@@ -874,7 +873,6 @@ def _refusal(target: Any) -> str:
 
 
 def _calls(node: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield each node with a ``_target_``, and its place."""
     return ((place, found) for place, found in _nodes(node, path) if isinstance(found, Mapping) and TARGET in found)
 
 

@@ -27,7 +27,6 @@ PART_SUFFIX = ".part"
 _SIDECAR_BYTES = 1_000
 DATA_VARIABLE = "PAPER_REPRO_DATA"
 DATA = HOME / "data"
-"""The last place of data."""
 _SECONDS = 10
 _CODE = ("paper_repro", "kernels", "datamodules", "lightning_modules", "scripts")
 _LIBRARIES = ("constraints.txt", "pyproject.toml", "setup.py")

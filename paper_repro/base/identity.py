@@ -221,7 +221,6 @@ def _canonical(node: Any, section: str) -> Any:
 
 @functools.cache
 def _neutral(name: str, key: str) -> str:
-    """Return the neutral value of a key as canonical JSON."""
     return canonical_json(_canonical(rules().neutral[name][key], ""))
 
 

@@ -157,7 +157,6 @@ def _with(record: Record, found: Record) -> Record:
 
 
 def _code(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the code that a provenance names."""
     listed = {LISTED: provenance[LISTED]} if LISTED in provenance else {}
     return {name: provenance.get(name) for name in CODE} | listed
 

@@ -127,8 +127,6 @@ def count_by_status(cells: Sequence[PlannedCell], runs: Path) -> dict[str, int]:
 
 @dataclass(eq=False, kw_only=True)
 class _Running(RunningJob):
-    """A job that a worker has."""
-
     job: Job
     worker: WorkerProcess
     cards: list[str]

@@ -137,8 +137,11 @@ def _write(model: Opened, to: Path, dtype: str) -> list[Path]:
     weights = safetensors.torch.save(stored, {"cell": model.cell})
     config = {**model.described, "dtype": dtype, "weights_sha256": sha256_of_bytes(weights)}
     files = {WEIGHTS: weights, CARD: card.written(to.name, config, len(weights)).encode()}
-    if (tokenizer := _tokenizer_of(model)) is not None:
-        files[VOCABULARY] = _vocabulary(tokenizer)
+    try:
+        files[VOCABULARY] = model.tokenizer().to_bytes()
+    except UsageError as error:
+        if hasattr(type(model.data), "tokenizer"):
+            _log.warning("no %s is written: %s", VOCABULARY, error)
     files[CONFIG] = json.dumps(config, indent=2, ensure_ascii=False).encode() + b"\n"
     try:
         for name, content in files.items():
@@ -265,25 +268,6 @@ def _described(record: Record) -> dict[str, Any]:
         **{key: record.provenance.get(key) for key in ("commit", "device")},
         "data_sha256": record.provenance.get("data") or {},
     }
-
-
-def _tokenizer_of(model: Opened) -> "Tokenizer | None":
-    try:
-        return model.tokenizer()
-    except UsageError as error:
-        if hasattr(type(model.data), "tokenizer"):
-            _log.warning("no %s is written: %s", VOCABULARY, error)
-        return None
-
-
-def _vocabulary(tokenizer: "Tokenizer") -> bytes:
-    """Return the content of tokenizer.json: the tokenizers library's, or of characters our own."""
-    from paper_repro.datamodules.tokenizers import BytePairTokenizer, CharacterTokenizer
-
-    if isinstance(tokenizer, CharacterTokenizer):
-        return json.dumps({"characters": tokenizer.characters}).encode() + b"\n"
-    assert isinstance(tokenizer, BytePairTokenizer)
-    return tokenizer.to_bytes()
 
 
 def _tokenizer(path: Path, fingerprint: str | None) -> "Tokenizer | None":

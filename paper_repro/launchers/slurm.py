@@ -194,8 +194,9 @@ def _what_ended(sweep: Sweep, number: str, left: Sequence[PlannedCell]) -> str:
 def _states(number: str) -> Counter[str]:
     """Return how many tasks of an array are in each state, with why they wait; empty once all have ended."""
     until = time.monotonic() + UNHEARD_SECONDS
+    command = ["squeue", "--noheader", "--array", f"--jobs={number}", "--format=%T|%r"]
     while True:
-        found = _call("squeue", "--noheader", "--array", f"--jobs={number}", "--format=%T|%r")
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
         if found.returncode == 0:
             rows = [line.partition("|") for line in found.stdout.splitlines() if line.strip()]
             return Counter(
@@ -204,13 +205,5 @@ def _states(number: str) -> Counter[str]:
         if "Invalid job id" in found.stderr:  # SLURM has forgotten it
             return Counter()
         if time.monotonic() > until:
-            raise UsageError(f"squeue: {_first_line(found.stderr)}")
+            raise UsageError(f"squeue: {found.stderr.strip().partition(chr(10))[0] or 'no message'}")
         time.sleep(LOOK_SECONDS)
-
-
-def _call(*command: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def _first_line(text: str) -> str:
-    return (text.strip().splitlines() or ["no message"])[0]

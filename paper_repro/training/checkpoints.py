@@ -7,7 +7,7 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from lightning.fabric.plugins.io.checkpoint_io import CheckpointIO
+from lightning.fabric.plugins.io import TorchCheckpointIO
 from safetensors import safe_open
 from torch import Tensor, nn
 
@@ -29,16 +29,13 @@ def save(path: Path, content: dict[str, Any], identity: Sequence[str]) -> None:
     try:
         check_digest(path)
     except (OSError, CorruptFileError):  # otherwise the whole file is there
-        _save(path, {"identity": list(identity), "content": content})
+        wrapped = {"identity": list(identity), "content": content}
+        stream_with_digest(path, lambda stream: torch.save(wrapped, stream))
     kept = {checkpoint_path(path.parent, step).name for step in _steps(path.parent)[:KEEP]}
     for pattern in ("step-*.ckpt", "step-*.ckpt.sha256", f".step-*{PART_SUFFIX}"):  # the last are left by a kill
         for other in path.parent.glob(pattern):
             if other.name.removesuffix(".sha256") not in kept:
                 other.unlink(missing_ok=True)
-
-
-def _save(path: Path, content: dict[str, Any]) -> None:
-    stream_with_digest(path, lambda stream: torch.save(content, stream))
 
 
 def newest(folder: Path, identity: Sequence[str]) -> int | None:
@@ -76,8 +73,8 @@ def load(path: Path, identity: Sequence[str], mmap: bool = False) -> dict[str, A
     return content
 
 
-class DurableCheckpointIO(CheckpointIO):
-    """Lightning's checkpoints through ``save`` and ``load``; those of ModelCheckpoint keep Lightning's format."""
+class DurableCheckpointIO(TorchCheckpointIO):
+    """Our checkpoints through ``save`` and ``load``; Lightning writes and removes those of ModelCheckpoint itself."""
 
     def __init__(self, identity: Sequence[str]) -> None:
         self.identity = list(identity)
@@ -86,14 +83,10 @@ class DurableCheckpointIO(CheckpointIO):
         if tasks.CHECKPOINT.fullmatch(Path(path).name):
             save(Path(path), checkpoint, self.identity)
         else:
-            _save(Path(path), checkpoint)
+            super().save_checkpoint(checkpoint, path, storage_options)
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         return load(Path(path), self.identity)
-
-    def remove_checkpoint(self, path: Any) -> None:
-        Path(path).unlink(missing_ok=True)
-        digest_path(Path(path)).unlink(missing_ok=True)
 
 
 def save_weights(path: Path, module: nn.Module, cell_id: str) -> None:
@@ -169,7 +162,7 @@ def _listed(items: Sequence[object], most: int = 5) -> str:
 
 
 def _steps(folder: Path) -> list[int]:
-    """Return the steps of all checkpoints in a folder, the last first."""
+    """Return the steps of all checkpoints, the last first."""
     matches = [tasks.CHECKPOINT.fullmatch(path.name) for path in folder.glob("step-*.ckpt")]
     steps = {int(match[1]) for match in matches if match and match[0] == checkpoint_path(folder, int(match[1])).name}
     return sorted(steps, reverse=True)

@@ -230,7 +230,6 @@ def _outcome(
 
 
 def _measure(built: BuiltCell, folder: Path, outcome: Outcome) -> None:
-    """Let the cell's probes measure its trained model."""
     for name in built.probes:
         findings = _findings(built, name)
         outcome.measured[name] = own = [*findings.metrics, *findings.unavailable, *findings.attachments]
@@ -243,7 +242,6 @@ def _measure(built: BuiltCell, folder: Path, outcome: Outcome) -> None:
 
 
 def _findings(built: BuiltCell, name: str) -> Findings:
-    """Return what one probe finds on the model as it is."""
     module = built.module.to(built.machine.device).eval()
     with torch.no_grad():
         findings = built.probes[name].measure(module, built.data, module.seed)

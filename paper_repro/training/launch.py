@@ -84,7 +84,6 @@ def _be_rank(index: int, count: int) -> None:
 
 
 def _train_with_rank_0(cell: Cell, folder: Path, meet: Callable[[Machine], Rank]) -> None:
-    """Train a cell as the rank that ``meet`` returns."""
     machine = Machine.of(cell.config["machine"])
     with settings(machine):
         built = build(cell)

@@ -27,6 +27,7 @@ from paper_repro.training.steps import (
     Compute,
     Graphs,
     Step,
+    Tree,
     gradients_of,
     in_micro_batches,
     rows_of,
@@ -38,8 +39,6 @@ from paper_repro.training.tensors import Distribution, draw, map_tensors, place,
 
 Draws = dict[str, Any]
 """Random tensors by name; for a compiled step, single whole numbers are plain ones."""
-Tree = Any
-"""Tensors, or tuples, lists and dicts of them."""
 EAGER_RANDOM: dict[str, str | int | bool | Callable[..., Any]] = {"fallback_random": True}
 """A compiled loss draws the random numbers that an uncompiled one draws."""
 
@@ -255,10 +254,6 @@ class PaperModule(L.LightningModule):
         """Compile what ``training_step`` computes, each shape and each value of the draws in ``constants`` once."""
         if self.uncompilable:
             raise UsageError(f"{self.uncompilable}: set machine.compile=false")
-        if type(self).loss_and_carry is PaperModule.loss_and_carry:
-            loss = torch.compile(self.loss, options=EAGER_RANDOM, dynamic=False)
-            self._compiled = lambda batch, draws, carry: (loss(batch), carry)
-            return
         step = torch.compile(self.loss_and_carry, options=EAGER_RANDOM, dynamic=False)
 
         def compiled(batch: Batch, draws: Draws, carry: Tree) -> tuple[Tensor, Tree]:

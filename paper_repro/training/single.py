@@ -199,7 +199,6 @@ def _trainer(
             max_steps=training.steps,
             max_epochs=-1,
             gradient_clip_val=training.clip_norm,
-            gradient_clip_algorithm="norm",
             callbacks=callbacks,
             plugins=plugins,
             default_root_dir=folder,

@@ -91,7 +91,7 @@ class StepTime(Task):
     def cost(self, config: Mapping[str, Any]) -> Cost:
         """Return what a round costs, in which each model makes one step."""
         step = _settings(config)
-        steppers = [build_stepper(node, own, step, torch.device("meta")) for node, own in each_model(config).values()]
+        steppers = [build_stepper(own, step, torch.device("meta")) for own in each_model(config).values()]
         parameters = sum(num_parameters(own.module) for own in steppers)
         with torch.no_grad():
             forward = count_flops(lambda: [own.loss() for own in steppers], layer_norm=2 * LAYER_NORM_PER_ELEMENT)
@@ -104,11 +104,11 @@ class StepTime(Task):
         )
 
 
-def each_model(config: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Return each model's node, and the config with its own module."""
+def each_model(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the config of each model, with its own module."""
     modules = config.get("modules") or {}
     return {
-        name: (node, {**config, "module": modules.get(name) or config["module"]})
+        name: {**config, "model": node, "module": modules.get(name) or config["module"]}
         for name, node in config["models"].items()
     }
 
@@ -121,9 +121,8 @@ def _settings(config: Mapping[str, Any]) -> StepSettings:
 
 
 def _measured(config: Mapping[str, Any], device: torch.device, report: Report) -> dict[str, float]:
-    """Return the metrics of ``StepTime``."""
     step = _settings(config)
-    works = {name: build_stepper(node, own, step, device) for name, (node, own) in each_model(config).items()}
+    works = {name: build_stepper(own, step, device) for name, own in each_model(config).items()}
     times: dict[str, list[float]] = {name: [] for name in works}
     total = step.unmeasured_rounds + step.rounds
     for number in range(total):
@@ -145,7 +144,6 @@ def _measured(config: Mapping[str, Any], device: torch.device, report: Report) -
 
 
 def _timed(stepper: "Stepper", device: torch.device) -> tuple[float, float]:
-    """Return the seconds and the loss of a step."""
     wait(device)
     start = time.perf_counter()
     loss = stepper.step()
@@ -194,15 +192,11 @@ class Stepper:
 
 
 def build_stepper(
-    node: Mapping[str, Any],
-    config: Mapping[str, Any],
-    step: StepSettings,
-    device: torch.device,
-    batches: Iterator[Any] | None = None,
+    config: Mapping[str, Any], step: StepSettings, device: torch.device, batches: Iterator[Any] | None = None
 ) -> Stepper:
-    """Build a model with its optimiser; ``batches`` None: random token ids."""
+    """Build the model of a config with its optimiser; ``batches`` None: random token ids."""
     with torch.device("meta") if device.type == "meta" else nullcontext():
-        module = build_module({**config, "model": node, "schedule": {TARGET: CONSTANT}}).to(device)
+        module = build_module({**config, "schedule": {TARGET: CONSTANT}}).to(device)
     machine = Machine.of(config.get("machine") or {})
     if machine.graphs and device.type == "cuda":
         module.step_by(None, functools.partial(Graphs, constants=module.constants, must=machine.cuda_graph is True))
@@ -232,8 +226,8 @@ class StepCost(StepTime):
         if outcome.status != FINISHED:
             return outcome
         step, models, found = _settings(config), each_model(config), outcome.metrics
-        for name, (node, own) in models.items():
-            stepper = build_stepper(node, own, step, device)
+        for name, own in models.items():
+            stepper = build_stepper(own, step, device)
             found[f"first_{name}"], _ = _timed(stepper, device)
             found[f"memory_{name}"] = added_memory(stepper, device)
             found[f"throughput_{name}"] = 1 / found[f"seconds_{name}"]

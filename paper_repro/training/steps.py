@@ -17,6 +17,7 @@ from paper_repro.models.common import capture
 from paper_repro.training.tensors import map_tensors, tensors_of
 
 Tree = Any
+"""Tensors, or tuples, lists and dicts of them."""
 Gradients = Sequence[Tensor | None]
 Compute = Callable[[Any, Any, Tree], tuple[Tensor, Tree, Gradients]]
 """From a batch, its draws and a carry to the loss, the next carry and the gradient of each parameter."""

@@ -85,7 +85,7 @@ class Watch:
         journal: "Journal | None" = None,
         rank: Rank | None = None,
     ) -> None:
-        self.log, self.machine, self.save, self.journal = log, machine, save, journal
+        self.log, self.machine, self.save, self.journal = log, machine, save, journal or Journal()
         self.report: Any = report
         self.rank = rank or Rank()
         self._earlier_seconds = self._saving_seconds = 0.0
@@ -110,11 +110,9 @@ class Watch:
         self._obey(self.rank.share(_STOP if stops else _GO), step)
 
     def _decide(self, step: int) -> int:
-        """Return what all ranks do after a step."""
         self.report.saves = True
         now, last = time.monotonic(), step == self.log.steps
-        if self.journal is not None:
-            self.journal.after_step(step, self.log.latest)
+        self.journal.after_step(step, self.log.latest)
         if last or now - self._reported >= self.machine.progress_every_seconds:
             over = None not in self.log.diverged()
             if over or not last:
@@ -127,14 +125,17 @@ class Watch:
 
     def _obey(self, word: int, step: int) -> None:
         if word in (_SAVE, _STOP) and step > 0:
-            self._save(step)
+            self.journal.flush()
+            started = time.monotonic()
+            self.save(step)
+            self._saved_at = time.monotonic()
+            self._saving_seconds = self._saved_at - started
         if word == _STOP:
             raise StopRequestedError(f"stopped after step {step} of {self.log.steps}")
 
     def _tell(self, step: int) -> None:
         self._reported = time.monotonic()
-        if self.journal is not None:
-            self.journal.flush()
+        self.journal.flush()
         finite = self.log.latest[torch.isfinite(self.log.latest)]
         self.report.progress(step, self.log.steps, float(finite.double().mean()))  # NaN if none is finite
 
@@ -151,21 +152,13 @@ class Watch:
             return True
         return bool(seconds) and now - self._saved_at >= max(seconds or 0.0, self._saving_seconds / SHARE_OF_SAVING)
 
-    def _save(self, step: int) -> None:
-        if self.journal is not None:
-            self.journal.flush()
-        started = time.monotonic()
-        self.save(step)
-        self._saved_at = time.monotonic()
-        self._saving_seconds = self._saved_at - started
-
 
 class Evaluations:
     """Evaluates the models of S cells under ``context`` (autocast), and keeps the weights of the best evaluation."""
 
     def __init__(self, built: Sequence[BuiltCell], context: Context, journal: "Journal | None" = None) -> None:
         self.modules, self.data = [one.module for one in built], [one.data for one in built]
-        self.context, self.journal, training = context, journal, built[0].training
+        self.context, self.journal, training = context, journal or Journal(), built[0].training
         self.every, self.keep, self.batches = training.evaluate_every, training.keep, training.evaluation_batches
         for module, data in zip(self.modules, self.data, strict=True):
             known = [f"{split}_{name}" for split in data.splits for name in module.new_metrics()]
@@ -222,8 +215,7 @@ class Evaluations:
             return module.evaluate(data, batches)
 
     def _account(self, index: int, step: int, metrics: dict[str, float]) -> None:
-        if self.journal is not None:
-            self.journal.evaluated(index, step, metrics)
+        self.journal.evaluated(index, step, metrics)
         for name, value in metrics.items():
             self._curves[index].setdefault(name, []).append([float(step), value])
         if self.keep is None:
@@ -238,17 +230,16 @@ class Evaluations:
 class Journal:
     """Writes losses and evaluations of S cells, while they train, to a logger of each, which ``machine.logger`` names.
 
-    A loss is written every ``machine.log_every_steps`` steps, and after the last.
+    A loss is written every ``machine.log_every_steps`` steps, and after the last.  Without cells nothing is written.
     """
 
-    def __init__(self, built: Sequence[BuiltCell], folder: Path) -> None:
-        self.steps, self.machine = built[0].training.steps, built[0].machine
-        kind = self.machine.logger
+    def __init__(self, built: Sequence[BuiltCell] = (), folder: Path = Path()) -> None:
+        self.built, kind = built, built[0].machine.logger if built else None
         self.loggers = [_logger(kind, one, folder) for one in built] if kind else []
 
     def after_step(self, step: int, losses: Tensor) -> None:
         """Write the losses, (S,), of the step that made the number of steps done ``step``."""
-        if self.loggers and (step == self.steps or step % self.machine.log_every_steps == 0):
+        if self.loggers and (step == self.built[0].training.steps or step % self.built[0].machine.log_every_steps == 0):
             for logger, value in zip(self.loggers, losses.tolist(), strict=True):  # waits for the device
                 logger.log_metrics({LOSS: value}, step)
 

@@ -105,7 +105,7 @@ def _text_pair(sizes: Sequence[float], variant: str, count: int, device: torch.d
     step, models = StepSettings(**config["step"]), each_model(config)
 
     def build(on: torch.device) -> tuple[Stepper, Stepper]:
-        ours, theirs = (build_stepper(*models[name], step, on) for name in ("own", "baseline"))
+        ours, theirs = (build_stepper(models[name], step, on) for name in ("own", "baseline"))
         return ours, theirs
 
     return Pair(build, "Transformer++", device)
@@ -139,7 +139,7 @@ def on_images(
     def stepper(model: str, more: Sequence[str], on: torch.device) -> Stepper:
         config: dict[str, Any] = compose("ebt/denoising", [f"model={model}", *overrides, *more], seed=0)
         images = torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(on) * 2 - 1
-        return build_stepper(config["model"], config, step, on, cycle(images))
+        return build_stepper(config, step, on, cycle(images))
 
     pair = Pair(lambda on: (stepper("ebt/image_ebt", thinking, on), stepper("ebt/dit", [], on)), "DiT", device)
     size = f"D={sizes['width']}, {sizes['num_layers']} layers, {batch} images of {shape[-1]}"

@@ -202,7 +202,7 @@ def _built(size: Sizes, model: str, way: str, device: torch.device) -> tuple[Ste
     words = ["step.accumulate=1", *(f"{key}={value}" for key, value in size.items()), *WAYS[way]]
     config: dict[str, Any] = compose("ngpt/steptime", words, seed=0)
     torch.manual_seed(0)
-    stepper = build_stepper(config["models"][model], config, StepSettings(**config["step"]), device)
+    stepper = build_stepper({**config, "model": config["models"][model]}, StepSettings(**config["step"]), device)
     return stepper, config["machine"]["implementation"]
 
 

@@ -56,8 +56,7 @@ def test_a_worker_that_measures_ends_when_it_is_told_to(tmp_path: Path, log: Pat
     with ForkServer(tmp_path, [cell.config]) as server:
         server.prepare()
         worker = server.start(cells=[cell], fill=False, cost=None, cards=[])
-        while "measure" not in (log.read_text() if log.is_file() else ""):
-            time.sleep(0.01)
+        sweeps.wait_for(lambda: log.is_file() and "measure" in log.read_text())
         began, events, code = time.monotonic(), list[dict[str, Any]](), None
         worker.stop()
         while code is None:

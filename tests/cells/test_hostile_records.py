@@ -11,7 +11,6 @@ import pytest
 from paper_repro.base import identity
 from paper_repro.base.errors import ROOT, UsageError
 from paper_repro.base.files import CodeState, CorruptFileError, sha256_of_bytes
-from paper_repro.base.identity import canonical_json
 from paper_repro.cells import records, runner
 from paper_repro.cells.records import Record, find, record_path
 from paper_repro.cells.tasks import FAILED, FINISHED, Outcome
@@ -48,9 +47,7 @@ def content() -> dict[str, Any]:
 
 def seal(path: Path, content: Any) -> Path:
     """Write a record as an attacker does: with a hash that fits."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    whole = {**content, "sha256": sha256_of_bytes(canonical_json(content).encode())}
-    path.write_bytes(canonical_json(whole).encode() + b"\n")
+    path.write_bytes(records.sealed(content))
     return path
 
 

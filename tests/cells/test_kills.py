@@ -14,19 +14,6 @@ STEPS = 12
 DELAY = 0.03
 
 
-def _kill_everything(pid: int) -> None:
-    try:
-        family = [*psutil.Process(pid).children(recursive=True), psutil.Process(pid)]
-    except psutil.NoSuchProcess:
-        return
-    for process in family:
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            continue
-    psutil.wait_procs(family, timeout=10)
-
-
 def _finished(runs: Path) -> dict[str, bytes]:
     """Every record below ``runs``; reading one that is not whole raises."""
     found = {}
@@ -55,7 +42,7 @@ def test_kills_of_a_sweep_lose_nothing_and_change_nothing(kills: int, tmp_path: 
         process = sweeps.start(papers, runs, log)
         time.sleep(dice.uniform(0.05, 1.2))
         landed += process.poll() is None
-        _kill_everything(process.pid)
+        psutil.wait_procs(sweeps.kill(process), timeout=10)
         process.wait()
         after = sweeps.steps_by_cell(log)
         again = {cell for cell in finished if after.get(cell, 0) > before.get(cell, 0)}
@@ -106,13 +93,10 @@ def test_a_training_that_was_killed_ends_in_the_same_table(kills: int, tmp_path:
     for kill in range(kills):
         process = sweeps.start(papers, runs, tmp_path / "log")
         seen = _checkpoints(runs)
-        deadline = time.monotonic() + 60
-        while not _checkpoints(runs) - seen and process.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        sweeps.wait_for(lambda seen=seen: _checkpoints(runs) - seen, process)
         time.sleep(0.03 * kill)
         assert process.poll() is None
-        _kill_everything(process.pid)
+        psutil.wait_procs(sweeps.kill(process), timeout=10)
     assert sweeps.start(papers, runs, tmp_path / "log").wait(120) == 0
     for name in ("table.md", "table.json", "table.csv"):
         place = Path("test/sweep/smoke") / name

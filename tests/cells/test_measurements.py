@@ -15,6 +15,7 @@ from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import FINISHED, Findings, Outcome
 from paper_repro.tables.view import lack
 from paper_repro.tests.support.probes import STEPS_VARIABLE
+from paper_repro.tests.support.synthetic import PROVENANCE, write_record
 
 SUMMING = "paper_repro.tests.support.probes.Summing"
 SMALL = [
@@ -145,11 +146,8 @@ def test_without_weights_the_cell_is_trained_again(runs: Path) -> None:
     assert found is not None and found.done
 
 
-ORIGIN = {"commit": "a" * 40, "dirty": False, "versions": {}, "device": "x"}
-
-
 def measure(root: Path, own: PlannedCell, **metrics: float) -> None:
-    measurements.write(root, own, "one", Findings(metrics), 1.0, ORIGIN)
+    measurements.write(root, own, "one", Findings(metrics), 1.0, PROVENANCE)
 
 
 FORGED: dict[str, dict[str, Any]] = {
@@ -161,9 +159,7 @@ FORGED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("damage", ["bit", *FORGED])
 def test_a_damaged_measurement_counts_as_absent(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     own = cell(one={})
-    config = identity.recorded({**own.config, "probes": {}})
-    record = records.from_outcome(own.id, config, Outcome(FINISHED, {"test_rmse": 1.0}), ORIGIN)
-    records.write(record_path(tmp_path, own.id), record)
+    write_record(tmp_path, cell(), Outcome(FINISHED, {"test_rmse": 1.0}))
     path = measurements.measurement_path(tmp_path, own.id, identity.probes(own.config)["one"])
     measure(tmp_path, own, total=1.0)
     fields = json.loads(path.read_bytes()) | FORGED.get(damage, {})
@@ -181,8 +177,7 @@ def test_what_a_probe_could_not_give_goes_with_its_next_measurement(tmp_path: Pa
     own = cell(one={})
     lacking = {"score": "needs a file", "more": "needs a file", "other": "of another probe"}
     outcome = Outcome(FINISHED, {"test_rmse": 1.0}, unavailable=lacking, measured={"one": ["score", "more"]})
-    record = records.from_outcome(own.id, identity.recorded(own.config), outcome, ORIGIN)
-    records.write(record_path(tmp_path, own.id), record)
+    write_record(tmp_path, own, outcome)
     measure(tmp_path, own, score=2.0)
     found = measurements.find(tmp_path, own)
     assert found is not None and found.done
@@ -191,7 +186,7 @@ def test_what_a_probe_could_not_give_goes_with_its_next_measurement(tmp_path: Pa
 
 def test_a_record_joined_with_another_keeps_what_each_has_measured(tmp_path: Path) -> None:
     def record(name: str, value: float) -> records.Record:
-        origin = {**ORIGIN, "commit": name[0] * 40}
+        origin = {**PROVENANCE, "commit": name[0] * 40}
         config = identity.recorded(cell(**{name: {"metric": name, "file": f"{name}.txt"}}).config)
         outcome = Outcome(FINISHED, {"test_rmse": 1.0, name: value}, measured={name: [name]})
         return records.from_outcome(cell().id, config, outcome, origin)
@@ -209,5 +204,5 @@ def test_a_measurement_that_none_would_read_is_not_written(tmp_path: Path) -> No
     with pytest.raises(ValueError, match="the limit is 20000"):
         measure(tmp_path, own, **{f"a metric of number {number}": 1.5 for number in range(900)})
     with pytest.raises(ValueError, match=r"attachment '\.\./up'"):
-        measurements.write(tmp_path, own, "one", Findings(attachments={"../up": b""}), 1.0, ORIGIN)
+        measurements.write(tmp_path, own, "one", Findings(attachments={"../up": b""}), 1.0, PROVENANCE)
     assert not list(tmp_path.iterdir())

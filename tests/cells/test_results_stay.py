@@ -13,7 +13,7 @@ from paper_repro.cells.records import record_path
 from paper_repro.cells.runner import Dispatcher
 from paper_repro.cells.tasks import FAILED, FINISHED, Outcome
 from paper_repro.cells.worker import Channel, Worker
-from paper_repro.tests.support import sweeps
+from paper_repro.tests.support import sweeps, synthetic
 from paper_repro.tests.support.slow_task import SlowTask
 
 
@@ -22,12 +22,6 @@ def work(runs: Path, cells: list[PlannedCell], fill: bool = False) -> list[dict[
     told: list[dict[str, Any]] = []
     Worker(runs, Channel(told.append), read_code_state()).run({"cells": cells, "fill": fill, "cost": None})
     return [event for event in told if event["event"] == "done"]
-
-
-def put(runs: Path, cell: PlannedCell, status: str, **metrics: float) -> None:
-    outcome = Outcome(status, metrics=metrics)
-    origin = records.provenance("a device", read_code_state())
-    records.write(record_path(runs, cell.id), records.from_outcome(cell.id, cell.config, outcome, origin))
 
 
 def test_a_result_that_is_filled_stays_where_the_new_run_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,14 +46,14 @@ def test_a_result_that_is_filled_stays_where_the_new_run_fails(tmp_path: Path, m
 @pytest.mark.parametrize("held", [False, True])
 def test_a_death_is_not_recorded_over_what_another_runner_has(tmp_path: Path, held: bool) -> None:
     (cell,) = sweeps.cells(1)
-    pool, origin = Dispatcher.__new__(Dispatcher), records.provenance("a device", read_code_state())
+    pool, origin = Dispatcher.__new__(Dispatcher), synthetic.PROVENANCE
     pool._runs = tmp_path
     if held:
         with leases.hold(tmp_path, [cell.id]):
             assert not pool._record_death(cell, "it died", origin)
             assert not record_path(tmp_path, cell.id).exists()
     else:
-        put(tmp_path, cell, FINISHED, total=1.0)
+        synthetic.write_record(tmp_path, cell, Outcome(FINISHED, {"total": 1.0}))
         before = record_path(tmp_path, cell.id).read_bytes()
         assert not pool._record_death(cell, "it died", origin)
         assert record_path(tmp_path, cell.id).read_bytes() == before

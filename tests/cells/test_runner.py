@@ -4,7 +4,6 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +106,7 @@ def test_a_worker_killed_once_goes_on_from_its_checkpoint(tmp_path: Path, log: P
 
 def test_workers_outlive_their_fork_server_and_another_starts_the_next(tmp_path: Path, log: Path) -> None:
     def kill() -> None:
-        while not log.is_file() or log.read_text().count("step") < 3:
-            time.sleep(0.01)
+        sweeps.wait_for(lambda: log.is_file() and log.read_text().count("step") >= 3)
         psutil.Process(int(log.read_text().split()[2])).parent().kill()
 
     threading.Thread(target=kill, daemon=True).start()
@@ -152,22 +150,17 @@ def test_two_runners_on_one_folder_run_each_cell_once(tmp_path: Path) -> None:
     assert len(sweeps.steps_by_cell(log)) == 18 and set(sweeps.steps_by_cell(log).values()) == {4}
 
 
-def _wait_for(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.02)
-
-
 def test_workers_stop_when_their_runner_is_killed(tmp_path: Path) -> None:
     papers, runs, log = tmp_path / "papers", tmp_path / "runs", tmp_path / "task.log"
     sweeps.write_artifact(papers, steps=500, delay=0.02)
     process = sweeps.start(papers, runs, log)
-    _wait_for(lambda: len({line.split()[2] for line in log.read_text().splitlines()} if log.exists() else ()) == 2)
+    sweeps.wait_for(
+        lambda: len({line.split()[2] for line in log.read_text().splitlines()} if log.exists() else ()) == 2
+    )
     pids = {int(line.split()[2]) for line in log.read_text().splitlines()}
     process.kill()
     process.wait()
-    _wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    sweeps.wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
     assert not list(runs.rglob("lease"))
 
 

@@ -7,10 +7,9 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -21,9 +20,9 @@ from paper_repro.launchers import slurm, start
 from paper_repro.launchers.drain import Order
 from paper_repro.tests.support import slurm_cluster, sweeps
 from paper_repro.tests.support.slow_task import LOG_VARIABLE
+from paper_repro.tests.support.sweeps import wait_for
 
 TABLES = ("table.md", "table.csv", "table.tex", "table.json")
-T = TypeVar("T")
 SEEDS = ",".join(map(str, range(40)))
 """By three sizes: 120 cells."""
 
@@ -73,15 +72,6 @@ class Command:
         return [row.split()[0] for row in rows if row.endswith("RUNNING")]
 
 
-def wait(there: Callable[[], T], process: subprocess.Popen[str], seconds: float = 200.0) -> T:
-    until = time.monotonic() + seconds
-    while not (found := there()):
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < until
-        time.sleep(0.1)
-    return found
-
-
 @pytest.mark.slow
 def test_a_sweep_whose_jobs_are_killed_and_requeued_gives_the_local_table(
     cluster: dict[str, str], tmp_path: Path
@@ -94,13 +84,13 @@ def test_a_sweep_whose_jobs_are_killed_and_requeued_gives_the_local_table(
     process = command.start("launcher=slurm", "launcher.partition=all", "launcher.jobs=3", "launcher.cpus=1")
     killed: list[str] = []
     for number in range(6):
-        wait(lambda least=8 * (number + 1): command.done() >= least, process)
-        running = wait(command.running, process)
+        wait_for(lambda least=8 * (number + 1): command.done() >= least, process)
+        running = wait_for(command.running, process)
         task = running[number % len(running)]
         if number % 2 == 0:  # an odd one is preempted: the requeue sends SIGTERM
             command.slurm("scancel", "--signal=KILL", task)
-            wait(lambda task=task: task not in command.running(), process)
-        wait(lambda task=task: command.slurm("scontrol", "requeue", task) == "", process, 60)
+            wait_for(lambda task=task: task not in command.running(), process)
+        wait_for(lambda task=task: command.slurm("scontrol", "requeue", task) == "", process, 60)
         killed.append(task)
     said, _ = process.communicate(timeout=500)
     assert process.returncode == 0, said
@@ -123,7 +113,7 @@ def test_jobs_go_on_without_the_command_that_another_one_watches(cluster: dict[s
     command = Command(tmp_path, cluster, delay=0.5)
     words = ("launcher=slurm", "launcher.jobs=2", "launcher.cpus=1")
     process = command.start(*words)
-    wait(lambda: len(command.running()) == 2 and command.done(), process)
+    wait_for(lambda: len(command.running()) == 2 and command.done(), process)
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 130 and "goes on; the same command watches it again" in said
@@ -144,9 +134,9 @@ def test_a_job_at_its_time_limit_saves_and_goes_on(cluster: dict[str, str], tmp_
     """SLURM's shortest limit is a minute; the signal that says that it comes is sent after 25 s."""
     command = Command(tmp_path, cluster, delay=0.08)
     process = command.start("launcher=slurm", "launcher.minutes=1", "launcher.grace=35", "launcher.cpus=1")
-    wait(lambda: "Restarts=1" in command.slurm("scontrol", "show", "job"), process, 300)
+    wait_for(lambda: "Restarts=1" in command.slurm("scontrol", "show", "job"), process, 300)
     done = command.done()
-    wait(lambda: command.done() > done, process)
+    wait_for(lambda: command.done() > done, process)
     command.slurm("scancel", command.running()[0].partition("_")[0])
     process.communicate(timeout=100)
     logs = "".join(path.read_text() for path in command.runs.glob("slurm/*/*_log.*"))

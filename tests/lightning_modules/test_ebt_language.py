@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch.nn import functional
 
 from paper_repro.base.configs import compose
@@ -18,6 +17,7 @@ from paper_repro.lightning_modules.ebt_language import EBTLanguage
 from paper_repro.tests.support.cycles import Cycles
 from paper_repro.tests.support.ops import assert_same
 from paper_repro.tests.support.reports import Recorder
+from paper_repro.tests.training.doubles import assert_same_runs
 from paper_repro.training.build import build
 from paper_repro.training.counting import peak_bytes
 from paper_repro.training.fit import Fit
@@ -78,9 +78,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(overrides: list[str], tmp_pat
     with pytest.raises(StopRequestedError):
         run(tmp_path / "stopped", *overrides, "machine.checkpoint_every_steps=1", stop_at=2)
     resumed = run(tmp_path / "stopped", *overrides)
-    assert resumed.metrics == whole.metrics
-    one, other = (load_file(tmp_path / name / "cell" / "weights.safetensors") for name in ("whole", "stopped"))
-    assert all(torch.equal(one[name], value) for name, value in other.items())
+    assert_same_runs([resumed], [whole], [cell(*overrides)], (tmp_path / "stopped", tmp_path / "whole"))
 
 
 def test_metrics_are_those_of_thinking_by_hand() -> None:

@@ -7,7 +7,7 @@ class Recorder:
     saves = False
 
     def __init__(self, stop_at: int | None = None) -> None:
-        self.stop_at, self.asked = stop_at, 0
+        self.stop_at = stop_at
         self.seen: list[tuple[int, int, float]] = []
 
     def progress(self, step: int, steps: int, loss: float) -> None:
@@ -15,5 +15,4 @@ class Recorder:
 
     @property
     def stop_requested(self) -> bool:
-        self.asked += 1
         return self.stop_at is not None and self.seen[-1:] != [] and self.seen[-1][0] >= self.stop_at

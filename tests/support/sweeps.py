@@ -1,17 +1,23 @@
 """Small sweeps of SlowTask: as planned cells, and as an artifact for the command line."""
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import psutil
 
 from paper_repro.base import identity
 from paper_repro.base.errors import ROOT
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.tests.support.slow_task import LOG_VARIABLE
 
+T = TypeVar("T")
 PYTHON = ("/usr/bin/env", "--default-signal", sys.executable)
 """A shell starts what runs in its background with SIGINT ignored, nohup with SIGHUP; children inherit that."""
 TARGET = "paper_repro.tests.support.slow_task.SlowTask"
@@ -67,6 +73,27 @@ def start(papers: Path, runs: Path, log: Path) -> subprocess.Popen[bytes]:
     command = [*PYTHON, str(ROOT / "scripts" / "reproduce.py"), "test/sweep", "scale=smoke", f"runs={runs}"]
     with (runs.parent / f"{runs.name}.out").open("ab") as stream:
         return subprocess.Popen(command, env=environment, stdout=stream, stderr=stream, start_new_session=True)
+
+
+def kill(process: "subprocess.Popen[Any]", number: signal.Signals = signal.SIGKILL) -> list[psutil.Process]:
+    """Send a signal to a process and to all that it has started; return them."""
+    family: list[psutil.Process] = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+    for one in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.send_signal(number)
+    return family
+
+
+def wait_for(there: Callable[[], T], process: "subprocess.Popen[Any] | None" = None, seconds: float = 200.0) -> T:
+    """Return what ``there`` returns once that is true; fail if ``process`` ends before, or after ``seconds``."""
+    until = time.monotonic() + seconds
+    while not (found := there()):
+        assert process is None or process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < until, "it never happened"
+        time.sleep(0.005)
+    return found
 
 
 def steps_by_cell(log: Path) -> dict[str, int]:

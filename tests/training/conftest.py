@@ -69,11 +69,6 @@ def language(tmp_path):
 
 
 @pytest.fixture
-def recorder():
-    return Recorder
-
-
-@pytest.fixture
 def run():
     def run_to_the_end(cells, folder, stops=()):
         for stop in stops:

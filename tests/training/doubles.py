@@ -12,7 +12,6 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import mix
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
-from paper_repro.models.common import project_rows_
 from paper_repro.training.schedules import Exponential
 
 DOUBLES_NAME = __name__
@@ -167,19 +166,6 @@ class TwoGroups(CEMGaussianProcess):
             {"params": [p for p in trained if p.ndim > 1], "weight_decay": 0.5, "lr": 0.004},
             {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0, "schedule": Exponential()},
         ]
-
-
-class Rows(nn.Module):
-    """10 -> 7 -> 1; both matrices have unit rows, neither number of rows is even."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = (nn.Parameter(project_rows_(torch.randn(shape))) for shape in ((7, 10), (1, 7)))
-        self.scale, self.shift = nn.Parameter(torch.ones(7)), nn.Parameter(torch.zeros(1))
-
-    def forward(self, x):
-        hidden = F.silu(self.scale * F.linear(x, self.first))
-        return (F.linear(hidden, self.last) + self.shift).squeeze(-1)
 
 
 class UnitRows(CEMGaussianProcess):

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
-from paper_repro.training.fit import Fit
 
 LIGHTNING = "lightning.pytorch.callbacks"
 
@@ -17,23 +16,23 @@ def callbacks(cell: Any, **nodes: dict[str, Any]) -> Any:
     return cell(steps=12, training__evaluate_every=2, training__callbacks=named)
 
 
-def test_early_stopping_ends_the_run_and_the_record_says_so(cell, recorder, tmp_path: Path) -> None:
+def test_early_stopping_ends_the_run_and_the_record_says_so(cell, run, tmp_path: Path) -> None:
     stopping: dict[str, Any] = {"_target_": "EarlyStopping", "monitor": "test_rmse", "min_delta": 100.0, "patience": 1}
     stopping["check_on_train_epoch_end"] = False
-    (outcome,) = Fit().run([callbacks(cell, stop=stopping)], tmp_path, recorder())
+    (outcome,) = run([callbacks(cell, stop=stopping)], tmp_path)
     assert outcome.note == "a callback ended the training after step 4 of 12"
     assert [step for step, _ in outcome.curves["training_loss"]] == [1, 2, 3, 4]
     assert [step for step, _ in outcome.curves["test_rmse"]] == [2, 4, 4]
 
 
-def test_the_best_checkpoint_is_kept_beside_ours_and_loads(cell, recorder, tmp_path: Path) -> None:
+def test_the_best_checkpoint_is_kept_beside_ours_and_loads(cell, run, tmp_path: Path) -> None:
     best = {"_target_": "ModelCheckpoint", "monitor": "test_rmse", "filename": "best", "save_on_train_epoch_end": False}
-    (outcome,) = Fit().run([callbacks(cell, best=best)], tmp_path, recorder())
+    (outcome,) = run([callbacks(cell, best=best)], tmp_path)
     (path,) = tmp_path.rglob("best.ckpt")
     score = torch.load(path, weights_only=True)["callbacks"]
     (state,) = [value for key, value in score.items() if key.startswith("ModelCheckpoint")]
     lowest = min(value for _, value in outcome.curves["test_rmse"][:-1])
     assert float(state["best_model_score"]) == pytest.approx(lowest)
     assert CEMGaussianProcess.load_from_checkpoint(path).seed == 0
-    plain = Fit().run([cell(steps=12, training__evaluate_every=2)], tmp_path / "plain", recorder())[0]
+    (plain,) = run([cell(steps=12, training__evaluate_every=2)], tmp_path / "plain")
     assert plain.curves == outcome.curves

@@ -5,11 +5,10 @@ import pytest
 import torch
 
 from paper_repro.base.errors import UsageError
-from paper_repro.cells.tasks import StopRequestedError
 from paper_repro.tests.training.doubles import NOISY, assert_same_runs
+from paper_repro.tests.training.test_energy_training import ENERGY
 from paper_repro.training import single
 from paper_repro.training.build import build
-from paper_repro.training.fit import Fit
 
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None or " " in sys.prefix,
@@ -33,10 +32,6 @@ def test_a_compiled_loss_draws_the_random_numbers_of_an_uncompiled_one(cell):
 
 
 STEPS = 120
-ENERGY = {
-    "module": {"_target_": "paper_repro.tests.training.energy.EnergyRegression"},
-    "model": {"_target_": "paper_repro.tests.training.energy.Energy"},
-}
 
 
 @pytest.fixture
@@ -50,15 +45,10 @@ def auto(cell, monkeypatch):
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("changes", [{}, ENERGY], ids=["loss", "draws and carry"])
-def test_an_interrupted_compiled_run_equals_an_undisturbed_one_bit_for_bit(
-    cell, auto, run, recorder, tmp_path, changes
-):
+def test_an_interrupted_compiled_run_equals_an_undisturbed_one_bit_for_bit(cell, auto, run, tmp_path, changes):
     one = auto(**changes)
     expected = run([one], tmp_path / "undisturbed")[0]
-    for stop in (30, 70):
-        with pytest.raises(StopRequestedError):
-            Fit().run([one], tmp_path / "stopped", recorder(stop))
-    found = run([one], tmp_path / "stopped")[0]
+    found = run([one], tmp_path / "stopped", stops=(30, 70))[0]
     assert found.compiled == expected.compiled == "yes: machine.compile=auto"
     assert_same_runs([found], [expected], [one], (tmp_path / "stopped", tmp_path / "undisturbed"))
     plain = run([cell(steps=STEPS, **changes)], tmp_path / "plain")[0]

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import psutil
@@ -13,6 +12,8 @@ import pytest
 import torch
 
 from paper_repro.cells.tasks import StopRequestedError
+from paper_repro.tests.support import sweeps
+from paper_repro.tests.support.reports import Recorder
 from paper_repro.tests.training.doubles import assert_close_runs, assert_same_runs
 from paper_repro.training import checkpoints
 from paper_repro.training.build import build
@@ -40,14 +41,14 @@ def test_stacked_models_equal_each_trained_alone(cell, run, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_equal_one_and_a_run_goes_from_the_ones_to_the_other(cell, run, recorder, tmp_path):
+def test_two_processes_equal_one_and_a_run_goes_from_the_ones_to_the_other(cell, run, tmp_path):
     own = {**EXACT, "training__accumulate": 2}
     one, two = (cell(**own, machine__devices=count) for count in (1, 2))
     before = psutil.Process().children(recursive=True)
     expected = run([one], tmp_path / "one")[0]
     for item, stop in ((two, 3), (one, 6)):
         with pytest.raises(StopRequestedError):
-            Fit().run([item], tmp_path / "two", recorder(stop))
+            Fit().run([item], tmp_path / "two", Recorder(stop))
     content = checkpoints.load(checkpoints.checkpoint_path(tmp_path / "two" / "checkpoints", 3), [one.id])
     carries = content["callbacks"]["Watching"]["carries"]
     assert {slot: int(carry["written"]) for slot, carry in carries.items()} == {0: 3 * 8, 1: 3 * 8}
@@ -83,10 +84,7 @@ def test_a_killed_process_is_resumed_bit_for_bit(kind, cell, run, tmp_path):
     )
     process = subprocess.Popen([sys.executable, str(script)])
     folder = tmp_path / "killed" / "checkpoints"
-    deadline = time.monotonic() + 60
-    while len(list(folder.glob("step-*.ckpt"))) < 2 and time.monotonic() < deadline and process.poll() is None:
-        time.sleep(0.002)
-    assert process.poll() is None, "the run ended before it could be killed"
+    sweeps.wait_for(lambda: len([*folder.glob("step-*.ckpt")]) >= 2, process)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     cells = cells_of(cell, kind, **often)

@@ -6,6 +6,7 @@ from torch import nn
 
 from paper_repro.base.errors import UsageError
 from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
+from paper_repro.models.cem import CEMMLP, GatedMLP, GaussianProcessRegressor, PlainMLP
 from paper_repro.tests.training.doubles import Small, TwoGroups, Waves, by_hand
 from paper_repro.training.ensemble import Ensemble
 from paper_repro.training.schedules import Constant, Cosine
@@ -27,22 +28,26 @@ def build(count=3, steps=20, modules=None, **options):
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "model"),
     [
-        adamw(),
-        adamw(amsgrad=True),
-        functools.partial(torch.optim.SGD, lr=0.01, momentum=0.9, nesterov=True),
-        functools.partial(torch.optim.Adafactor, lr=0.01),
+        (adamw(), Small),
+        (adamw(amsgrad=True), Small),
+        (functools.partial(torch.optim.SGD, lr=0.01, momentum=0.9, nesterov=True), Small),
+        (functools.partial(torch.optim.Adafactor, lr=0.01), Small),
+        (adamw(), lambda: GaussianProcessRegressor(PlainMLP(64, 64))),
+        (adamw(), lambda: GaussianProcessRegressor(GatedMLP(64, 64))),
+        (adamw(), lambda: GaussianProcessRegressor(CEMMLP(64, 64, num_steps=4))),
+        (adamw(), lambda: GaussianProcessRegressor(CEMMLP(64, 64, 2, preconditioner="diagonal_low_rank"))),
     ],
-    ids=lambda make: make.func.__name__,
 )
 @pytest.mark.parametrize("clip_norm", [None, 0.5])
-def test_every_optimiser_does_to_the_stack_what_it_does_to_each_model(make, clip_norm):
+def test_every_optimiser_does_to_the_stack_what_it_does_to_each_model(make, model, clip_norm):
     def modules():
         schedules = [Cosine(), Constant(0.5), Cosine(final_factor=0.5)]
         return [
             module_of(
                 seed,
+                model,
                 optimizer=functools.partial(make, lr=make.keywords["lr"] * (1 + seed)),
                 schedule=schedules[seed],
                 kind=TwoGroups if make.func is torch.optim.AdamW else CEMGaussianProcess,

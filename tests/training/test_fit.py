@@ -42,11 +42,11 @@ def test_a_step_follows_the_mean_gradient_of_its_batches_clipped_once(batches, c
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_damaged_newest_checkpoint_costs_time_but_changes_nothing(count, cell, run, recorder, tmp_path):
+def test_a_damaged_newest_checkpoint_costs_time_but_changes_nothing(count, cell, run, tmp_path):
     cells = batch_of(cell, machine__checkpoint_every_steps=3)[:count]
     whole = run(cells, tmp_path / "whole")
     with pytest.raises(StopRequestedError):
-        Fit().run(cells, tmp_path / "damaged", recorder(8))
+        Fit().run(cells, tmp_path / "damaged", Recorder(8))
     newest = checkpoints.checkpoint_path(tmp_path / "damaged" / "checkpoints", 8)
     newest.write_bytes(newest.read_bytes()[:-20])
     with pytest.warns(UserWarning, match=re.escape(newest.name)):
@@ -67,9 +67,9 @@ def test_one_diverging_model_leaves_the_others_bit_identical(cell, run, tmp_path
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_diverged_run_stops_early_and_says_at_which_step(count, cell, recorder, tmp_path):
+def test_a_diverged_run_stops_early_and_says_at_which_step(count, cell, tmp_path):
     cells = [cell(seed=seed, data__poison_from=3, steps=500) for seed in range(count)]
-    report = recorder()
+    report = Recorder()
     outcomes = Fit().run(cells, tmp_path, report)
     assert all(outcome.status == "diverged" and "at step 4 of 500" in outcome.note for outcome in outcomes)
     assert report.seen[-1][0] == 4
@@ -130,10 +130,10 @@ def test_a_run_with_two_workers_equals_one_without_also_after_stops(cell, run, t
     assert_same_runs(found, expected, [plain], (tmp_path / "ahead", tmp_path / "plain"))
 
 
-def test_what_a_worker_refuses_is_said_in_one_line(cell, recorder, tmp_path):
+def test_what_a_worker_refuses_is_said_in_one_line(cell, run, tmp_path):
     damaged = {"_target_": f"{DOUBLES}.Damaged", "seed": 0}
     with pytest.raises(UsageError) as caught:
-        Fit().run([cell(data=damaged, machine__data_workers=2)], tmp_path, recorder())
+        run([cell(data=damaged, machine__data_workers=2)], tmp_path)
     assert str(caught.value) == "batch 3 is damaged: copy the data anew"
     # The error still refers to the loader; workers that are left would keep this process from ending.
     assert not [child for child in multiprocessing.active_children() if child.is_alive()]
@@ -177,7 +177,7 @@ def test_stacked_models_drop_what_each_drops_alone(model, run, tmp_path):
     assert without.metrics["val_loss"] != pytest.approx(together[0].metrics["val_loss"], rel=1e-6)
 
 
-def test_cells_of_different_models_are_not_stacked(cell, recorder, tmp_path):
+def test_cells_of_different_models_are_not_stacked(cell, run, tmp_path):
     cells = [cell(seed=0), cell(seed=1, **NOISY)]
     with pytest.raises(UsageError, match=r"differ in model.*machine\.stack\.over"):
-        Fit().run(cells, tmp_path, recorder())
+        run(cells, tmp_path)

@@ -20,7 +20,7 @@ from paper_repro.base.errors import ROOT, UsageError
 from paper_repro.cells import planned
 from paper_repro.cells.tasks import Cell
 from paper_repro.launchers.start import leading
-from paper_repro.tests.support import slurm_cluster
+from paper_repro.tests.support import slurm_cluster, sweeps
 from paper_repro.tests.support.reports import Recorder
 from paper_repro.tests.training.doubles import assert_close_weights
 from paper_repro.training import launch
@@ -82,21 +82,10 @@ def srun(folder):
         yield lambda runs, *words: [start(command, runs, *BOTH, *words, environment=environment)]
 
 
-def kill(process, with_signal=signal.SIGKILL):
-    """End a node and all of its processes at once, or stop them; returns the processes."""
-    found = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
-    for item in found:
-        item.send_signal(with_signal)
-    return found
-
-
 def training_nodes(runs):
     """Two nodes in the middle of a long training, with a checkpoint behind them."""
     first, second = nodes(runs, "training.steps=100000")
-    until = time.monotonic() + 300
-    while not list(runs.rglob("step-*.ckpt")):
-        assert first.poll() is None and time.monotonic() < until, first.communicate()[0]
-        time.sleep(0.1)
+    sweeps.wait_for(lambda: [*runs.rglob("step-*.ckpt")], first, 300)
     return [first, second]
 
 
@@ -122,9 +111,7 @@ def assert_equal(runs, one):
 @pytest.mark.slow
 def test_a_killed_rank_ends_the_others_and_the_cell_goes_on_from_its_checkpoint(tmp_path):
     process = start([sys.executable], tmp_path, "training.steps=60", "machine.devices=2")
-    until = time.monotonic() + 120
-    while not list(tmp_path.rglob("step-*.ckpt")) and time.monotonic() < until and process.poll() is None:
-        time.sleep(0.01)
+    sweeps.wait_for(lambda: [*tmp_path.rglob("step-*.ckpt")], process)
     children = psutil.Process(process.pid).children(recursive=True)
     (rank,) = [item for item in children if any("spawn_main" in word for word in item.cmdline())]
     leader = rank.parent()
@@ -166,7 +153,7 @@ def test_a_node_that_dies_ends_the_other_within_a_minute(dies, how, tmp_path):
     both = training_nodes(tmp_path)
     left = both[1 - dies]
     others = psutil.Process(left.pid).children(recursive=True)
-    died, since = kill(both[dies], how), time.monotonic()
+    died, since = sweeps.kill(both[dies], how), time.monotonic()
     try:
         said, _ = left.communicate(timeout=100)
         assert time.monotonic() - since < 60 and left.returncode != 0, said
@@ -220,11 +207,11 @@ def test_a_job_step_without_its_tasks_per_node_is_refused(monkeypatch):
         pass
 
 
-def test_nodes_without_torchrun_and_half_nodes_are_refused(cell, recorder, tmp_path, monkeypatch):
+def test_nodes_without_torchrun_and_half_nodes_are_refused(cell, run, tmp_path, monkeypatch):
     several = cell(training__accumulate=4, machine__nodes=2, machine__devices=2)
     with pytest.raises(UsageError, match=r"machine\.nodes=2: the same command .* torchrun or srun"):
-        Fit().run([several], tmp_path, recorder())
+        run([several], tmp_path)
     for name, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "3"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match=r"machine\.nodes=2 with machine\.devices=2 are 4 .*torchrun started 3"):
-        Fit().run([several], tmp_path, recorder())
+        run([several], tmp_path)

@@ -103,15 +103,15 @@ def test_memory_first_step_and_throughput_stand_beside_the_times() -> None:
 def test_a_step_of_ebt_is_that_of_its_module_with_fresh_draws() -> None:
     section = costing("model.step_size=5")
     step = StepSettings(**section["step"])
-    node, own = each_model(section)["own"]
-    found = build_stepper(node, own, step, torch.device("cpu"))
+    own = each_model(section)["own"]
+    found = build_stepper(own, step, torch.device("cpu"))
     module = found.module
     generator = torch.Generator().manual_seed(mix(0, "step time"))
     rows = torch.randint(17, (8, 2, 7), generator=generator)
     batch = (rows[0, :, :-1], rows[0, :, 1:])
     expected = module.loss_and_carry(batch, module.draws_of(batch, 0, 0, torch.device("cpu")), {})[0]
     assert found.loss().item() == expected.item()
-    other = build_stepper(node, own, step, torch.device("cpu"))
+    other = build_stepper(own, step, torch.device("cpu"))
     other.batches = iter([batch, batch])
     assert other.loss().item() != other.loss().item()
     # Alpha has a group of its own, which does not decay.

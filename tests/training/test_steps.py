@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from paper_repro.base.errors import UsageError
+from paper_repro.tests.support.reports import Recorder
 from paper_repro.tests.training.doubles import NOISY, Small, assert_close_runs
 from paper_repro.tests.training.test_energy_training import EXACT
 from paper_repro.training.build import build
@@ -38,7 +39,7 @@ def test_micro_batches_under_autocast_add_up_too(cell, run, tmp_path):
     assert_close_runs(found, expected, one, (tmp_path / "parts", tmp_path / "whole"), 0.02)
 
 
-def test_out_of_memory_halves_the_rows_from_the_last_checkpoint(cell, recorder, tmp_path, monkeypatch):
+def test_out_of_memory_halves_the_rows_from_the_last_checkpoint(cell, run, tmp_path, monkeypatch):
     whole = Small.forward
 
     def forward(self, x):
@@ -49,9 +50,9 @@ def test_out_of_memory_halves_the_rows_from_the_last_checkpoint(cell, recorder, 
 
     taken = [0]
     one = cell(machine__checkpoint_every_steps=1, machine__micro_batch="auto")
-    (expected,) = Fit().run([cell()], tmp_path / "whole", recorder())
+    (expected,) = run([cell()], tmp_path / "whole")
     monkeypatch.setattr(Small, "forward", forward)
-    report = recorder()
+    report = Recorder()
     (found,) = Fit().run([one], tmp_path / "halved", report)
     assert found.status == "finished" and "micro-batches of 2 rows" in found.note
     assert_close_runs(found, expected, one, (tmp_path / "halved", tmp_path / "whole"), 1e-4)

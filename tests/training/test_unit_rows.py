@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from paper_repro.models.common import project_rows_
-from paper_repro.tests.training.doubles import Rows, UnitRows, Waves, by_hand
+from paper_repro.tests.training.doubles import Small, UnitRows, Waves, by_hand
 from paper_repro.training.ensemble import Ensemble
 from paper_repro.training.optim import UnitAdamW, keep_unit_rows
 from paper_repro.training.schedules import Cosine
@@ -26,7 +26,7 @@ UNIT = 4 * torch.finfo(torch.float32).eps
 
 def module_of(seed=0, name="AdamW", dtype=torch.float32, **changes):
     torch.manual_seed(seed)
-    return UnitRows(Rows().to(dtype), functools.partial(OPTIMIZERS[name], **changes), Cosine())
+    return UnitRows(Small().to(dtype), functools.partial(OPTIMIZERS[name], **changes), Cosine())
 
 
 def projected(name, steps, batches=1, seed=0, dtype=torch.float32, **changes):
@@ -35,7 +35,7 @@ def projected(name, steps, batches=1, seed=0, dtype=torch.float32, **changes):
 
     @torch.no_grad()
     def project():
-        for matrix in (module.model.first, module.model.last):
+        for matrix in (module.model.first.weight, module.model.last.weight):
             matrix.div_(matrix.square().sum(-1, keepdim=True).sqrt())
 
     by_hand(module, Waves(seed), steps, batches, after_step=project)
