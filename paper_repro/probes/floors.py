@@ -28,6 +28,7 @@ from paper_repro.datamodules.text import TRAIN, TextData
 from paper_repro.datamodules.text_sets import AbsentTextsError
 from paper_repro.datamodules.videos import VideoData
 from paper_repro.metrics.counts import NONE, Counts, cross_entropy
+from paper_repro.metrics.pooled import Mean
 from paper_repro.probes.downstream import Downstream
 from paper_repro.probes.listops_accuracy import WAYS
 from paper_repro.probes.sudoku_accuracy import both_splits
@@ -380,9 +381,8 @@ class VideoFloor(FloorTask):
         predict = FRAME_RULES[self.rule](data)
         found = Findings()
         for split in data.splits:
-            total, count = 0.0, 0
+            loss = Mean()
             for batch in data.evaluation_batches(split):
-                error = functional.smooth_l1_loss(predict(batch[:, :-1]), batch[:, 1:])
-                total, count = total + float(error) * len(batch), count + len(batch)
-            found.metrics[f"{split}_loss"] = total / count
+                loss.update(functional.smooth_l1_loss(predict(batch[:, :-1]), batch[:, 1:]), len(batch))
+            found.metrics[f"{split}_loss"] = float(loss.compute())
         return found
