@@ -180,9 +180,8 @@ def _training_triples(data: Tokens) -> tuple[Triples, Triples]:
         del texts[HELD_OUT - 1 :: HELD_OUT]
         return counted_triples(texts), counted_triples(others)
     tokens, window = data.streams[TRAIN], data.window
-    length = (
-        min(MOST_TOKENS, len(tokens) - 1) // window * window + 1
-    )  # whole windows and the token that follows the last
+    # Whole windows, and the token that follows the last.
+    length = min(MOST_TOKENS, len(tokens) - 1) // window * window + 1
     ids = torch.from_numpy(tokens[:length].astype("int64"))
     previous, following = ids[:-1].view(-1, window), ids[1:].view(-1, window)
     is_kept = torch.arange(len(previous)) % HELD_OUT != HELD_OUT - 1

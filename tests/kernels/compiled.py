@@ -67,7 +67,7 @@ def step_and_back(heads: int, width: int, shared: bool) -> None:
 
 def with_a_tail() -> None:
     """Tiles of which no two sides are equal, so that a variable of two shapes is found."""
-    with mock.patch.object(tied, "tiles", lambda *given: tiles(*given)._replace(other=128)):
+    with mock.patch.object(tied, "tiles", lambda *given, **own: tiles(*given, **own)._replace(other=128)):
         step_and_back(6, 40, True)
 
 
