@@ -51,9 +51,6 @@ class Shard:
     """Numbers of what it holds, by name; the name of the manifest's first array gives the number of items."""
     sha256: str
 
-    def to_json(self) -> dict[str, Any]:
-        return {"file": self.file, "split": self.split, **self.counts, "sha256": self.sha256}
-
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Self:
         rest = dict(entry)
@@ -105,7 +102,7 @@ class Manifest:
 
         The SHA-256 of a manifest is part of the id of each cell that was trained on the data.
         """
-        shards = [shard.to_json() for shard in self.shards]
+        shards = [{"file": one.file, "split": one.split, **one.counts, "sha256": one.sha256} for one in self.shards]
         content = {"format": FORMAT, **self.settings, "totals": self.totals(), "shards": shards}
         return json.dumps(content, indent=1).encode() + b"\n"
 

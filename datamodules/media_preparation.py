@@ -64,14 +64,6 @@ class _Decoded(Dataset[tuple[int | None, Any]]):
         except (UnfitError, OSError) as error:
             return None, UnfitError(f"{name}: {error}")
 
-    def loader(self, places: range, workers: int) -> DataLoader[tuple[int | None, Any]]:
-        """Return the files at these places in order, decoded by worker processes; 1: by this process alone."""
-        several: dict[str, Any] = {"num_workers": workers, "multiprocessing_context": "fork"} if workers > 1 else {}
-        start = leave_signals_to_the_parent
-        return DataLoader(
-            self, None, sampler=places, collate_fn=lambda content: content, worker_init_fn=start, **several
-        )
-
 
 def write_decoded(
     folder: ShardFolder,
@@ -90,18 +82,20 @@ def write_decoded(
         folder, source, size: the shards' folder, the files, files of a shard.
         decode: from the bytes of a file to its content; called by the workers.
         store: from a file's place in its split, its label and its content to what a shard keeps of it.
-        workers: processes that decode.
+        workers: processes that decode; 1: this process alone.
 
     Raises:
         UsageError: a file cannot be decoded, or the folder holds data of other settings.
     """
     at_least("workers", workers)
     counts = source.counts
+    options: dict[str, Any] = {"collate_fn": lambda content: content, "worker_init_fn": leave_signals_to_the_parent}
+    options |= {"num_workers": workers, "multiprocessing_context": "fork"} if workers > 1 else {}
 
     def make(split: str, name: str, first: int, before: Sequence[Shard]) -> Shard:
         places = range(first, min(first + size, counts[split]))
         stored: list[Stored] = []
-        loader = _Decoded(source, split, decode).loader(places, workers)
+        loader = DataLoader(_Decoded(source, split, decode), None, sampler=places, **options)
         for place, (label, content) in zip(places, loader, strict=True):
             if isinstance(content, UnfitError):
                 raise UsageError(f"{content}: mend it, and give the same command again") from content

@@ -38,7 +38,7 @@ def energy_attention(
     query: Tensor, key: Tensor, gamma: float, out: tuple[Tensor, Tensor] | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute P K, P^T Q and lse of what the kernel ``takes``."""
-    query, key = _rows(query), _rows(key)
+    query, key = (x if _addressable(x) else x.contiguous() for x in (query, key))
     images, heads, tokens, width = query.shape
     direct = out is not None and all(_addressable(part) for part in out)
     by_query, by_key = out if out is not None and direct else (torch.empty_like(query), torch.empty_like(key))
@@ -54,10 +54,6 @@ def energy_attention(
     if out is not None and not direct:
         by_query, by_key = out[0].copy_(by_query), out[1].copy_(by_key)
     return by_query, by_key, lse
-
-
-def _rows(x: Tensor) -> Tensor:
-    return x if _addressable(x) else x.contiguous()
 
 
 def _addressable(x: Tensor) -> bool:

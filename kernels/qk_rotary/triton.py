@@ -108,43 +108,6 @@ def _inverse_norm(a, b, present):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _turned(  # type: ignore[no-untyped-def]
-    x, cos, first, second, scale_a, scale_b, present, NORMALIZE: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Compute y of a tile x, (HEADS, BLOCK)."""
-    a, b = _pairs(x, HEADS, BLOCK)  # (HEADS, BLOCK/2) each
-    turned_a = cos * a - first * b
-    turned_b = second * a + cos * b
-    if NORMALIZE:
-        inverse = _inverse_norm(turned_a, turned_b, present)
-        turned_a *= inverse
-        turned_b *= inverse
-    return tl.interleave(turned_a * scale_a, turned_b * scale_b)
-
-
-@triton.jit
-def _turned_back(  # type: ignore[no-untyped-def]
-    x, G, cos, first, second, scale_a, scale_b, present,
-    NORMALIZE: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr,
-):
-    """Compute dx of a tile, (HEADS, BLOCK), and both halves of n G, (HEADS, BLOCK/2)."""
-    a, b = _pairs(x, HEADS, BLOCK)  # (HEADS, BLOCK/2) each
-    G_a, G_b = _pairs(G, HEADS, BLOCK)
-    n_a = cos * a - first * b
-    n_b = second * a + cos * b
-    d_a = scale_a * G_a
-    d_b = scale_b * G_b
-    if NORMALIZE:
-        inverse = _inverse_norm(n_a, n_b, present)
-        n_a *= inverse
-        n_b *= inverse
-        along = tl.sum(n_a * d_a + n_b * d_b, axis=1)[:, None]  # (HEADS, 1)
-        d_a = (d_a - n_a * along) * inverse
-        d_b = (d_b - n_b * along) * inverse
-    return tl.interleave(cos * d_a + second * d_b, cos * d_b - first * d_a), n_a * G_a, n_b * G_b
-
-
-@triton.jit
 def _load_scale(  # type: ignore[no-untyped-def]
     scale, at, inside, SCALED: tl.constexpr, WIDE: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr
 ):
@@ -172,7 +135,14 @@ def _forward(  # type: ignore[no-untyped-def]
         cos = _load_table(cos_table, token, WIDE, WIDTH, BLOCK)  # (1, BLOCK/2)
         first = _load_table(first_table, token, WIDE, WIDTH, BLOCK)
         second = _load_table(second_table, token, WIDE, WIDTH, BLOCK)
-        row = _turned(row, cos, first, second, scale_a, scale_b, present, NORMALIZE, HEADS, BLOCK)  # (HEADS, BLOCK)
+        a, b = _pairs(row, HEADS, BLOCK)  # (HEADS, BLOCK/2) each
+        turned_a = cos * a - first * b
+        turned_b = second * a + cos * b
+        if NORMALIZE:
+            inverse = _inverse_norm(turned_a, turned_b, present)
+            turned_a *= inverse
+            turned_b *= inverse
+        row = tl.interleave(turned_a * scale_a, turned_b * scale_b)  # (HEADS, BLOCK)
         into = (sequence * tokens + token) * heads * WIDTH + head * WIDTH + column
         tl.store(out + into, row.to(out.dtype.element_ty), mask=inside)
 
@@ -201,13 +171,24 @@ def _backward(  # type: ignore[no-untyped-def]
         cos = _load_table(cos_table, token, WIDE, WIDTH, BLOCK)  # (1, BLOCK/2)
         first = _load_table(first_table, token, WIDE, WIDTH, BLOCK)
         second = _load_table(second_table, token, WIDE, WIDTH, BLOCK)
-        dx, part_a, part_b = _turned_back(
-            row, G, cos, first, second, scale_a, scale_b, present, NORMALIZE, HEADS, BLOCK
-        )
+        a, b = _pairs(row, HEADS, BLOCK)  # (HEADS, BLOCK/2) each
+        G_a, G_b = _pairs(G, HEADS, BLOCK)
+        n_a = cos * a - first * b
+        n_b = second * a + cos * b
+        d_a = scale_a * G_a
+        d_b = scale_b * G_b
+        if NORMALIZE:
+            inverse = _inverse_norm(n_a, n_b, present)
+            n_a *= inverse
+            n_b *= inverse
+            along = tl.sum(n_a * d_a + n_b * d_b, axis=1)[:, None]  # (HEADS, 1)
+            d_a = (d_a - n_a * along) * inverse
+            d_b = (d_b - n_b * along) * inverse
+        dx = tl.interleave(cos * d_a + second * d_b, cos * d_b - first * d_a)  # (HEADS, BLOCK)
         into = (sequence * tokens + token) * heads * WIDTH + head * WIDTH + column
         tl.store(out + into, dx.to(out.dtype.element_ty), mask=inside)
-        total_a += part_a
-        total_b += part_b
+        total_a += n_a * G_a
+        total_b += n_b * G_b
     if SCALED:
         into = (tl.program_id(0).to(tl.int64) * heads + head) * WIDTH + column
         tl.store(partial + into, tl.interleave(total_a, total_b), mask=inside)

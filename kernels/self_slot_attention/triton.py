@@ -18,7 +18,7 @@ columns twice, for T and for what needs T; R needs T too, and is taken out of th
 Legend: B sequences, H heads, N samples, T tokens, R = N T rows, Y channels of a head, Z channels of its values.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -31,47 +31,6 @@ from paper_repro.models.common import rows_to_samples, samples_to_rows, wide
 
 LEAST = 16
 """Rows, columns or channels that a matrix product takes at least."""
-
-
-class Observed(NamedTuple):
-    """The observed columns, and the rows that read them."""
-
-    query: Tensor
-    """(B, H, R, Y)."""
-    keys: Tensor
-    """(B, H, T + lead, Y)."""
-    values: Tensor
-    """(B, H, T + lead, Z)."""
-    lead: int
-    scale: float
-
-
-class Cotangents(NamedTuple):
-    """What dq, dk and dv of the observed columns are multiplied with: a, b and d; None for zeros."""
-
-    query: Tensor
-    keys: Tensor | None
-    values: Tensor | None
-
-
-class OwnRows(NamedTuple):
-    """What one's own column adds to the sums over a row, each (B, H, R, 1): ds, t, p t and p w."""
-
-    ds: Tensor
-    t: Tensor
-    pt: Tensor
-    pw: Tensor
-
-
-class Curvature(NamedTuple):
-    """The derivatives by G, q, k and v, without what the own column adds, and T and R (B, H, R, 1) of each row."""
-
-    direction: Tensor | None
-    query: Tensor | None
-    keys: Tensor | None
-    values: Tensor | None
-    T: Tensor
-    R: Tensor
 
 
 def attend(*tensors: Tensor | None, lead: int, scale: float) -> Tensor:
@@ -93,26 +52,27 @@ class AttentionCurvature(SecondOrder):
     def forward(*given: Any) -> tuple[Tensor | None, ...]:
         a, own_b, own_d, b, d, G, query, own_key, own_value, keys, values, out, lse, lead, scale, _, needs = given
         a = torch.zeros_like(query) if a is None else a  # (B, H, R, Y)
-        D, wanted = _dot(G, out), (needs[0], needs[1], needs[4], needs[5])
-        observed, along = Observed(query, keys, values, lead, scale), Cotangents(a, b, d)
-        if own_key is None:
-            found = curvature(observed, G, lse, D, along, None, wanted)
-            by_key = by_value = None
-            by_direction, by_query = found.direction, found.query  # (B, H, R, Z), (B, H, R, Y)
-        else:
+        D, program = _dot(G, out), Program(query, keys, values, lead, scale)
+        ds = t = pt = pw = torch.zeros_like(D)  # (B, H, R, 1): what one's own column adds to the sums over a row
+        if own_key is not None:
             p, ds = _own(query, own_key, own_value, G, lse, D, scale)
             t = _dot(a, own_key) * scale  # (B, H, R, 1)
             t = t if own_b is None else t + _dot(query, own_b) * scale
             w = torch.zeros_like(t) if own_d is None else _dot(G, own_d)  # (B, H, R, 1)
-            found = curvature(observed, G, lse, D, along, OwnRows(ds, t, p * t, p * w), wanted)
-            pu = p * (t - found.T)  # (B, H, R, 1)
-            r = (ds * (t - found.T) + p * (w - found.R)) * scale  # (B, H, R, 1)
+            pt, pw = p * t, p * w
+        wanted = needs[0], needs[1], needs[4], needs[5]
+        found = curvature(program, G, lse, D, a, b, d, (ds, t, pt, pw), wanted)
+        T, R, by_direction, by_query, by_keys, by_values = found
+        by_key = by_value = None
+        if own_key is not None:
+            pu = p * (t - T)  # (B, H, R, 1)
+            r = (ds * (t - T) + p * (w - R)) * scale  # (B, H, R, 1)
             ds = ds * scale
-            by_direction = _added(found.direction, (pu, own_value), (p, own_d))  # (B, H, R, Z)
-            by_query = _added(found.query, (r, own_key), (ds, own_b))  # (B, H, R, Y)
+            by_direction = _added(by_direction, (pu, own_value), (p, own_d))  # (B, H, R, Z)
+            by_query = _added(by_query, (r, own_key), (ds, own_b))  # (B, H, R, Y)
             by_key = (r * query).addcmul_(ds, a) if needs[2] else None  # (B, H, R, Y)
             by_value = pu * G if needs[3] else None  # (B, H, R, Z)
-        return _as_given((by_direction, by_query, by_key, by_value, found.keys, found.values), (G, *given[6:11]))
+        return _as_given((by_direction, by_query, by_key, by_value, by_keys, by_values), (G, *given[6:11]))
 
 
 class AttentionGradient(WithGradient, SecondOrder):
@@ -123,16 +83,22 @@ class AttentionGradient(WithGradient, SecondOrder):
     @staticmethod
     def forward(*given: Any) -> tuple[Tensor | None, ...]:
         G, query, own_key, own_value, keys, values, out, lse, lead, scale, needs = given
-        D, wanted = _dot(G, out), (needs[0], needs[3], needs[4])
-        observed = Observed(query, keys, values, lead, scale)
-        dquery, dkeys, dvalues = gradient(observed, G, lse, D, wanted)  # (B, H, R or T + lead, Y or Z)
+        D, program = _dot(G, out), Program(query, keys, values, lead, scale)
+        read = G.contiguous(), lse.contiguous(), D.contiguous()
+        dquery = program.rows(query.shape[3]) if needs[0] else None  # (B, H, R, Y)
+        if dquery is not None:
+            program.run(_to_rows, program.over_rows, (*read, dquery))
+        dkeys, dvalues = program.columns(keys), program.columns(values)  # (B, H, T + lead, Y or Z)
+        if needs[3] or needs[4]:
+            program.run(_to_columns, program.over_columns, (*read, dkeys, dvalues), KEYS=needs[3], VALUES=needs[4])
         dkey = dvalue = None
         if own_key is not None:
             p, ds = _own(query, own_key, own_value, G, lse, D, scale)
             dquery = _added(dquery, (ds * scale, own_key))  # (B, H, R, Y)
             dkey = (ds * scale) * query if needs[1] else None  # (B, H, R, Y)
             dvalue = p * G if needs[2] else None  # (B, H, R, Z)
-        return _as_given((dquery, dkey, dvalue, dkeys, dvalues), given[1:6])
+        found = dquery, dkey, dvalue, dkeys if needs[3] else None, dvalues if needs[4] else None
+        return _as_given(found, given[1:6])
 
 
 class Attention(WithGradient, SecondOrder):
@@ -143,7 +109,9 @@ class Attention(WithGradient, SecondOrder):
     @staticmethod
     def forward(*given: Any) -> tuple[Tensor, Tensor]:
         query, own_key, own_value, keys, values, lead, scale = given
-        out, lse = forward(Observed(query, keys, values, lead, scale))
+        program = Program(query, keys, values, lead, scale)
+        out, lse = program.rows(values.shape[3]), program.rows(1)  # (B, H, R, Z or 1)
+        program.run(_forward, program.over_rows, (out, lse))
         if own_key is not None:
             own = _dot(query, own_key) * scale  # (B, H, R, 1)
             out = torch.lerp(out, own_value.to(out.dtype), torch.sigmoid(own - lse).to(out.dtype))  # (B, H, R, Z)
@@ -179,27 +147,6 @@ def _as_given(found: tuple[Tensor | None, ...], given: tuple[Tensor | None, ...]
     )
 
 
-def forward(given: Observed) -> tuple[Tensor, Tensor]:
-    """Compute o (B, H, N T, Z) and lse (B, H, N T, 1), in float32 at least."""
-    program = Program(given)
-    out, lse = program.rows(given.values.shape[3]), program.rows(1)  # (B, H, N T, Z or 1)
-    program.run(_forward, program.over_rows, (out, lse))
-    return out, lse
-
-
-def gradient(given: Observed, G: Tensor, lse: Tensor, D: Tensor, needs: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
-    """Compute dq, dk and dv, those that are needed, in float32 at least."""
-    program = Program(given)
-    read = G.contiguous(), lse.contiguous(), D.contiguous()
-    dquery = program.rows(given.query.shape[3]) if needs[0] else None  # (B, H, N T, Y)
-    if dquery is not None:
-        program.run(_to_rows, program.over_rows, (*read, dquery))
-    dkeys, dvalues = program.columns(given.keys), program.columns(given.values)  # (B, H, T + lead, Y or Z)
-    if needs[1] or needs[2]:
-        program.run(_to_columns, program.over_columns, (*read, dkeys, dvalues), KEYS=needs[1], VALUES=needs[2])
-    return dquery, dkeys if needs[1] else None, dvalues if needs[2] else None
-
-
 def tile(block: int, element_size: int, exact: bool) -> int:
     """Return the rows, and the columns, of a program that holds rows of ``block`` channels.
 
@@ -209,12 +156,12 @@ def tile(block: int, element_size: int, exact: bool) -> int:
 
 
 class Program:
-    """How the kernels are started for these rows and columns."""
+    """How the kernels are started for these rows (B, H, R, Y) and columns (B, H, T + lead, Y or Z)."""
 
-    def __init__(self, given: Observed) -> None:
-        query, keys, values = (tensor.contiguous() for tensor in given[:3])
+    def __init__(self, query: Tensor, keys: Tensor, values: Tensor, lead: int, scale: float) -> None:
+        query, keys, values = (tensor.contiguous() for tensor in (query, keys, values))
         heads, columns = keys.shape[0] * keys.shape[1], keys.shape[2]
-        tokens = columns - given.lead
+        tokens = columns - lead
         samples = query.shape[2] // tokens
         self.query, self.given = query, (tokens, columns, samples, query, keys, values)
         products = product_constants(query)
@@ -224,7 +171,7 @@ class Program:
         self.over_rows = triton.cdiv(tokens, side), samples, heads
         self.over_columns = triton.cdiv(columns, side), 1, heads
         self.constants: dict[str, Any] = {
-            "SCALE": given.scale, "LEAD": given.lead, **products,
+            "SCALE": scale, "LEAD": lead, **products,
             "Y": keys.shape[3], "Z": values.shape[3], "BLOCK_Y": blocks[0], "BLOCK_Z": blocks[1], "TILE": side,
             "num_warps": 4, "num_stages": 1,
         }
@@ -366,26 +313,27 @@ def _to_columns(  # type: ignore[no-untyped-def]
 
 
 def curvature(
-    given: Observed, G: Tensor, lse: Tensor, D: Tensor, along: Cotangents, own: OwnRows | None,
-    needs: tuple[bool, ...],
-) -> Curvature:
-    """Compute the derivatives by G, q, k and v, those that are needed, and T and R, in float32 at least."""
-    program = Program(given)
-    lse, D = lse.contiguous(), D.contiguous()
-    b = given.keys if along.keys is None else along.keys  # (B, H, T + lead, Y)
-    d = given.values if along.values is None else along.values  # (B, H, T + lead, Z)
-    read = tuple(tensor.to(given.query.dtype).contiguous() for tensor in (G, along.query, b, d))
-    options = {"ALONG_KEYS": along.keys is not None, "ALONG_VALUES": along.values is not None}
-    T, R = program.rows(1), program.rows(1)  # (B, H, N T, 1)
-    by_G, by_query = program.rows(given.values.shape[3]), program.rows(given.query.shape[3])  # (B, H, N T, Z or Y)
-    added = (torch.zeros_like(D),) * 4 if own is None else tuple(rows.contiguous() for rows in own)
-    results = lse, D, *added, T, R, by_G, by_query
-    program.run(_bend_rows, program.over_rows, (*read, *results), **options)
-    by_keys, by_values = program.columns(given.keys), program.columns(given.values)  # (B, H, T + lead, Y or Z)
+    program: Program, G: Tensor, lse: Tensor, D: Tensor, a: Tensor, b: Tensor | None, d: Tensor | None,
+    own: tuple[Tensor, ...], needs: tuple[bool, ...],
+) -> tuple[Any, ...]:
+    """Compute T and R (B, H, R, 1) and the derivatives by G, q, k and v, those that are needed, in float32 at least.
+
+    b and d None stand for zeros; ``own`` is what one's own column adds to ds, t, p t and p w, each (B, H, R, 1).
+    """
+    *_, query, keys, values = program.given
+    options = {"ALONG_KEYS": b is not None, "ALONG_VALUES": d is not None}
+    along = a, keys if b is None else b, values if d is None else d  # what is not along is not read
+    read = [tensor.to(query.dtype).contiguous() for tensor in (G, *along)]
+    read += [tensor.contiguous() for tensor in (lse, D)]
+    T, R = program.rows(1), program.rows(1)  # (B, H, R, 1)
+    by_G, by_query = program.rows(values.shape[3]), program.rows(query.shape[3])  # (B, H, R, Z or Y)
+    added = (rows.contiguous() for rows in own)
+    program.run(_bend_rows, program.over_rows, (*read, *added, T, R, by_G, by_query), **options)
+    by_keys, by_values = program.columns(keys), program.columns(values)  # (B, H, T + lead, Y or Z)
     if needs[2] or needs[3]:
-        results = lse, D, T, R, by_keys, by_values
+        results = T, R, by_keys, by_values
         program.run(_bend_columns, program.over_columns, (*read, *results), KEYS=needs[2], VALUES=needs[3], **options)
-    return Curvature(by_G, by_query, by_keys if needs[2] else None, by_values if needs[3] else None, T, R)
+    return T, R, by_G, by_query, by_keys if needs[2] else None, by_values if needs[3] else None
 
 
 @triton.jit

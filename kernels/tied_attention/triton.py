@@ -48,15 +48,16 @@ class Tiles(NamedTuple):
     stages: int  # how many tiles are fetched ahead
 
 
-def tiles(width: int, element_size: int, own_keys: bool = False) -> Tiles:
-    """Choose tiles for heads of Y = ``width`` columns of ``element_size`` bytes.
+def tiles(keys: Tensor, own_keys: bool = False) -> Tiles:
+    """Choose tiles for the heads of keys (B, T, H, Y).
 
     In bfloat16 they are the fastest of six to ten that were tried on an H100, at Y = 64, 72 and 84: square, but a
     program that keeps keys (``own_keys``) meets half as many queries if these have a tail.
     """
-    block, tail = _columns(width)
+    element_size, (block, tail) = keys.element_size(), _columns(keys.shape[3])
     columns = block + tail
-    own = max(LEAST, min(MOST, _power_below(ROW_BYTES // (columns * element_size))))
+    rows = ROW_BYTES // (columns * element_size)
+    own = max(LEAST, min(MOST, 1 << (rows.bit_length() - 1)))  # a power of two
     if element_size > 2:
         return Tiles(block, tail, own, max(LEAST, own // 2), 8, 2)
     warps = 4 if columns <= 96 else 8
@@ -72,10 +73,6 @@ def _columns(width: int) -> tuple[int, int]:
     return (whole // 2, tail) if whole // 2 + tail < whole else (whole, 0)
 
 
-def _power_below(count: int) -> int:
-    return 1 << (count.bit_length() - 1)
-
-
 class TiedAttentionGradient(FirstOrder):
     """The gradients of all tensors, given that of o, the tensors, o and lse."""
 
@@ -84,7 +81,7 @@ class TiedAttentionGradient(FirstOrder):
         direction, query, keys, state, context, slopes, bias_self, bias_cross, out, lse, tau = given
         direction, query, keys, out = (value.contiguous() for value in (direction, query, keys, out))
         sequences, tokens, heads, _ = keys.shape
-        plan, of_keys = _tiles(keys), _tiles(keys, own_keys=True)
+        plan, of_keys = tiles(keys), tiles(keys, own_keys=True)
         grid, constants = _grid(keys, plan), _constants(keys, context, tau, plan)
         delta, dquery, dkeys = torch.empty_like(lse), torch.empty_like(query), torch.empty_like(keys)
         partial = torch.empty(grid, dtype=lse.dtype, device=query.device)
@@ -120,7 +117,7 @@ class TiedAttention(WithGradient):
         query, keys, state, context, slopes, bias_self, bias_cross, tau = given
         query, keys = query.contiguous(), keys.contiguous()
         out, lse = torch.empty_like(keys), query.new_empty(query.shape[:-1], dtype=wide(query))
-        plan, (_, tokens, heads, _) = _tiles(keys), keys.shape
+        plan, (_, tokens, heads, _) = tiles(keys), keys.shape
         read = query, keys, _shared(query, state, context), *_contiguous(slopes, bias_self, bias_cross)
         constants = _constants(keys, context, tau, plan)
         with torch.cuda.device_of(query):
@@ -140,10 +137,6 @@ def _shared(query: Tensor, state: Tensor | None, context: Tensor | None) -> Tens
     if state.is_cuda and state.dtype != exact:
         return torch.bmm(state, context.mT, out_dtype=exact)
     return torch.bmm(state.to(exact), context.mT.to(exact))
-
-
-def _tiles(keys: Tensor, own_keys: bool = False) -> Tiles:
-    return tiles(keys.shape[3], keys.element_size(), own_keys)
 
 
 def _grid(keys: Tensor, plan: Tiles) -> tuple[int, int]:

@@ -123,10 +123,6 @@ class FeedForwardEnergy(nn.Module):
     energy: Callable[[Tensor], Tensor]
     gradient: Callable[[Tensor], Tensor]
 
-    def __init__(self, width: int, hidden: int) -> None:
-        super().__init__()
-        self.width, self.hidden = at_least("width", width), at_least("hidden", hidden)
-
 
 class OneLayerEnergy(FeedForwardEnergy):
     """FF1 has E = -|gelu(z)|^2 with z = W1 g + b1, W1 (M, D) (NRGPT, section 3, model variant 1).
@@ -136,7 +132,7 @@ class OneLayerEnergy(FeedForwardEnergy):
     """
 
     def __init__(self, width: int, hidden: int) -> None:
-        super().__init__(width, hidden)
+        super().__init__()
         self.up = linear(width, hidden)
 
     def energy(self, g: Tensor) -> Tensor:
@@ -154,7 +150,7 @@ class TwoWeightEnergy(FeedForwardEnergy):
     """
 
     def __init__(self, width: int, hidden: int) -> None:
-        super().__init__(width, hidden)
+        super().__init__()
         self.up = linear(width, hidden)
         self.down = linear(hidden, width)
 
@@ -173,7 +169,7 @@ class TwoLayerEnergy(FeedForwardEnergy):
     """
 
     def __init__(self, width: int, hidden: int) -> None:
-        super().__init__(width, hidden)
+        super().__init__()
         self.inner = linear(width, width)
         self.up = linear(width, hidden)
 

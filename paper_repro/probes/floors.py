@@ -28,6 +28,7 @@ from paper_repro.datamodules.text import TRAIN, TextData
 from paper_repro.datamodules.text_sets import AbsentTextsError
 from paper_repro.datamodules.videos import VideoData
 from paper_repro.metrics.counts import NONE, Counts, cross_entropy
+from paper_repro.metrics.pooled import Mean
 from paper_repro.probes.downstream import Downstream
 from paper_repro.probes.listops_accuracy import WAYS
 from paper_repro.probes.sudoku_accuracy import both_splits
@@ -179,9 +180,8 @@ def _training_triples(data: Tokens) -> tuple[Triples, Triples]:
         del texts[HELD_OUT - 1 :: HELD_OUT]
         return counted_triples(texts), counted_triples(others)
     tokens, window = data.streams[TRAIN], data.window
-    length = (
-        min(MOST_TOKENS, len(tokens) - 1) // window * window + 1
-    )  # whole windows and the token that follows the last
+    # Whole windows, and the token that follows the last.
+    length = min(MOST_TOKENS, len(tokens) - 1) // window * window + 1
     ids = torch.from_numpy(tokens[:length].astype("int64"))
     previous, following = ids[:-1].view(-1, window), ids[1:].view(-1, window)
     is_kept = torch.arange(len(previous)) % HELD_OUT != HELD_OUT - 1
@@ -380,9 +380,8 @@ class VideoFloor(FloorTask):
         predict = FRAME_RULES[self.rule](data)
         found = Findings()
         for split in data.splits:
-            total, count = 0.0, 0
+            loss = Mean()
             for batch in data.evaluation_batches(split):
-                error = functional.smooth_l1_loss(predict(batch[:, :-1]), batch[:, 1:])
-                total, count = total + float(error) * len(batch), count + len(batch)
-            found.metrics[f"{split}_loss"] = total / count
+                loss.update(functional.smooth_l1_loss(predict(batch[:, :-1]), batch[:, 1:]), len(batch))
+            found.metrics[f"{split}_loss"] = float(loss.compute())
         return found

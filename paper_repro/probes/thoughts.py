@@ -24,7 +24,7 @@ from paper_repro.models import ebt_image as diffusion
 from paper_repro.models.cet import CET
 from paper_repro.models.common import CausalLanguageModel
 from paper_repro.models.ebt import EBT, Considered, EnergyModel, ThinkingSettings, think
-from paper_repro.models.ebt_image import ImageEBT
+from paper_repro.models.ebt_image import ImageEBT, denoised
 from paper_repro.models.ebt_sudoku import SudokuEBT
 from paper_repro.models.nrgpt import NRGPT
 
@@ -253,12 +253,9 @@ def think_of_image(
     generator = torch.Generator().manual_seed(mix(seed, "image"))
     signal, std = diffusion.signal(time), diffusion.noise_std(time)
     noised = signal * image + std * torch.randn(image.shape, generator=generator)  # (C, H, H)
-    start = model.patches.cut(noised[None].to(model.step_size.device))  # (1, T, V)
-    settings = replace(settings, noise=0.0, num_steps=num_steps, most_steps=None)
-    considered = list(think(model, start, start[None], num_steps, settings))
-    found = torch.cat([model.patches.joined(each.predictions[0]) for each in considered]).cpu()  # (S + 1, C, H, H)
-    energies = [float(each.energies.sum()) for each in considered]
-    return ImageThought(image, found, energies, list(_psnr(found, image)))
+    images, energies = zip(*denoised(model, noised[None].to(model.step_size.device), num_steps, settings), strict=True)
+    found = torch.cat(images).cpu()  # (S + 1, C, H, H)
+    return ImageThought(image, found, list(map(float, energies)), _psnr(found, image))
 
 
 @torch.no_grad()
@@ -269,11 +266,11 @@ def complete_image(model: CET, image: Tensor, masked: Tensor, num_steps: int, st
     found = model.relax(model.first(clamped), clamped, num_steps, step_size, energies_at=every, states_at=every)
     images = [model.patches.images(y).cpu() for y in found.states.y[1:]]
     completed = torch.cat([masked[None], *images])  # (S + 1, C, H, H)
-    return ImageThought(image, completed, found.energies[:, 0].tolist(), list(_psnr(completed, image)))
+    return ImageThought(image, completed, found.energies[:, 0].tolist(), _psnr(completed, image))
 
 
-def _psnr(found: Tensor, image: Tensor) -> Iterator[float]:
-    for each in found:
-        errors = new_errors()
-        update_errors(errors, each[None], image[None])
-        yield float(errors["psnr"].compute())
+def _psnr(found: Tensor, image: Tensor) -> list[float]:
+    errors = [new_errors() for _ in found]
+    for own, each in zip(errors, found, strict=True):
+        update_errors(own, each[None], image[None])
+    return [float(own["psnr"].compute()) for own in errors]

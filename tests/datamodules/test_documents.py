@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import IGNORED
 from paper_repro.datamodules import documents as documents_module
 from paper_repro.datamodules.documents import DocumentData
 from paper_repro.datamodules.token_shards import write_shards
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
+from paper_repro.tests.support.prepared import said_of
 
 TEXTS = [f"Document {index} says {'word ' * (index % 9)}and ends." for index in range(70)]
 TOKENIZER = BytePairTokenizer.train(TEXTS, 300)
@@ -27,12 +27,6 @@ def write(root: Path, train: Sequence[str] = TEXTS[:50], val: Sequence[str] = TE
 def opened(root: Path, **others: Any) -> DocumentData:
     sizes = {"batch_size": BATCH, "window": WINDOW, "num_evaluation_batches": 3}
     return DocumentData({"manifest": "corpus/manifest.json"}, data_root=root, **{**sizes, **others})
-
-
-def refusal(data: DocumentData) -> str:
-    with pytest.raises(UsageError) as caught:
-        data.prepare_data()
-    return str(caught.value)
 
 
 @pytest.fixture
@@ -105,11 +99,11 @@ def test_documents_of_less_than_two_tokens_are_left_out(tmp_path: Path) -> None:
     data = opened(tmp_path, batch_size=3)
     assert sorted(rows_of(data.train_batch(0))) == sorted(document[: WINDOW + 1] for document in TRAIN[:3])
     write(tmp_path / "single", train=["a"])
-    assert "split 'train' has no document of 2 tokens or more" in refusal(opened(tmp_path / "single"))
+    assert "split 'train' has no document of 2 tokens or more" in said_of(opened(tmp_path / "single").prepare_data)
 
 
 def test_a_stream_that_does_not_end_with_an_end_of_text_is_refused(tmp_path: Path) -> None:
     write(tmp_path)
     path = tmp_path / "corpus" / "manifest.json"
     path.write_text(path.read_text().replace('"end_of_text": 0', '"end_of_text": 299'))
-    assert "expected documents, each followed by the end of text (id 299)" in refusal(opened(tmp_path))
+    assert "expected documents, each followed by the end of text (id 299)" in said_of(opened(tmp_path).prepare_data)

@@ -11,7 +11,7 @@ from paper_repro.datamodules import preparations, text_sources
 from paper_repro.datamodules.text import SlimPajamaData
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.scripts import prepare_data
-from paper_repro.tests.support.prepared import content, refusal, texts
+from paper_repro.tests.support.prepared import content, refusal, said_of, texts
 
 TRAIN = [f"Document {index} of the corpus {'says more ' * (index % 5)}and ends here." for index in range(120)]
 HELD_OUT = {split: [f"Document {index} for {split} alone." for index in range(12)] for split in ("validation", "test")}
@@ -138,7 +138,5 @@ def test_a_wrong_folder_is_refused(corpus: Path, files: dict[str, bytes], part: 
     (corpus / "corpus-2").mkdir()
     for name, inside in files.items():
         (corpus / "corpus-2" / name).write_bytes(inside)
-    with pytest.raises(UsageError) as caught:
-        prepare(corpus, "out", source="corpus-2")
-    assert part in str(caught.value)
+    assert part in said_of(lambda: prepare(corpus, "out", source="corpus-2"))
     assert not list(corpus.glob("out/slimpajama/*.bin"))

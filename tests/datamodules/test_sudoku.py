@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import sudoku
 from paper_repro.datamodules.sudoku import GeneratedSudoku, SATNetAndRRN, read_rrn, read_satnet
 from paper_repro.datamodules.sudoku_boards import CELLS, UNITS, check_board, full_board, parse_board, puzzle, solutions
 from paper_repro.metrics.sudoku import solved
+from paper_repro.tests.support.prepared import said_of
 
 SEVENTEEN = "000000010400000000020000000000050407008000300001090000300400200050100000000806000"
 """The fewest givens that a board with one solution can have."""
@@ -20,12 +20,6 @@ SMALL = {"num_train": 20, "num_val": 6, "num_test_each": 2, "train_givens": [50,
 
 def small(**options):
     return GeneratedSudoku(**{**SMALL, "batch_size": 8, **options})
-
-
-def said_of(action):
-    with pytest.raises(UsageError) as caught:
-        action()
-    return str(caught.value)
 
 
 def text(board):

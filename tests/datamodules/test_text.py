@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules.text import CharacterData, TextData, TokenData
+from paper_repro.datamodules.text import CharacterData, TokenData
 from paper_repro.datamodules.token_shards import TokenManifest, write_shards
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
+from paper_repro.tests.support.prepared import said_of
 
 PROSE = "".join(f"Line {index}: to be, or not to be.\n" for index in range(60))
 DOCUMENTS = [f"Document {index} says {'word ' * (index % 7)}and ends." for index in range(80)]
@@ -30,12 +31,6 @@ def shards(root: Path, shard_tokens: int = 100, **others: object) -> TokenData:
 def opened(root: Path, **others: object) -> TokenData:
     sizes = {"batch_size": 4, "window": 16, "num_evaluation_batches": 3, "prepare": "python prepare.py corpus"}
     return TokenData({"manifest": "corpus/manifest.json"}, data_root=root, **{**sizes, **others})  # type: ignore[arg-type]
-
-
-def refusal(data: TextData) -> str:
-    with pytest.raises(UsageError) as caught:
-        data.prepare_data()
-    return str(caught.value)
 
 
 def test_the_first_nine_tenths_of_the_characters_train(tmp_path: Path) -> None:
@@ -85,7 +80,7 @@ def test_a_part_of_a_papers_corpus_is_refused(tmp_path: Path) -> None:
     data = shards(tmp_path)
     found = sum(map(len, data.streams.values()))
     opened(tmp_path, least_tokens=found).prepare_data()
-    assert f"{found + 1:,} or more" in refusal(opened(tmp_path, least_tokens=found + 1))
+    assert f"{found + 1:,} or more" in said_of(opened(tmp_path, least_tokens=found + 1).prepare_data)
 
 
 @pytest.mark.parametrize(
@@ -98,17 +93,17 @@ def test_a_part_of_a_papers_corpus_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_text_is_refused_with_its_path_and_the_command(tmp_path: Path, content: bytes, part: str) -> None:
-    message = refusal(prose(tmp_path, content, tokens=len(PROSE), prepare="python prepare.py prose"))
+    message = said_of(prose(tmp_path, content, tokens=len(PROSE), prepare="python prepare.py prose").prepare_data)
     assert part in message and str(tmp_path / "input.txt") in message and message.endswith("python prepare.py prose")
 
 
 def test_data_that_do_not_fit_the_model_or_the_window_are_refused(tmp_path: Path) -> None:
     size, val = len(set(PROSE)), len(PROSE) - int(0.9 * len(PROSE))
     prose(tmp_path, vocabulary_size=size).prepare_data()
-    assert f"vocabulary_size is {size - 1}" in refusal(prose(tmp_path, vocabulary_size=size - 1))
-    assert f"{TOKENIZER.vocabulary_size} token ids" in refusal(shards(tmp_path, vocabulary_size=200))
-    assert f"a window of {val} needs more" in refusal(prose(tmp_path, window=val))
-    assert "needs input.txt" in refusal(CharacterData({"text": "input.txt"}, data_root=tmp_path / "other"))
+    assert f"vocabulary_size is {size - 1}" in said_of(prose(tmp_path, vocabulary_size=size - 1).prepare_data)
+    assert f"{TOKENIZER.vocabulary_size} token ids" in said_of(shards(tmp_path, vocabulary_size=200).prepare_data)
+    assert f"a window of {val} needs more" in said_of(prose(tmp_path, window=val).prepare_data)
+    assert "needs input.txt" in said_of(CharacterData({"text": "input.txt"}, data_root=tmp_path / "other").prepare_data)
 
 
 def test_where_shards_end_changes_no_batch(tmp_path: Path) -> None:
@@ -130,7 +125,7 @@ def test_damaged_shards_are_refused_with_what_mends_them(tmp_path: Path) -> None
     (first, *_) = TokenManifest.read(tmp_path / "corpus" / "manifest.json").of("train")
     path = tmp_path / "corpus" / first.file
     path.write_bytes(path.read_bytes()[:-2])
-    message = refusal(opened(tmp_path))
+    message = said_of(opened(tmp_path).prepare_data)
     assert (
         message.startswith(str(path)) and "truncated" in message and message.endswith("run: python prepare.py corpus")
     )

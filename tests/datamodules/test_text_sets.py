@@ -12,6 +12,7 @@ from paper_repro.base.identity import IGNORED
 from paper_repro.datamodules.listops import ListOps
 from paper_repro.datamodules.text_sets import DYCK_PROMPT, SOURCES, TextSet, dyck_pair, dyck_texts, functions, passages
 from paper_repro.datamodules.tokenizers import BytePairTokenizer, CharacterTokenizer
+from paper_repro.tests.support.prepared import said_of
 
 TOKENIZER = BytePairTokenizer.train(["Question: what is it?\nAnswer: this"], 260)
 QUESTIONS = [
@@ -22,12 +23,6 @@ QUESTIONS = [
 def write(path: Path, rows: list[dict[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def refusal(name: str, root: Path) -> str:
-    with pytest.raises(UsageError) as caught:
-        TextSet(name).texts(root)
-    return str(caught.value)
 
 
 def test_questions_and_answers_are_texts_of_the_papers_form(tmp_path: Path) -> None:
@@ -66,16 +61,17 @@ def test_bigbench_is_inputs_without_their_cue_and_the_first_target(tmp_path: Pat
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_set_that_is_absent_is_named_with_the_command_that_gets_it(tmp_path: Path, name: str) -> None:
-    message = refusal(name, tmp_path)
+    message = said_of(lambda: TextSet(name).texts(tmp_path))
     assert f"needs {SOURCES[name].folder}/" in message and message.endswith(f"run: {SOURCES[name].command}")
 
 
 def test_damaged_files_are_refused_with_their_path(tmp_path: Path) -> None:
     path = tmp_path / "gsm8k" / "test.jsonl"
     write(path, [{"question": "Who?"}])
-    assert refusal("gsm8k", tmp_path).startswith(f"{path}: cannot be read: 'answer'; expected question, answer")
+    message = said_of(lambda: TextSet("gsm8k").texts(tmp_path))
+    assert message.startswith(f"{path}: cannot be read: 'answer'; expected question, answer")
     path.write_text("{not json")
-    assert refusal("gsm8k", tmp_path).startswith(f"{path}: cannot be read")
+    assert said_of(lambda: TextSet("gsm8k").texts(tmp_path)).startswith(f"{path}: cannot be read")
 
 
 def closes(word: str) -> bool:

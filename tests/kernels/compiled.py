@@ -25,8 +25,7 @@ from paper_repro.kernels.linear_ce.triton import softmax
 from paper_repro.kernels.projected_step.triton import image_step, projected_step
 from paper_repro.kernels.qk_rotary.triton import Rotation, RotationGradient
 from paper_repro.kernels.scaled_swiglu.triton import ScaledSwiGLU, ScaledSwiGLUGradient
-from paper_repro.kernels.self_slot_attention import triton as self_slot
-from paper_repro.kernels.self_slot_attention.triton import Cotangents, Observed, OwnRows
+from paper_repro.kernels.self_slot_attention.triton import Attention, AttentionCurvature, AttentionGradient
 from paper_repro.kernels.sphere_step.triton import SphereStep, SphereStepGradient
 from paper_repro.kernels.tied_attention import triton as tied
 from paper_repro.kernels.tied_attention.triton import tiles
@@ -43,14 +42,13 @@ def meta(*shape: int, dtype: torch.dtype = FP32) -> Tensor:
 
 def differentiated(width: int, values: int, dtype: torch.dtype, tokens: int, lead: int, whole: bool = True) -> None:
     """All passes of EBT's attention, with every option where ``whole``."""
-    rows, columns = (1, 2, tokens), (1, 2, tokens + lead)
-    query, out = meta(*rows, width, dtype=dtype), meta(*rows, values, dtype=dtype)  # (B, H, T, Y or Z)
-    given = Observed(query, meta(*columns, width, dtype=dtype), meta(*columns, values, dtype=dtype), lead, 0.1)
-    along = Cotangents(query, given.keys, given.values) if whole else Cotangents(query, None, None)
-    number = meta(*rows, 1)
-    self_slot.forward(given)
-    self_slot.gradient(given, out, number, number, (True, True, True))
-    self_slot.curvature(given, out, number, number, along, OwnRows(*[number] * 4), (True,) * 4)
+    query, keys = (meta(1, 2, length, width, dtype=dtype) for length in (tokens, tokens + lead))  # (B, H, ..., Y) each
+    out, read = (meta(1, 2, length, values, dtype=dtype) for length in (tokens, tokens + lead))  # (B, H, ..., Z) each
+    given = query, query, out, keys, read
+    _, lse = Attention.forward(*given, lead, 0.1)
+    AttentionGradient.forward(out, *given, out, lse, lead, 0.1, (True,) * 5)
+    along = query, query, out, *((keys, read) if whole else (None, None))
+    AttentionCurvature.forward(*along, out, *given, out, lse, lead, 0.1, None, (True,) * 6)
 
 
 def energies(tokens: int, width: int, dtype: torch.dtype) -> None:
@@ -69,7 +67,7 @@ def step_and_back(heads: int, width: int, shared: bool) -> None:
 
 def with_a_tail() -> None:
     """Tiles of which no two sides are equal, so that a variable of two shapes is found."""
-    with mock.patch.object(tied, "tiles", lambda *given: tiles(*given)._replace(other=128)):
+    with mock.patch.object(tied, "tiles", lambda *given, **own: tiles(*given, **own)._replace(other=128)):
         step_and_back(6, 40, True)
 
 

@@ -9,15 +9,10 @@ from torch import Tensor, nn
 
 from paper_repro.models import cem
 from paper_repro.models.cem import CEMMLP, CEMAttention, CEMPart
-from paper_repro.tests.support.float64 import randomised
-from paper_repro.tests.support.golden import cases
+from paper_repro.tests.support.float64 import assert_exact, own_gradient, randomised
+from paper_repro.tests.support.golden import assert_golden, cases
 
 PRECONDITIONERS = {"none": "none", "diag": "diagonal", "dlr": "diagonal_low_rank"}
-
-
-def _close(found: Tensor, expected: Tensor) -> None:
-    """1e-9 of each number, or of the largest where one is a difference of larger ones."""
-    torch.testing.assert_close(found.detach(), expected, rtol=1e-9, atol=1e-9 * float(expected.abs().max()))
 
 
 def _load(golden: Any, part: CEMPart, prefix: str, names: dict[str, str]) -> None:
@@ -63,11 +58,11 @@ def _attention(golden: Any, num_steps: int, **options: Any) -> CEMAttention:
 def _compare(golden: Any, part: CEMPart) -> None:
     """Output, energies, context and first update are those of the record."""
     trace, context = part.trace(golden.shared("hraw")), part.context(golden.shared("hraw"))
-    _close(context, golden.shared("h"))
-    _close(part(golden.shared("hraw")), golden.expected("out"))
-    _close(trace.energies, golden.expected("energy"))
-    _close(trace.states[-1], golden.expected("out"))
-    _close(part.update(trace.states[0], context), golden.expected("first_update"))
+    assert_golden(context, golden.shared("h"))
+    assert_golden(part(golden.shared("hraw")), golden.expected("out"))
+    assert_golden(trace.energies, golden.expected("energy"))
+    assert_golden(trace.states[-1], golden.expected("out"))
+    assert_golden(part.update(trace.states[0], context), golden.expected("first_update"))
 
 
 def _options(case: dict[str, Any]) -> dict[str, Any]:
@@ -78,7 +73,7 @@ def _options(case: dict[str, Any]) -> dict[str, Any]:
 def test_golden_cem_mlp(golden: Any) -> None:
     _compare(golden, _mlp(golden, golden.case["T"], "g1", **_options(golden.case)))
     activation = golden.case["act"]
-    _close(cem.POTENTIALS[activation](golden.shared("phi_x")), golden.shared(f"phi_{activation}"))
+    assert_golden(cem.POTENTIALS[activation](golden.shared("phi_x")), golden.shared(f"phi_{activation}"))
 
 
 @pytest.mark.parametrize("golden", cases("cem", "cem_attention*.npz"))
@@ -93,10 +88,10 @@ def test_golden_cem_block(golden: Any) -> None:
     mlp = _mlp(golden, case["T_mlp"], "g2", norm_inside=True, start=case["residual"])
     attention.norm_eps = mlp.norm_eps = case["eps"]
     mid = attention(golden.shared("hraw"))
-    _close(mid, golden.expected("mid"))
-    _close(mlp(mid), golden.expected("out"))
-    _close(attention.trace(golden.shared("hraw")).energies, golden.expected("energy_att"))
-    _close(mlp.trace(mid).energies, golden.expected("energy_mlp"))
+    assert_golden(mid, golden.expected("mid"))
+    assert_golden(mlp(mid), golden.expected("out"))
+    assert_golden(attention.trace(golden.shared("hraw")).energies, golden.expected("energy_att"))
+    assert_golden(mlp.trace(mid).energies, golden.expected("energy_mlp"))
 
 
 def _exact_silu_potential(x: float) -> mpmath.mpf:
@@ -132,12 +127,6 @@ EXACT = [
 ]
 
 
-def _gradient(part: CEMPart, u: Tensor, context: Tensor) -> Tensor:
-    point = u.detach().requires_grad_()
-    (gradient,) = torch.autograd.grad(part.energy(point, context).sum(), point)
-    return gradient
-
-
 @pytest.mark.parametrize("part", EXACT)
 def test_the_update_is_minus_the_preconditioned_gradient_of_the_energy(part: CEMPart) -> None:
     part, x = randomised(part), 3 * torch.randn(2, 5, 12).double()
@@ -147,8 +136,8 @@ def test_the_update_is_minus_the_preconditioned_gradient_of_the_energy(part: CEM
         matrix = torch.diag(nn.functional.softplus(math.sqrt(12) * p.diagonal))
     if p.rank:
         matrix = matrix + p.left @ p.right.T + p.right @ p.left.T
-    found, expected = part.update(x, context), -_gradient(part, part.point(x), context) @ matrix
-    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+    gradient = own_gradient(lambda u: part.energy(u, context), part.point(x).detach())
+    assert_exact(part.update(x, context), -gradient @ matrix)
 
 
 def test_regressor_is_linear_norm_block_linear() -> None:

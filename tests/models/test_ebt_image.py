@@ -1,12 +1,11 @@
 """EBT on images and on frames, and diffusion: sizes, patches, starts, both streams, the sampler, what is refused."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from paper_repro.models import ebt_image as diffusion
@@ -19,22 +18,11 @@ from paper_repro.models.ebt import (
     thoughts,
 )
 from paper_repro.models.ebt_image import ImageEBT
-from paper_repro.tests.support.float64 import in_float64
+from paper_repro.tests.support.float64 import in_float64, randomised
 
 IMAGE: dict[str, Any] = {"image_size": 8, "patch": 4, "width": 16, "num_heads": 2, "num_layers": 2}
 FRAMES: dict[str, Any] = {"state_size": 6, "block_length": 5, "width": 8, "num_heads": 2, "num_layers": 2}
 SETTINGS = ThinkingSettings(rule=DIRECT, num_steps=2)
-
-
-def shaken(make: Callable[[], Any]) -> Any:
-    """A model in float64 whose weights are all other than at their start."""
-    torch.manual_seed(0)
-    model: nn.Module = in_float64(make)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name != "step_size_parameter":
-                parameter.add_(torch.randn_like(parameter), alpha=0.2)
-    return model
 
 
 def test_the_first_energies_are_zero_and_the_first_gradient_is_the_head_s() -> None:
@@ -50,7 +38,7 @@ def test_the_first_energies_are_zero_and_the_first_gradient_is_the_head_s() -> N
 
 
 def test_the_energy_of_a_frame_is_that_of_its_context_and_candidate() -> None:
-    model: AutoregressiveEBT = shaken(lambda: LatentEBT(**FRAMES))
+    model: AutoregressiveEBT = randomised(in_float64(lambda: LatentEBT(**FRAMES)))
     frames = torch.randn(1, 4, 6, dtype=torch.float64)
     candidates = torch.randn(1, 4, 6, dtype=torch.float64) @ model.prediction_embedding.weight.mT
     before = model.energies(frames)(candidates, 0)

@@ -4,20 +4,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from paper_repro.datamodules.sudoku_boards import puzzle
 from paper_repro.models.ebt import CODE, LISTING, PredictionStep, ThinkingSettings, thoughts
 from paper_repro.models.ebt_sudoku import SudokuEBT, SudokuFeedForward, SudokuRecursive
-from paper_repro.tests.support.float64 import randomised
+from paper_repro.tests.support.float64 import randomised, tokens
 
 SIZES: dict[str, Any] = {"width": 8, "num_heads": 2, "num_layers": 2, "hidden": 12}
 GIVENS = torch.tensor([puzzle(seed, 40)[0] for seed in range(2)])
 BLANK = GIVENS == 0
-
-
-def normal(*shape: int, seed: int = 1) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def ebt(**options: Any) -> SudokuEBT:
@@ -55,7 +50,7 @@ def test_a_recursion_of_one_iteration_is_the_feed_forward_pass_and_more_go_on_fr
 @pytest.mark.parametrize("clamp_givens", [True, False])
 @pytest.mark.parametrize("rule", (CODE, LISTING))
 def test_a_step_follows_the_gradient_of_the_boards_energy(rule: str, clamp_givens: bool) -> None:
-    model, start = ebt(clamp_givens=clamp_givens), normal(2, 81, 9)
+    model, start = ebt(clamp_givens=clamp_givens), tokens(2, 81, 9)
     embedding = model.prediction_embedding.weight
     settings = ThinkingSettings(num_steps=1, rule=rule)
     (found,) = thoughts(PredictionStep(model.energies(GIVENS), embedding, model.step_size, 1, 1, settings), start)

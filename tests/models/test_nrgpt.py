@@ -11,6 +11,7 @@ from paper_repro.models import gpt, nrgpt
 from paper_repro.models.nrgpt import NRGPT, NRGPTAttention, attention_bounds, feed_forward_bound, radius
 from paper_repro.tests.support import golden, golden_nrgpt
 from paper_repro.tests.support.float64 import assert_exact, own_gradient, randomised, states, tokens
+from paper_repro.tests.support.golden import assert_golden
 
 SIZES = {"vocabulary_size": 11, "block_length": 9, "width": 6, "num_heads": 2, "num_steps": 3}
 MODELS = [nrgpt.NRGPT_H_FF1, nrgpt.NRGPT_H_FF2W, nrgpt.NRGPT_H_FF2]
@@ -156,11 +157,6 @@ ENERGIES = golden.files("nrgpt", "*.npz", "cfg_model", "out.E_att")
 TRACES = golden.files("nrgpt", "*.npz", "cfg_model", "out.trace_nano_loss", "out.trace_lops_loss")
 
 
-def _assert_golden(found: Tensor, expected: Tensor) -> None:
-    """1e-9 of each number, or of the largest where one is a difference of larger ones."""
-    torch.testing.assert_close(found.detach(), expected, rtol=1e-9, atol=1e-9 * float(expected.abs().max()))
-
-
 def _loss(model: gpt.PositionalLanguageModel, record: dict[str, Any]) -> Tensor:
     return functional.cross_entropy(model(record["in.ids"]).flatten(0, 1), record["in.targets"].flatten())
 
@@ -169,10 +165,10 @@ def _loss(model: gpt.PositionalLanguageModel, record: dict[str, Any]) -> Tensor:
 def test_golden_nrgpt_states_logits_loss_and_gradients(path: Path) -> None:
     record = golden.read(path)
     model = golden_nrgpt.build(record)
-    _assert_golden(states(model, record["in.ids"]), record["out.states"])
-    _assert_golden(model(record["in.ids"]), record["out.logits"])
+    assert_golden(states(model, record["in.ids"]), record["out.states"])
+    assert_golden(model(record["in.ids"]), record["out.logits"])
     loss = _loss(model, record)
-    _assert_golden(loss, record["out.loss"])
+    assert_golden(loss, record["out.loss"])
     loss.backward()
     expected = {ours: record[f"g.{theirs}"] for ours, theirs in golden_nrgpt.translated(record, "g.", model).items()}
     expected |= golden_nrgpt.fused(record, "g.", model)
@@ -180,7 +176,7 @@ def test_golden_nrgpt_states_logits_loss_and_gradients(path: Path) -> None:
     assert trained.keys() == expected.keys()
     for name, parameter in trained.items():
         assert parameter.grad is not None
-        _assert_golden(parameter.grad, expected[name])
+        assert_golden(parameter.grad, expected[name])
 
 
 @pytest.mark.parametrize("path", ENERGIES)
@@ -190,14 +186,14 @@ def test_golden_nrgpt_energies_and_their_gradients(path: Path) -> None:
     assert isinstance(model, nrgpt.NRGPT)
     for index, state in enumerate(record["out.states"]):
         energies, gradients = model.energies(state), model.gradients(state)
-        _assert_golden(energies.attention, record["out.E_att"][index])
-        _assert_golden(energies.feed_forward, record["out.E_ff"][index])
-        _assert_golden(gradients.attention, record["out.dE_att"][index])
-        _assert_golden(gradients.feed_forward, record["out.dE_ff"][index])
+        assert_golden(energies.attention, record["out.E_att"][index])
+        assert_golden(energies.feed_forward, record["out.E_ff"][index])
+        assert_golden(gradients.attention, record["out.dE_att"][index])
+        assert_golden(gradients.feed_forward, record["out.dE_ff"][index])
     trace = model.trace(record["in.ids"])
     total = record["out.E_att"] + record["w.ff_scale"] * record["out.E_ff"]
-    _assert_golden(trace.states, record["out.states"])
-    _assert_golden(trace.energies.total, total)
+    assert_golden(trace.states, record["out.states"])
+    assert_golden(trace.energies.total, total)
 
 
 @pytest.mark.parametrize("path", RECORDS)

@@ -27,6 +27,7 @@ from paper_repro.tests.support import golden, golden_nrgpt
 from paper_repro.training.build import build as build_cell
 from paper_repro.training.schedules import Constant
 
+pytestmark = pytest.mark.usefixtures("without_gradients")
 ATTENTION = partial(CEMAttention, num_steps=2, init_std=0.5)
 FEED_FORWARD = partial(CEMMLP, num_steps=2, norm_context=True, norm_inside=True, init_std=0.5)
 
@@ -48,7 +49,6 @@ def _module(attention: object, feed_forward: object) -> CEMSlimPajama:
     return CEMSlimPajama(model, partial(torch.optim.AdamW), Constant()).eval()
 
 
-@torch.no_grad()
 def _measured(module: CEMSlimPajama, probe: InnerSteps) -> dict[str, float]:
     return probe.measure(module, Windows(), 0).metrics  # type: ignore[arg-type]
 
@@ -61,13 +61,12 @@ def test_perplexities_and_energies_are_those_of_a_model_with_that_many_steps() -
         other.load_state_dict(module.model.state_dict())
         losses, energies = [], []
         for (ids, following), _ in zip(Windows().evaluation_batches("val"), range(4), strict=False):
-            with torch.no_grad():
-                losses.append(functional.cross_entropy(other(ids).flatten(0, 1), following.flatten()))
-                stream = other.embed(ids)
-                for block in other.blocks:
-                    trace = block.attention.trace(stream)
-                    energies.append(trace.energies[-1].mean())
-                    stream = block.feed_forward(trace.states[-1])
+            losses.append(functional.cross_entropy(other(ids).flatten(0, 1), following.flatten()))
+            stream = other.embed(ids)
+            for block in other.blocks:
+                trace = block.attention.trace(stream)
+                energies.append(trace.energies[-1].mean())
+                stream = block.feed_forward(trace.states[-1])
         perplexity = math.exp(float(torch.stack(losses).mean()))
         assert found[f"perplexity_T{number}"] == pytest.approx(perplexity, rel=1e-5)
         assert found[f"energy_attention_T{number}"] == pytest.approx(float(torch.stack(energies).mean()), rel=1e-4)
@@ -166,14 +165,12 @@ def test_the_bounds_are_used_up_in_proportion_to_the_energies_and_none_without_a
 
 def test_the_csv_holds_the_energies_of_the_model_s_own_trace(data: ListOpsData) -> None:
     model = build()
-    with torch.no_grad():
-        model.feed_forward_scale.fill_(1.7)
+    model.feed_forward_scale.fill_(1.7)
     module, before = module_of(model), copy.deepcopy(model.state_dict())
     probe = EnergyTrace(num_tokens=TOKENS, num_steps=7)  # the model was built for 3
-    with torch.no_grad():
-        found = probe.measure(module, data, seed=0)
-        ids = next(iter(data.evaluation_batches("val")))[0][:1, :TOKENS]
-        trace = copy.deepcopy(model).double().trace(ids, 7).energies
+    found = probe.measure(module, data, seed=0)
+    ids = next(iter(data.evaluation_batches("val")))[0][:1, :TOKENS]
+    trace = copy.deepcopy(model).double().trace(ids, 7).energies
     rows = list(csv.DictReader(io.StringIO(found.attachments[ATTACHMENT].decode())))
     assert [(int(row["step"]), int(row["token"])) for row in rows] == [(s, t) for s in range(8) for t in range(TOKENS)]
 
@@ -190,7 +187,6 @@ def test_the_csv_holds_the_energies_of_the_model_s_own_trace(data: ListOpsData) 
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
-@torch.no_grad()
 def test_first_tokens_that_rise_are_counted_over_the_vocabulary(data: ListOpsData) -> None:
     model = build()
     model.inference_rate.coefficient(None).copy_(30.0 * torch.eye(16))  # steps that overshoot
@@ -208,7 +204,6 @@ def test_what_cannot_be_traced_is_refused_before_training() -> None:
 
 
 @pytest.mark.parametrize("path", DESCENTS)
-@torch.no_grad()
 def test_golden_nrgpt_at_eta_one_every_token_ends_lower_and_the_first_never_rises(path: Path) -> None:
     record = golden.read(path)
     assert bool((record["w.rate"] == torch.eye(len(record["w.rate"]))).all())

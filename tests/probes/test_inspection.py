@@ -28,6 +28,7 @@ from paper_repro.probes.inspection import (
 )
 from paper_repro.training.schedules import Constant
 
+pytestmark = pytest.mark.usefixtures("without_gradients")
 SIZES = {"vocabulary_size": 30, "block_length": 8, "width": 12, "num_heads": 2, "num_layers": 3}
 WIDTH, HEAD = 12, 6
 NO_DATA: Any = None
@@ -38,7 +39,6 @@ def build(kind: Any = NGPT, **options: Any) -> Any:
     return kind(**{**SIZES, **options})
 
 
-@torch.no_grad()
 def measure(probe: Any, model: Any, seed: int = 0) -> Findings:
     module = NGPTSpeedup(model, partial(torch.optim.AdamW, lr=1e-3), Constant()).eval()
     found: Findings = probe.measure(module, NO_DATA, seed)
@@ -54,11 +54,6 @@ def content(findings: Findings) -> dict[str, Any]:
 def orthonormal(rows: int, width: int) -> Tensor:
     """Orthonormal rows, (rows, width)."""
     return torch.linalg.qr(torch.randn(width, rows))[0].T
-
-
-def brute_dots(table: Tensor) -> Tensor:
-    rows = table.detach().double()
-    return torch.stack([rows[i] @ rows[j] for i in range(len(rows)) for j in range(i)])
 
 
 def test_bins_are_fixed_and_what_is_beyond_them_counts_at_the_ends() -> None:
@@ -93,9 +88,8 @@ def test_norms_eigenvalues_and_dot_products_of_a_known_table(monkeypatch: pytest
     model = build(BaselineGPT, vocabulary_size=2 * WIDTH)
     lengths = torch.arange(1.0, WIDTH + 1)
     axes = torch.diag(lengths)
-    with torch.no_grad():
-        model.token_embedding.weight.copy_(torch.cat([axes, -axes]))
-        model.output.weight.mul_(3)
+    model.token_embedding.weight.copy_(torch.cat([axes, -axes]))
+    model.output.weight.mul_(3)
     findings = measure(Embeddings(), model)
     found, document = findings.metrics, content(findings)
     norms = torch.cat([lengths, lengths])
@@ -111,7 +105,8 @@ def test_norms_eigenvalues_and_dot_products_of_a_known_table(monkeypatch: pytest
     assert found["in_dot_mean"] == pytest.approx(-650 / 276, rel=1e-12)
     assert sum(document["in"]["dots"]) == pytest.approx(1, abs=1e-3)
     assert max(document["in"]["dots"]) == pytest.approx(264 / 276, rel=1e-4)
-    dots = brute_dots(model.output.weight)
+    rows = model.output.weight.double()
+    dots = torch.stack([rows[i] @ rows[j] for i in range(len(rows)) for j in range(i)])
     assert found["out_dot_mean"] == pytest.approx(float(dots.mean()), rel=1e-9)
     assert found["out_dot_std"] == pytest.approx(float(dots.std(correction=0)), rel=1e-9)
     edges = document["edges"]["dot"]
@@ -123,7 +118,6 @@ def test_norms_eigenvalues_and_dot_products_of_a_known_table(monkeypatch: pytest
 # Matrices
 
 
-@torch.no_grad()
 def plant(model: RotaryLanguageModel, layer: int, ratio: float) -> None:
     """Give the heads of a layer's W_q slices the condition numbers ratio, 3 ratio and unequal rows to W_k's."""
     attention = branches(model)[layer][0]
@@ -157,7 +151,6 @@ def test_condition_numbers_are_medians_over_heads_by_layer() -> None:
             assert found[f"condition_{group}{suffix}"] == pytest.approx(expected, rel=1e-4)
 
 
-@torch.no_grad()
 def test_a_slice_is_what_one_head_computes_with() -> None:
     model = build(BaselineGPT)
     attention, feed_forward = branches(model)[0]
@@ -187,11 +180,10 @@ def test_a_slice_is_what_one_head_computes_with() -> None:
 
 def test_scales_are_effective_values_by_layer() -> None:
     model = build(alpha_A={"init": 0.2, "scale": 0.01}, s_nu={"init": 2, "scale": "sqrt(d)"}, s_qk={"init": 1.5})
-    with torch.no_grad():
-        model.blocks[1].attention_rate.stored.mul_(-3)
-        model.blocks[2].attention.scale.stored.mul_(-2)
-        model.blocks[0].feed_forward.scale_nu.stored.mul_(5)
-        model.scale_z.stored[0] *= 31
+    model.blocks[1].attention_rate.stored.mul_(-3)
+    model.blocks[2].attention.scale.stored.mul_(-2)
+    model.blocks[0].feed_forward.scale_nu.stored.mul_(5)
+    model.scale_z.stored[0] *= 31
     findings = measure(Scales(), model)
     found, document = findings.metrics, content(findings)
     expected = {"alpha_A": (0.2 + 0.6 + 0.2) / 3, "alpha_M": 0.05, "s_qk": 0.0, "s_u": 1.0, "s_nu": 14 / 3, "s_z": 2.0}

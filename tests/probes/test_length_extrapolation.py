@@ -20,6 +20,7 @@ from paper_repro.probes.item_losses import ItemLosses
 from paper_repro.probes.length_extrapolation import LengthExtrapolation
 from paper_repro.training.schedules import Constant
 
+pytestmark = pytest.mark.usefixtures("without_gradients")
 WINDOW, FACTORS = 8, (1, 2, 4, 8)
 LONGEST = WINDOW * FACTORS[-1]
 SHORT, LONG = 40, 120
@@ -50,15 +51,9 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TokenData:
 def module_of(make: Any = NGPT, **arguments: Any) -> NGPTSpeedup:
     torch.manual_seed(0)
     model = make(vocabulary_size=257, block_length=WINDOW, width=16, num_heads=2, num_layers=2, **arguments)
-    with torch.no_grad():
-        for parameter in model.parameters():  # an untrained model says the same whatever it sees
-            parameter.mul_(1 + torch.rand_like(parameter))
+    for parameter in model.parameters():  # an untrained model says the same whatever it sees
+        parameter.mul_(1 + torch.rand_like(parameter))
     return NGPTSpeedup(model, partial(torch.optim.AdamW, lr=1e-3), Constant()).eval()
-
-
-def measure(probe: LengthExtrapolation, module: Any, data: Any) -> Any:
-    with torch.no_grad():
-        return probe.measure(module, data, 0)
 
 
 def by_hand(model: Any, texts: list[Tensor], length: int) -> float:
@@ -78,15 +73,14 @@ def by_hand(model: Any, texts: list[Tensor], length: int) -> float:
 @pytest.mark.parametrize("make", [NGPT, BaselineGPT])
 def test_every_length_scores_the_same_tokens_once_after_their_window(make: Any, data: TokenData) -> None:
     module = module_of(make)
-    findings = measure(LengthExtrapolation(), module, data)
+    findings = LengthExtrapolation().measure(module, data, 0)
     found, content = findings.metrics, json.loads(findings.attachments["lengths.json"])
     texts = [torch.tensor(TOKENIZER.encode(text)[: LONGEST + 1]) for text in VAL if len(text) == LONG]
     assert (content["texts"], content["joined"]) == (3, False)
-    with torch.no_grad():
-        for factor in FACTORS:
-            expected = by_hand(module.model, texts, factor * WINDOW)
-            # float32 logits of a few units: 1e-6 relative each
-            assert found[f"perplexity_x{factor}"] == pytest.approx(expected, rel=1e-5)
+    for factor in FACTORS:
+        expected = by_hand(module.model, texts, factor * WINDOW)
+        # float32 logits of a few units: 1e-6 relative each
+        assert found[f"perplexity_x{factor}"] == pytest.approx(expected, rel=1e-5)
     ratio = found["perplexity_x4"] / found["perplexity_x1"]
     assert found["perplexity_ratio_x4"] == ratio != 1
 
@@ -97,11 +91,10 @@ def test_where_documents_are_too_short_pieces_of_the_joined_stream_are_read(
     module = module_of()
     monkeypatch.setattr(length_extrapolation, "LEAST_DOCUMENTS", 4)
     monkeypatch.setattr(length_extrapolation, "MOST_DOCUMENTS", 5)
-    found = measure(LengthExtrapolation(), module, data)
+    found = LengthExtrapolation().measure(module, data, 0)
     stream = torch.tensor([token for text in VAL for token in [*TOKENIZER.encode(text), TOKENIZER.end_of_text]])
     texts = [stream[start : start + LONGEST + 1] for start in range(0, 5 * LONGEST, LONGEST)]
-    with torch.no_grad():
-        expected = by_hand(module.model, texts, 2 * WINDOW)
+    expected = by_hand(module.model, texts, 2 * WINDOW)
     assert found.metrics["perplexity_x2"] == pytest.approx(expected, rel=1e-5)
     content = json.loads(found.attachments["lengths.json"])
     assert (content["texts"], content["joined"], content["tokens"]) == (5, True, 5 * LONGEST)
@@ -113,7 +106,7 @@ def test_the_model_is_left_as_it_was_where_the_probe_fails(data: TokenData, monk
     before = {name: value.clone() for name, value in module.model.named_buffers()}
     monkeypatch.setattr(NGPT, "negative_log_likelihoods", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        measure(LengthExtrapolation(), module, data)
+        LengthExtrapolation().measure(module, data, 0)
     after = dict(module.model.named_buffers())
     assert module.model.block_length == WINDOW and after.keys() == before.keys()
     assert all(torch.equal(after[name], value) for name, value in before.items())
@@ -128,7 +121,7 @@ def test_books_of_the_data_s_tokenizer_take_the_place_of_its_validation_split(
     monkeypatch.setattr(length_extrapolation, "LEAST_DOCUMENTS", 1)
     monkeypatch.setattr(length_extrapolation, "BOOK_FACTORS", (1, 2))
     probe = LengthExtrapolation(BOOKS)
-    lacking = measure(probe, module_of(), data)
+    lacking = probe.measure(module_of(), data, 0)
     assert not lacking.metrics
     reason = lacking.unavailable["perplexity_x2"]
     assert reason.startswith("needs pg19: ") and "--folder books --tokenizer" in reason
@@ -136,13 +129,12 @@ def test_books_of_the_data_s_tokenizer_take_the_place_of_its_validation_split(
     books = [_document(LONG * 10, random.Random(7))]
     prepare(Path(data.data_root) / "books", {"test": books})
     module = module_of()
-    found = measure(probe, module, data).metrics
+    found = probe.measure(module, data, 0).metrics
     assert found.keys() == lacking.unavailable.keys()
     ids = torch.tensor(TOKENIZER.encode(books[0]))[None]
-    with torch.no_grad():
-        pairs = ids[:, : 2 * WINDOW], ids[:, 1 : 2 * WINDOW + 1]
-        module.model.extend(2 * WINDOW)
-        expected = float(module.model.negative_log_likelihoods(*pairs).mean().exp())
+    pairs = ids[:, : 2 * WINDOW], ids[:, 1 : 2 * WINDOW + 1]
+    module.model.extend(2 * WINDOW)
+    expected = float(module.model.negative_log_likelihoods(*pairs).mean().exp())
     assert found["perplexity_x2"] == pytest.approx(expected, rel=1e-5)
 
 
@@ -151,10 +143,10 @@ def test_other_books_and_too_short_texts_are_refused(data: TokenData, monkeypatc
     other = BytePairTokenizer.train(TRAIN, 270)
     prepare(Path(data.data_root) / "books", {"test": [_document(600, random.Random(7))]}, other)
     with pytest.raises(UsageError, match=r"another tokenizer than the training data's.*--tokenizer"):
-        measure(LengthExtrapolation(BOOKS), module_of(), data)
+        LengthExtrapolation(BOOKS).measure(module_of(), data, 0)
     monkeypatch.setattr(length_extrapolation, "FACTORS", (1, 1024))
     with pytest.raises(UsageError, match="reads texts of 8,193 tokens"):
-        measure(LengthExtrapolation(), module_of(), data)
+        LengthExtrapolation().measure(module_of(), data, 0)
 
 
 def test_the_losses_of_the_batches_of_a_split_are_kept_in_order_and_average_to_its_loss(tmp_path: Path) -> None:

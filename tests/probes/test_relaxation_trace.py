@@ -28,6 +28,7 @@ from paper_repro.probes.completion import (
 )
 from paper_repro.training.schedules import Constant
 
+pytestmark = pytest.mark.usefixtures("without_gradients")
 SIZES = {"channels": 1, "size": 8, "patch": 4, "stride": 2, "width": 12, "num_heads": 2, "head_width": 4}
 
 
@@ -78,7 +79,6 @@ def test_recorded_steps_are_all_of_the_first_and_pairs_later() -> None:
     assert recorded([2, 7]) == list(range(8))
 
 
-@torch.no_grad()
 def test_the_trace_is_the_model_s_own_relaxation(module: CETCelebA, data: MaskedImageData) -> None:
     before = copy.deepcopy(module.model.state_dict())
     found = RelaxationTrace("long", [2, 20], free_steps=5, step_size=0.5).measure(module, data, 0)
@@ -96,7 +96,6 @@ def test_the_trace_is_the_model_s_own_relaxation(module: CETCelebA, data: Masked
     assert all(torch.equal(value, before[name]) for name, value in module.model.state_dict().items())
 
 
-@torch.no_grad()
 def test_a_relaxation_that_diverges_is_said_so(module: CETCelebA, data: MaskedImageData) -> None:
     module.model.decoder.weight.fill_(1e30)
     found = RelaxationTrace("long", [9], free_steps=5).measure(module, data, 0)
@@ -104,7 +103,6 @@ def test_a_relaxation_that_diverges_is_said_so(module: CETCelebA, data: MaskedIm
     assert found.unavailable == {f"long_{name}": "diverged: an energy was not finite" for name in METRICS}
 
 
-@torch.no_grad()
 def test_reconstructions_are_the_completed_images(module: CETCelebA, data: MaskedImageData) -> None:
     found = Reconstructions(5).measure(module, data, 0)
     masked, images = first_images(data, module.device)
@@ -123,14 +121,12 @@ def test_a_png_holds_the_colours_and_shrinks_what_is_large() -> None:
 
 
 @pytest.mark.slow
-@torch.no_grad()
 def test_the_estimate_is_of_second_order(module: CETCelebA, data: MaskedImageData) -> None:
     found = EstimateOrder().measure(module, data, 0).metrics
     assert found["estimate_order"] == pytest.approx(2.0, abs=0.01)
     assert 0 < found["estimate_error"] < 0.01
 
 
-@torch.no_grad()
 def test_gradients_with_other_products_are_compared(module: CETCelebA, data: MaskedImageData) -> None:
     before = torch.get_float32_matmul_precision()
     found = GradientPrecision(("bfloat16", "tf32"), 20, 5, 0.01).measure(module, data, 0)

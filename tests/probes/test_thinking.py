@@ -20,6 +20,7 @@ from paper_repro.probes import thinking
 from paper_repro.probes.thinking import EnergyUncertainty, Thinking, scored_batches
 from paper_repro.tests.support.ebt_language import documents, ebt_module, transformer_module
 
+pytestmark = pytest.mark.usefixtures("without_gradients")
 SETS = ("validation", "dyck-generated")
 PROBE = Thinking(SETS, steps=(1, 2, 4), samples=(1, 3), num_texts=6)
 
@@ -35,12 +36,6 @@ def data(tmp_path: Path) -> DocumentData:
     return documents(tmp_path)
 
 
-@torch.no_grad()
-def findings(probe: Thinking, module: Any, data: DocumentData, seed: int = 0) -> Findings:
-    return probe.measure(module, data, seed)
-
-
-@torch.no_grad()
 def by_hand(module: Any, data: DocumentData, name: str, steps: int, samples: int, most: int) -> float:
     """Each number of steps and samples by itself; of every token the prediction of lowest energy."""
     generator = torch.Generator().manual_seed(mix(0, "thinking", name))
@@ -62,7 +57,7 @@ def grid_of(found: Findings) -> dict[tuple[str, int, int], dict[str, str]]:
 @pytest.mark.parametrize(("landscapes", "rule"), [(1, "code"), (2, "code"), (1, "listing")])
 def test_every_loss_is_that_of_thinking_so_long_with_so_many(data: DocumentData, landscapes: int, rule: str) -> None:
     module = ebt_module(landscapes, num_steps=2, rule=rule)
-    found = findings(PROBE, module, data)
+    found = PROBE.measure(module, data, 0)
     steps, grid = [number for number in (1, 2, 4) if number >= landscapes], grid_of(found)
     assert set(grid) == {(name, number, samples) for name in SETS for number in steps for samples in (1, 3)}
     for (name, number, samples), row in grid.items():
@@ -78,12 +73,12 @@ def test_every_loss_is_that_of_thinking_so_long_with_so_many(data: DocumentData,
 
 def test_a_transformer_is_scored_once_and_a_recurrent_one_for_each_number_of_passes(data: DocumentData) -> None:
     plain = transformer_module()
-    found = findings(PROBE, plain, data)
+    found = PROBE.measure(plain, data, 0)
     assert set(found.metrics) == {f"{name}_loss" for name in SETS} and grid_of(found) == {}
     (ids, following), *_ = scored_batches(data, "validation", 4, 4)
-    one = findings(Thinking(("validation",), num_texts=4), plain, data).metrics["validation_loss"]
-    assert one == pytest.approx(float(plain.loss((ids, following)).detach()), rel=1e-6)
-    recurrent = findings(PROBE, transformer_module(num_passes=2), data)
+    one = Thinking(("validation",), num_texts=4).measure(plain, data, 0).metrics["validation_loss"]
+    assert one == pytest.approx(float(plain.loss((ids, following))), rel=1e-6)
+    recurrent = PROBE.measure(transformer_module(num_passes=2), data, 0)
     grid = grid_of(recurrent)
     assert set(grid) == {(name, passes, 1) for name in SETS for passes in (1, 2, 4)}
     for name in SETS:
@@ -94,7 +89,7 @@ def test_a_transformer_is_scored_once_and_a_recurrent_one_for_each_number_of_pas
 
 def test_texts_and_samples_follow_from_set_and_seed(data: DocumentData) -> None:
     module, state = ebt_module(num_steps=2), torch.get_rng_state()
-    first, again, other = (findings(PROBE, module, data, seed).metrics for seed in (0, 0, 1))
+    first, again, other = (PROBE.measure(module, data, seed).metrics for seed in (0, 0, 1))
     assert first == again and first["validation_loss"] != other["validation_loss"]
     assert torch.equal(state, torch.get_rng_state())
 
@@ -110,7 +105,7 @@ def test_texts_of_validation_lie_at_equal_distances(data: DocumentData) -> None:
 
 def test_sets_without_files_are_not_available_and_the_reason_says_how_to_get_them(data: DocumentData) -> None:
     probe = Thinking(("validation", "squad"), (2,), (1,), num_texts=2)
-    found = findings(probe, ebt_module(num_steps=2), data)
+    found = probe.measure(ebt_module(num_steps=2), data, 0)
     assert set(found.unavailable) == {f"squad_{kind}" for kind in ("loss", "first_loss", "longer_loss", "best_loss")}
     assert all(re.fullmatch("needs squad: hf download .*; then use --fill", why) for why in found.unavailable.values())
     assert "validation_loss" in found.metrics
@@ -119,24 +114,18 @@ def test_sets_without_files_are_not_available_and_the_reason_says_how_to_get_the
 UNCERTAINTY = EnergyUncertainty(("dyck-generated",), ("dyck-generated",), num_steps=4, num_texts=8)
 
 
-@torch.no_grad()
-def uncertain(probe: EnergyUncertainty, module: Any, data: DocumentData) -> Findings:
-    return probe.measure(module, data, 0)
-
-
 def test_energies_losses_and_entropies_of_one_batch_agree_with_the_model(
     data: DocumentData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(thinking, "BATCH_SIZE", 8)
     module = ebt_module(num_steps=2, most_steps=3)
-    found = uncertain(UNCERTAINTY, module, data)
+    found = UNCERTAINTY.measure(module, data, 0)
     seen = dict[str, list[Tensor]](energy=[], loss=[], entropy=[])
     kept = json.loads(found.attachments["token_energies.json"])["texts"][0]
     generator = torch.Generator().manual_seed(mix(0, "energy_uncertainty", "validation"))
     for ids, following in scored_batches(data, "validation", 8, 8):
-        with torch.no_grad():
-            start = torch.randn((1, *ids.shape, module.model.vocabulary_size), generator=generator)
-            states = list(think(module.model, ids, start, 4))
+        start = torch.randn((1, *ids.shape, module.model.vocabulary_size), generator=generator)
+        states = list(think(module.model, ids, start, 4))
         logarithms, counted = states[3].predictions[0].log_softmax(-1), following != IGNORED
         seen["energy"].append(states[3].energies[0][counted])
         seen["entropy"].append(-(logarithms.exp() * logarithms).sum(-1)[counted])
@@ -155,7 +144,7 @@ def test_energies_losses_and_entropies_of_one_batch_agree_with_the_model(
 
 
 def test_a_transformer_has_entropy_and_loss_but_no_energy(data: DocumentData) -> None:
-    found = uncertain(UNCERTAINTY, transformer_module(), data)
+    found = UNCERTAINTY.measure(transformer_module(), data, 0)
     assert not found.attachments and not any("energy" in name for name in found.metrics)
     assert {"entropy_rank", "dyck-generated_loss_auroc", "dyck-generated_entropy_auroc"} <= set(found.metrics)
     assert 0 <= found.metrics["dyck-generated_loss_auroc"] <= 1
@@ -164,8 +153,7 @@ def test_a_transformer_has_entropy_and_loss_but_no_energy(data: DocumentData) ->
 @pytest.mark.parametrize("make", [lambda: ebt_module(num_steps=2), transformer_module])
 def test_a_model_whose_weights_are_no_numbers_has_no_number_anywhere(make: Any, data: DocumentData) -> None:
     module = make()
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.fill_(torch.nan)
-    found = uncertain(UNCERTAINTY, module, data)
+    for parameter in module.parameters():
+        parameter.fill_(torch.nan)
+    found = UNCERTAINTY.measure(module, data, 0)
     assert found.metrics and all(map(math.isnan, found.metrics.values())), found.metrics

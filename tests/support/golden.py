@@ -46,6 +46,11 @@ def document(path: Path) -> Any:
     return json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
 
 
+def assert_golden(found: torch.Tensor, expected: torch.Tensor) -> None:
+    """1e-9 of each number, or of the largest where one is a difference of larger ones."""
+    torch.testing.assert_close(found.detach(), expected, rtol=1e-9, atol=1e-9 * float(expected.abs().max()))
+
+
 @dataclass(frozen=True)
 class GoldenCase:
     path: Path

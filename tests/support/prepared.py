@@ -1,7 +1,7 @@
 """What ``scripts/prepare_data.py`` has written, and how it refuses words; small text and clips."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,12 +28,17 @@ def documentation(root: Path, vocabulary: int) -> Path:
     return folder
 
 
-def refusal(*words: str) -> str:
-    """Return the one line with which the command refuses these words."""
+def said_of(action: Callable[[], object]) -> str:
+    """Return the one line of the UsageError with which an action ends."""
     with pytest.raises(UsageError) as caught:
-        prepare_data.main(words)
+        action()
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def refusal(*words: str) -> str:
+    """Return the one line with which the command refuses these words."""
+    return said_of(lambda: prepare_data.main(words))
 
 
 def clip_of(values: Sequence[int], times: Sequence[int] | None = None, side: int = 32) -> bytes:
