@@ -21,7 +21,8 @@ from paper_repro.metrics.likelihood import (
 from paper_repro.metrics.sudoku import RightBlanks, SolvedBoards, filled
 from paper_repro.models.ebt import think
 from paper_repro.models.ebt_sudoku import SudokuEBT, SudokuFeedForward
-from paper_repro.training.module import Draws, PaperModule, Tree
+from paper_repro.training.module import Draws, PaperModule
+from paper_repro.training.steps import Tree
 
 
 def targets_of(givens: Tensor, solutions: Tensor) -> Tensor:

@@ -14,7 +14,8 @@ from paper_repro.metrics.likelihood import (
     summed_negative_log_likelihood,
 )
 from paper_repro.models.llama import RotaryLanguageModel
-from paper_repro.training.module import Draws, PaperModule, Tree
+from paper_repro.training.module import Draws, PaperModule
+from paper_repro.training.steps import Tree
 
 Pair = tuple[Tensor, Tensor]
 

@@ -22,9 +22,9 @@ from paper_repro.models.ebt import (
     normal_draws,
     thoughts,
 )
-from paper_repro.training.module import Draws, PaperModule, Tree
+from paper_repro.training.module import Draws, PaperModule
 from paper_repro.training.schedules import Schedule, Times
-from paper_repro.training.steps import rows_of, shares
+from paper_repro.training.steps import Tree, rows_of, shares
 from paper_repro.training.tensors import (
     Distribution,
     Integers,
