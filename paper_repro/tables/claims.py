@@ -126,7 +126,7 @@ class Contrast:
         chosen = [[(axis, value) for value in self.only.get(axis, axes[axis].values)] for axis in self.over]
         for values in itertools.product(*chosen):
             place = dict(values)
-            if all(view.places(**place, **side.place) for side in (self.of, self.to) if side is not None):
+            if all(view.places(**{**place, **side.place}) for side in (self.of, self.to) if side is not None):
                 yield view.artifact.label(values), place
 
     def estimate(self, view: "Records") -> "Estimate":
