@@ -19,7 +19,7 @@ from torch import Tensor
 from paper_repro.base.errors import at_least, one_of, positive
 from paper_repro.base.identity import mix
 from paper_repro.datamodules.array_shards import hashes_of, kept
-from paper_repro.datamodules.counter_based import CounterBasedDataModule, cached_permutation
+from paper_repro.datamodules.counter_based import CounterBasedDataModule, permutation
 
 Array = NDArray[np.float64]
 EVALUATION_ROWS = 2_000
@@ -144,6 +144,7 @@ class GaussianProcessData(CounterBasedDataModule):
         self.sizes = {"train": self.num_train, "test": self.num_test}
         if self.batch_size > self.num_train:
             raise ValueError(f"batch_size must be at most num_train ({self.num_train}), got {self.batch_size}")
+        self._epoch: tuple[int, tuple[Tensor, Tensor]] | None = None
 
     def prepare_data(self) -> None:
         """Draw the function, or read it from the cache."""
@@ -161,9 +162,12 @@ class GaussianProcessData(CounterBasedDataModule):
 
     def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
         epoch, index = divmod(step, self.num_train // self.batch_size)
-        order = cached_permutation(self.num_train, mix(self.seed, "order", epoch))
-        rows = order[index * self.batch_size : (index + 1) * self.batch_size]
-        inputs, targets = self._split("train")
+        if self._epoch is None or self._epoch[0] != epoch:
+            order = permutation(self.num_train, mix(self.seed, "order", epoch))
+            inputs, targets = self._split("train")
+            self._epoch = (epoch, (inputs[order], targets[order]))
+        inputs, targets = self._epoch[1]
+        rows = slice(index * self.batch_size, (index + 1) * self.batch_size)
         return inputs[rows], targets[rows]
 
     def example_batch(self) -> tuple[Tensor, Tensor]:
