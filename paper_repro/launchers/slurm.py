@@ -205,5 +205,6 @@ def _states(number: str) -> Counter[str]:
         if "Invalid job id" in found.stderr:  # SLURM has forgotten it
             return Counter()
         if time.monotonic() > until:
-            raise UsageError(f"squeue: {found.stderr.strip().partition(chr(10))[0] or 'no message'}")
+            first, _, _ = found.stderr.strip().partition("\n")
+            raise UsageError(f"squeue: {first or 'no message'}")
         time.sleep(LOOK_SECONDS)

@@ -144,6 +144,7 @@ def _measured(config: Mapping[str, Any], device: torch.device, report: Report) -
 
 
 def _timed(stepper: "Stepper", device: torch.device) -> tuple[float, float]:
+    """Return the seconds and the loss of a step."""
     wait(device)
     start = time.perf_counter()
     loss = stepper.step()

@@ -110,6 +110,7 @@ class Watch:
         self._obey(self.rank.share(_STOP if stops else _GO), step)
 
     def _decide(self, step: int) -> int:
+        """Return what all ranks do after a step."""
         self.report.saves = True
         now, last = time.monotonic(), step == self.log.steps
         self.journal.after_step(step, self.log.latest)
