@@ -31,7 +31,7 @@ BENCHES = {
     **dict.fromkeys(("cet_memory", "cet_relax"), "cet"),
     **dict.fromkeys(("attn_hvp", "ebt_image_step", "ebt_step"), "ebt"),
     **dict.fromkeys(("linear_ce", "ngpt_ops", "ngpt_optim", "ngpt_step"), "ngpt"),
-    **{"cells": "cells", "commands": "commands", "ensemble": "ensemble", "nrgpt_block": "nrgpt"},
+    **{"commands": "commands", "ensemble": "ensemble", "nrgpt_block": "nrgpt"},
 }
 """Benches, each with the file of benches/ that has it."""
 sys.path[:0] = [str(Path(__file__).parent / "benches"), str(Path(__file__).parent)]

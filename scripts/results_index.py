@@ -30,8 +30,6 @@ from paper_repro.tables.spec import EXACT
 from paper_repro.tables.table import FITTED, in_markdown
 
 WRITTEN_BY = "<!-- Written by scripts/results_index.py; edit that script, not this file. -->"
-CELL_HEADERS = ["cell", "ms a step", "compiled", "GFLOP/s", "products", "others", "of these", "evaluations", "the last"]
-CELL_HEADERS += ["where", "code"]
 COMMAND_HEADERS = ["command", "processor s", "s", "goal", "where", "code"]
 FIELD, NEXT, COLUMNS = "# Expected:   ", "#             ", 124
 """The field of an experiment's head, the beginning of its further lines, and their width."""
@@ -148,18 +146,17 @@ def _table(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> str:
 
 
 def _benches(folder: Path) -> str:
-    found: dict[str, list[list[str]]] = {"comparisons": [], "cells": [], "commands": []}
+    found: dict[str, list[list[str]]] = {"comparisons": [], "commands": []}
     missed, known = list[str](), spec.find()
     for path in sorted(folder.glob("*.json")):
         bench = read_bench(path)
         end = f"{bench['device']}, {bench['threads']} thread", bench_commit(bench)
         found["comparisons"] += [[bench["bench"], *_comparison(one), *end] for one in bench.get("comparisons", [])]
-        found["cells"] += [_cell(one, *end) for one in bench.get("cells", [])]
         commands = [one for one in bench.get("commands", []) if _is_there(one["command"], known)]
         found["commands"] += [_command(one, *end) for one in commands]
         missed += [f"`{one['command']}`" for one in commands if not one["met"]]
     comparison = ["bench", "case", "ours", "against", "ratio", "goal", "relative error", "where", "code"]
-    headers = {"comparisons": comparison, "cells": CELL_HEADERS, "commands": COMMAND_HEADERS}
+    headers = {"comparisons": comparison, "commands": COMMAND_HEADERS}
     tables = {name: _table(rows, headers[name]) if rows else "Not measured yet." for name, rows in found.items()}
     return _filled(
         "benches.md",
@@ -173,14 +170,6 @@ def _comparison(one: Mapping[str, Any]) -> list[str]:
     goal = "" if one["goal"] is None else f"{one['goal']:.3g}x"
     ours = f"{statistics.median(one['ours']):.4g} {one['unit']}"
     return [one["case"], ours, one["other"], f"{one['ratio']:.2f}x", goal, f"{one['relative_error']:.1e}"]
-
-
-def _cell(one: Mapping[str, Any], where: str, code: str) -> list[str]:
-    times, slowest = one["milliseconds"], ", ".join(f"{name} {share:.0%}" for name, share in one["slowest"])
-    spread = f"{statistics.median(times):.4g} ({min(times):.4g} to {max(times):.4g})"
-    found = [one["case"], spread, f"{one['compiled']:.2f}" if one["compiled"] else "", f"{one['rate']:.1f}"]
-    found += [f"{one['products']:.0%}", f"{one['others']:.0%}", slowest, f"{one['evaluations']:.1%}"]
-    return [*found, f"{one['last']:.1%}", where, code]
 
 
 def _is_there(command: str, known: Container[str]) -> bool:

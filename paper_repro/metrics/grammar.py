@@ -1,14 +1,14 @@
 """Grammar quality score, GQS: grammar, spelling and readability of a text in one number (NRGPT, appendix F.2).
 
-Four engines look for errors: ``PaperRules``, the only one to be compared with published values, ``FixedRules``, its
-repair, and two checkers, ``LanguageTool`` and ``Harper``.  Needs no torch.
+Three engines look for errors: ``PaperRules``, the only one to be compared with published values, ``FixedRules``, its
+repair, and ``LanguageTool``.  Needs no torch.
 """
 
 import functools
 import importlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -270,7 +270,7 @@ def _dictionary() -> Any:
 
 
 SEVERITY = 1.0
-"""Weight of every finding of a checker but spelling; the paper's weights belong to its own ten families."""
+"""Weight of every finding of LanguageTool but spelling; the paper's weights belong to its own ten families."""
 LANGUAGETOOL_JAR = "languagetool-server.jar"
 NEEDS_LOCAL = (
     "LanguageTool needs Java 17 or newer on the PATH, and downloads itself (about 250 MB) on first use; without a "
@@ -294,11 +294,14 @@ class LanguageTool:
         self._tool = self._answer(client.LanguageTool, "en-US", remote_server=url)
 
     def inspect(self, text: str) -> Inspection:
-        matches = self._answer(self._tool.check, text)
-        named = [(match, text[match.offset : match.offset + match.error_length]) for match in matches]
-        return _sorted_findings(
-            (match.rule_issue_type == "misspelling", match.category, found) for match, found in named
-        )
+        findings, misspelt = list[Finding](), set[str]()
+        for match in self._answer(self._tool.check, text):
+            found = text[match.offset : match.offset + match.error_length]
+            if match.rule_issue_type == "misspelling":
+                misspelt.add(found.lower())
+            else:
+                findings.append(Finding(match.category, found, SEVERITY))
+        return Inspection(findings, frozenset(misspelt))
 
     def close(self) -> None:
         self._tool.close()
@@ -320,34 +323,3 @@ def languagetool_folder() -> Path:
 def languagetool_is_here() -> bool:
     """Return whether a download of LanguageTool is on this machine."""
     return any(languagetool_folder().glob(f"LanguageTool*/{LANGUAGETOOL_JAR}"))
-
-
-class Harper:
-    """Harper through harper-py: rule-based, on this machine, without Java or network; the extra ``[grammar]``.
-
-    Raises:
-        UnavailableError: harper-py is not installed.
-    """
-
-    def __init__(self) -> None:
-        try:
-            self._linter: Any = importlib.import_module("harper").Linter()
-        except (ImportError, AttributeError) as error:  # another package is called harper too
-            raise UnavailableError(
-                f"harper-py is not installed ({error}): run `pip install harper-py`, or choose another engine"
-            ) from error
-
-    def inspect(self, text: str) -> Inspection:
-        lints = self._linter.lint(text, language="plaintext")
-        return _sorted_findings((lint.lint_kind == "Spelling", lint.lint_kind, lint.problem_text) for lint in lints)
-
-
-def _sorted_findings(found: Iterable[tuple[bool, str, str]]) -> Inspection:
-    """Sort what a checker found: whether it is misspelt, its category, and its text."""
-    findings, misspelt = [], set()
-    for is_misspelt, category, text in found:
-        if is_misspelt:
-            misspelt.add(text.lower())
-        else:
-            findings.append(Finding(category, text, SEVERITY))
-    return Inspection(findings, frozenset(misspelt))

@@ -14,7 +14,6 @@ from paper_repro.metrics.grammar import (
     NEEDS_LOCAL,
     Engine,
     FixedRules,
-    Harper,
     LanguageTool,
     PaperRules,
     UnavailableError,
@@ -25,9 +24,9 @@ from paper_repro.metrics.grammar import (
 from paper_repro.metrics.perplexity import GPT2, TextPerplexity
 from paper_repro.metrics.similarity import SPLITS, PairwiseSimilarity
 
-OWN_ENGINES: dict[str, Callable[[], Engine]] = {"paper": PaperRules, "fixed": FixedRules, "harper": Harper}
-ENGINES = ("paper", "fixed", "languagetool", "harper")  # "paper" gives the published values
-NEEDS = {"languagetool": "LanguageTool", "harper": "harper-py", **{f"apcs_{by}": "all-MiniLM-L6-v2" for by in SPLITS}}
+OWN_ENGINES: dict[str, Callable[[], Engine]] = {"paper": PaperRules, "fixed": FixedRules}
+ENGINES = ("paper", "fixed", "languagetool")  # "paper" gives the published values
+NEEDS = {"languagetool": "LanguageTool", **{f"apcs_{by}": "all-MiniLM-L6-v2" for by in SPLITS}}
 LANGUAGETOOL_VARIABLE = "PAPER_REPRO_LANGUAGETOOL"
 """The address of a running LanguageTool server."""
 

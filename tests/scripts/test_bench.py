@@ -13,7 +13,6 @@ from paper_repro.base.errors import ROOT, UsageError
 from paper_repro.base.files import CodeState
 from paper_repro.cells.records import SEAL, processor_name, seal
 from paper_repro.site import files
-from paper_repro.training.machine import Machine, settings
 
 BENCH = """
 from side_by_side import Comparison
@@ -88,26 +87,6 @@ def test_an_edited_bench_is_refused_and_one_from_before_seals_is_read(index: Any
     old = {key: value for key, value in content.items() if key not in (SEAL, "commit", "dirty")}
     path.write_text(json.dumps(old))
     assert "commit unknown" in index._benches(path.parent)
-
-
-def test_a_step_of_a_cell_its_shares_and_its_line(index: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = import_module("cells")
-    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
-    with settings(Machine(accelerator="cpu", threads=1)):
-        found = cells.measured("cem/table3", {"model": "t2"}, scale="smoke", rounds=2)
-    assert len(found.milliseconds) == 2 and min(found.milliseconds) > 0
-    assert 0 < found.products < 1 and 0 < found.others < 1 and found.products + found.others < 1.05
-    assert len(found.slowest) == cells.SLOWEST
-    assert not cells.PRODUCTS & {operation for operation, _ in found.slowest}
-    assert found.evaluations == 0 and 0 < found.last < 1 and found.compiled is not None
-    line = index._cell(found.record(), "here", "commit unknown")
-    assert len(line) == len(index.CELL_HEADERS) and line[0] == found.case and line[-2:] == ["here", "commit unknown"]
-
-
-def test_every_place_of_the_bench_of_cells_is_one_of_its_artifact() -> None:
-    cells = import_module("cells")
-    for name, place in cells.CELLS:
-        assert cells.first_cell(name, place, "cpu").config["task"]["_target_"].endswith(".Fit")
 
 
 @pytest.mark.slow
