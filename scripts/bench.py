@@ -29,7 +29,7 @@ from paper_repro.cells.records import SEAL, processor_name, seal
 BENCHES = {
     **dict.fromkeys(("cem_attn", "cem_memory"), "cem"),
     **dict.fromkeys(("cet_memory", "cet_relax"), "cet"),
-    **dict.fromkeys(("attn_hvp", "ebt_image_step", "ebt_step"), "ebt"),
+    **dict.fromkeys(("attn_hvp", "ebt_step"), "ebt"),
     **dict.fromkeys(("linear_ce", "ngpt_ops", "ngpt_optim", "ngpt_step"), "ngpt"),
     **{"commands": "commands", "ensemble": "ensemble", "nrgpt_block": "nrgpt"},
 }

@@ -192,21 +192,17 @@ class Stepper:
         return total
 
 
-def build_stepper(
-    config: Mapping[str, Any], step: StepSettings, device: torch.device, batches: Iterator[Any] | None = None
-) -> Stepper:
-    """Build the model of a config with its optimiser; ``batches`` None: random token ids."""
+def build_stepper(config: Mapping[str, Any], step: StepSettings, device: torch.device) -> Stepper:
+    """Build the model of a config with its optimiser, to train on random token ids."""
     with torch.device("meta") if device.type == "meta" else nullcontext():
         module = build_module({**config, "schedule": {TARGET: CONSTANT}}).to(device)
     machine = Machine.of(config.get("machine") or {})
     if machine.graphs and device.type == "cuda":
         module.step_by(None, functools.partial(Graphs, constants=module.constants, must=machine.cuda_graph is True))
-    if batches is None:
-        generator = torch.Generator().manual_seed(mix(int(config["seed"]), "step time"))
-        shape = (BATCHES, step.batch_size, step.window + 1)
-        ids = torch.randint(module.model.vocabulary_size, shape, generator=generator).to(device)
-        batches = cycle((rows[:, :-1], rows[:, 1:]) for rows in ids)
-    return Stepper(module, batches, step, device)
+    generator = torch.Generator().manual_seed(mix(int(config["seed"]), "step time"))
+    shape = (BATCHES, step.batch_size, step.window + 1)
+    ids = torch.randint(module.model.vocabulary_size, shape, generator=generator).to(device)
+    return Stepper(module, cycle((rows[:, :-1], rows[:, 1:]) for rows in ids), step, device)
 
 
 def wait(device: torch.device) -> None:

@@ -1,8 +1,7 @@
 """EBT: a training step of it against one of its baseline, and a Hessian-vector product through attention."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import cycle
 from typing import Any
 
 import torch
@@ -18,25 +17,27 @@ from paper_repro.kernels.preferences import prefer
 from paper_repro.kernels.self_slot_attention import self_slot_attention
 from paper_repro.training import step_time
 from paper_repro.training.counting import count_flops, peak_bytes
-from paper_repro.training.step_time import BATCHES, Stepper, StepSettings, build_stepper, each_model
+from paper_repro.training.step_time import Stepper, StepSettings, build_stepper, each_model
 
 
 class Pair:
-    """A model and another one of its sizes, with their optimisers: rows of the time, memory and products of a step.
+    """EBT and Transformer++ of one config, with their optimisers: rows of the time, memory and products of a step.
 
-    ``build`` makes both on a device; on the meta device without numbers.  The products say how much longer a step has
-    to take at the least.  The two models have no result in common: the error is that of our side's gradients.
+    The products say how much longer a step has to take at the least.  The two models have no result in common: the
+    error is that of EBT's gradients.
     """
 
-    def __init__(
-        self, build: Callable[[torch.device], tuple[Stepper, Stepper]], other: str, device: torch.device
-    ) -> None:
-        self.build, self.other, self.device = build, other, device
-        self.ours, self.theirs = build(device)
+    def __init__(self, config: Mapping[str, Any], device: torch.device) -> None:
+        self.config, self.device = config, device
+        self.ours, self.theirs = self.built(device)
+
+    def built(self, device: torch.device) -> list[Stepper]:
+        step, models = StepSettings(**self.config["step"]), each_model(self.config)
+        return [build_stepper(models[name], step, device) for name in ("own", "baseline")]
 
     def times(self, case: str, error: float = 0.0, goal: float | None = None) -> Comparison:
         with prefer(implementation="auto"):
-            return timed(case, "ms per step", self.ours.step, self.theirs.step, self.other, error=error, goal=goal)
+            return timed(case, "ms per step", self.ours.step, self.theirs.step, OTHER, error=error, goal=goal)
 
     def rows(
         self, case: str, error: float = 0.0, goal: float | None = None, memory_goal: float | None = None
@@ -45,19 +46,20 @@ class Pair:
         yield self.times(case, error, goal)
         with prefer(implementation="auto"):
             ours, theirs = ([step_time.added_memory(own, self.device) / MIB] for own in (self.ours, self.theirs))
-        yield Comparison(case, "MiB that a step adds", ours, theirs, self.other, goal=memory_goal)
+        yield Comparison(case, "MiB that a step adds", ours, theirs, OTHER, goal=memory_goal)
         with prefer(implementation="reference"):
-            ours, theirs = ([count_flops(own.gradients) / 1e9] for own in self.build(torch.device("meta")))
-        yield Comparison(case, "GFLOPs of matrix products per step", ours, theirs, self.other)
+            ours, theirs = ([count_flops(own.gradients) / 1e9] for own in self.built(torch.device("meta")))
+        yield Comparison(case, "GFLOPs of matrix products per step", ours, theirs, OTHER)
 
-    def gradients(self, implementation: str = "auto") -> list[Tensor]:
-        """Return our side's gradients of a first batch, and forget them."""
-        fresh, _ = self.build(self.device)
-        with prefer(implementation=implementation):
+    def gradients(self) -> list[Tensor]:
+        """Return EBT's gradients of a first batch, and forget them."""
+        fresh, _ = self.built(self.device)
+        with prefer(implementation="auto"):
             fresh.gradients()
         return [parameter.grad for parameter in fresh.parameters if parameter.grad is not None]
 
 
+OTHER = "Transformer++"
 TEXT = "model.width model.num_heads model.num_layers model.vocabulary_size data.window step.batch_size model.step_size"
 ON_CPU, ON_GPU = (384, 6, 6, 2048, 128, 4, 5.0), (384, 6, 6, 50277, 256, 32, 500.0)
 """What is trained: D, H, L, V, T, B, and the first step size, which goes with V."""
@@ -80,8 +82,8 @@ def ebt_step(device: torch.device) -> Iterator[Comparison]:
     width, _, layers, vocabulary, window, batch, _ = sizes
     size = f"D={width}, {layers} layers, V={vocabulary}, {batch} sequences of {window}"
     for variant, count, most_time, most_memory in CASES:
-        case = f"EBT {variant}, {_steps(count)}"
-        pair = partial(_text_pair, sizes, variant, count, device)
+        case = f"EBT {variant}, {count} step{'s' if count > 1 else ''}"
+        pair = partial(_pair, sizes, variant, count, device)
         split, both = pair(), pair("+model.streams=concatenated")
         error, memory_goal = relative_error(split.gradients(), both.gradients()), most_memory and 1 / most_memory
         yield from split.rows(f"{case}, split streams, {size}", error, 1 / most_time, memory_goal)
@@ -93,59 +95,11 @@ def ebt_step(device: torch.device) -> Iterator[Comparison]:
             yield compiled.times(f"{case}, split streams, both compiled, {size}", error)
 
 
-def _steps(count: int) -> str:
-    return f"{count} step{'s' if count > 1 else ''}"
-
-
-def _text_pair(sizes: Sequence[float], variant: str, count: int, device: torch.device, *ways: str) -> Pair:
+def _pair(sizes: Sequence[float], variant: str, count: int, device: torch.device, *ways: str) -> Pair:
     words = [f"{key}={value}" for key, value in zip(TEXT.split(), sizes, strict=True)]
     words += [f"model.variant={variant}", f"module.thinking.num_steps={count}"]
     words.append(f"model.num_landscapes={1 if variant == 'default' else count}")
-    config: dict[str, Any] = compose("ebt/stepcost", ["model=ebt/s1", *words, *ways], seed=0)
-    step, models = StepSettings(**config["step"]), each_model(config)
-
-    def build(on: torch.device) -> tuple[Stepper, Stepper]:
-        ours, theirs = (build_stepper(models[name], step, on) for name in ("own", "baseline"))
-        return ours, theirs
-
-    return Pair(build, "Transformer++", device)
-
-
-IMAGES = {"width": 384, "num_heads": 6, "num_layers": 6, "image_size": 32, "patch": 4}
-IMAGES_ON_GPU = {"width": 1536, "num_heads": 16, "num_layers": 24, "image_size": 128, "patch": 16}
-
-
-def ebt_image_step(device: torch.device) -> Iterator[Comparison]:
-    """Compare a step of EBT of one and two inner steps on noised images with one of DiT.
-
-    The relative error is that of EBT's gradients by the ops for this device, against those by the definitions.
-    """
-    sizes, batch = (IMAGES, 16) if device.type == "cpu" else (IMAGES_ON_GPU, 64)
-    for count in (1, 2):
-        for compiled in (False, True):
-            yield from on_images(sizes, batch, count, compiled, device)
-
-
-def on_images(
-    sizes: dict[str, int], batch: int, count: int, compiled: bool, device: torch.device
-) -> Iterator[Comparison]:
-    """Yield the rows of a number of inner steps; compiled, of the time alone."""
-    overrides = [f"model.{key}={value}" for key, value in sizes.items()]
-    thinking = [f"module.thinking.num_steps={count}", "model.step_size=100.0"]
-    once: dict[str, Any] = {"accumulate": 1, "rounds": 1, "unmeasured_rounds": 1, "clip_norm": 1.0}
-    step = StepSettings(**once, precision="32-true", window=1, batch_size=batch, compile=compiled)
-    shape = (BATCHES, batch, 3, sizes["image_size"], sizes["image_size"])
-
-    def stepper(model: str, more: Sequence[str], on: torch.device) -> Stepper:
-        config: dict[str, Any] = compose("ebt/denoising", [f"model={model}", *overrides, *more], seed=0)
-        images = torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(on) * 2 - 1
-        return build_stepper(config, step, on, cycle(images))
-
-    pair = Pair(lambda on: (stepper("ebt/image_ebt", thinking, on), stepper("ebt/dit", [], on)), "DiT", device)
-    size = f"D={sizes['width']}, {sizes['num_layers']} layers, {batch} images of {shape[-1]}"
-    case = f"EBT, {_steps(count)}{', both compiled' if compiled else ''}, {size}, patches of {sizes['patch']}"
-    error = relative_error(pair.gradients(), pair.gradients("reference"))
-    yield from [pair.times(case, error)] if compiled else pair.rows(case, error)
+    return Pair(compose("ebt/stepcost", ["model=ebt/s1", *words, *ways], seed=0), device)
 
 
 def attn_hvp(device: torch.device) -> Iterator[Comparison]:
