@@ -160,7 +160,6 @@ def test_a_run_without_any_data_says_so_and_writes_no_table(
     call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("paper_repro.base.files.DATA", tmp_path / "data")
-    monkeypatch.delenv("PAPER_REPRO_DATA", raising=False)
     code, said, errors = call("reproduce.py", "cem/fig2c", f"runs={tmp_path / 'runs'}")
     assert code == 1 and not said
     assert "run: python scripts/prepare_data.py" in errors and "no table is written" in errors

@@ -4,8 +4,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -16,13 +14,6 @@ from paper_repro.tests.support import sweeps
 from paper_repro.tests.support.slow_task import HANGS_VARIABLE
 
 KEPT = "interrupted after 0 of 18 cells; the same command goes on from here"
-
-
-def _wait(condition: Callable[[], bool], seconds: float = 60) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def _imports_torch(process: psutil.Process) -> bool:
@@ -38,7 +29,7 @@ def _ended(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
     family = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(number)
     assert process.wait(10) == 130
-    _wait(lambda: not any(map(_is_alive, family)), 2)
+    sweeps.wait_for(lambda: not any(map(_is_alive, family)), seconds=2)
 
 
 def _is_alive(process: psutil.Process) -> bool:
@@ -55,7 +46,7 @@ def test_a_command_that_imports_ends_at_once_without_a_traceback(tmp_path: Path,
     environment = {**os.environ, "PAPER_REPRO_RUNS": str(tmp_path / "runs")}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
-            _wait(lambda: _imports_torch(psutil.Process(process.pid)))
+            sweeps.wait_for(lambda: _imports_torch(psutil.Process(process.pid)))
             _ended(process, number)
         finally:
             process.terminate()
@@ -81,7 +72,7 @@ def test_cells_without_a_step_end_at_once_with_what_they_have_called(
     monkeypatch.setenv(HANGS_VARIABLE, "yes")
     process = sweeps.start(papers, runs, log)
     own = psutil.Process(process.pid)
-    _wait(lambda: sum(map(_sleeps, own.children(recursive=True))) == 2)
+    sweeps.wait_for(lambda: sum(map(_sleeps, own.children(recursive=True))) == 2)
     _ended(process, number)
     assert (tmp_path / "runs.out").read_text().splitlines()[-1] == KEPT
     assert not list(runs.rglob("lease"))
@@ -96,7 +87,7 @@ def test_a_signal_saves_stops_and_the_next_call_goes_on(tmp_path: Path, number: 
     papers, runs, log = tmp_path / "papers", tmp_path / "runs", tmp_path / "task.log"
     sweeps.write_artifact(papers, steps=60, delay=0.02)  # four seconds, so that the signal finds it at work
     process = sweeps.start(papers, runs, log)
-    _wait(lambda: sum(sweeps.steps_by_cell(log).values()) > 20)
+    sweeps.wait_for(lambda: sum(sweeps.steps_by_cell(log).values()) > 20)
     process.send_signal(number)
     _ended(process, signal.SIGHUP)  # as a terminal that closes sends it: only Ctrl-C hurries
     said = (runs.parent / f"{runs.name}.out").read_text()

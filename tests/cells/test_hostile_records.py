@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from paper_repro.base import identity
 from paper_repro.base.errors import ROOT, UsageError
 from paper_repro.base.files import CodeState, CorruptFileError, sha256_of_bytes
 from paper_repro.cells import records, runner
@@ -16,6 +15,7 @@ from paper_repro.cells.records import Record, find, record_path
 from paper_repro.cells.tasks import FAILED, FINISHED, Outcome
 from paper_repro.tables.plan import Plan
 from paper_repro.tables.publish import publish
+from paper_repro.tests.cells.test_records import small
 from paper_repro.tests.support import sweeps, synthetic
 
 COMMIT = "a" * 40
@@ -28,21 +28,8 @@ def plan(tmp_path: Path) -> Plan:
 
 @pytest.fixture
 def content() -> dict[str, Any]:
-    outcome = Outcome(
-        FINISHED,
-        {"rmse": 0.25},
-        {"loss": [(0, 1.0), (10, 0.5)]},
-        parameters=7,
-        multiply_adds=70,
-        seconds=1.5,
-        peak_memory_mib=3.5,
-        data_hashes={"text": "0" * 64},
-        attachments={"trace.csv": "0" * 64},
-        unavailable={"score": "needs gpt2"},
-    )
-    origin = {"commit": COMMIT, "dirty": False, "versions": {"torch": "2.13"}, "device": "a processor"}
-    config = {"seed": 3, "lr": 0.1}
-    return dataclasses.asdict(records.from_outcome(identity.settings(config), config, outcome, origin))
+    record = small(attachments={"trace.csv": "0" * 64}, unavailable={"score": "needs gpt2"})
+    return dataclasses.asdict(record)
 
 
 def seal(path: Path, content: Any) -> Path:

@@ -1,10 +1,8 @@
-"""Every test has places of its own for data and for the caches of libraries."""
+"""Every test has a place of its own for the cache of data sets."""
 
 from pathlib import Path
 
 import pytest
-
-from paper_repro.base import files
 
 
 @pytest.fixture(autouse=True)
@@ -12,4 +10,3 @@ def places_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(files, "DATA", tmp_path / "unused")

@@ -31,28 +31,30 @@ MODELS: dict[str, dict[str, Any]] = {
 CELL = "0123456789abcdef"
 
 
+def write(
+    root: Path, model: dict[str, Any], status: str = "finished", weights: bool = True, data: Any = None
+) -> torch.nn.Module:
+    """Write a cell as a run leaves it, and return its model."""
+    config = {
+        "module": {"_target_": "paper_repro.lightning_modules.nrgpt_shakespeare.NRGPTShakespeare"},
+        "model": model,
+        "data": {"_target_": "paper_repro.datamodules.text.CharacterData", "files": {"text": "corpus.txt"}},
+        "optimizer": {"_target_": "torch.optim.AdamW", "_partial_": True, "lr": 0.01},
+        "schedule": {"_target_": "paper_repro.training.schedules.Cosine"},
+        "training": {"steps": 1},
+        "seed": 3,
+    }
+    record = Record(CELL, status, 3, config, {"val_loss": 1.0}, {}, 10, None, 1.0, None, "", {"data": data or {}})
+    records.write(record_path(root, CELL), record)
+    built = build(Cell(CELL, config))
+    if weights:
+        checkpoints.save_weights(root / "cells" / CELL / checkpoints.WEIGHTS, built.module, CELL)
+    return built.module.model.eval()
+
+
 @pytest.fixture
 def finished(tmp_path: Path) -> Callable[..., torch.nn.Module]:
-    """Write a cell as a run leaves it, and give its model."""
-
-    def write(model: str = "tied", status: str = "finished", weights: bool = True) -> torch.nn.Module:
-        config = {
-            "module": {"_target_": "paper_repro.lightning_modules.nrgpt_shakespeare.NRGPTShakespeare"},
-            "model": MODELS[model],
-            "data": {"_target_": "paper_repro.datamodules.text.CharacterData", "files": {"text": "corpus.txt"}},
-            "optimizer": {"_target_": "torch.optim.AdamW", "_partial_": True, "lr": 0.01},
-            "schedule": {"_target_": "paper_repro.training.schedules.Cosine"},
-            "training": {"steps": 1},
-            "seed": 3,
-        }
-        record = Record(CELL, status, 3, config, {"val_loss": 1.0}, {}, 10, None, 1.0, None, "", {"data": {}})
-        records.write(record_path(tmp_path, CELL), record)
-        built = build(Cell(CELL, config))
-        if weights:
-            checkpoints.save_weights(tmp_path / "cells" / CELL / checkpoints.WEIGHTS, built.module, CELL)
-        return built.module.model.eval()
-
-    return write
+    return lambda model="tied", **given: write(tmp_path, MODELS[model], **given)
 
 
 def logits(model: Any) -> torch.Tensor:
@@ -114,8 +116,3 @@ def test_a_cell_without_weights(
     finished(**made)
     with pytest.raises(UsageError, match=message):
         paper_repro.load(CELL, runs=tmp_path)
-
-
-def test_a_name_that_the_package_lacks_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'loads'"):
-        paper_repro.loads  # noqa: B018

@@ -1,7 +1,4 @@
-import math
-
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
@@ -18,19 +15,6 @@ def text(length: int, seed: int) -> tuple[Tensor, Tensor]:
         follows = ids[-1] % 2 == 0 and draw.random() < 0.7
         ids.append((ids[-1] + 1) % 6 if follows else int(draw.integers(6)))
     return torch.tensor(ids[:-1]), torch.tensor(ids[1:])
-
-
-def test_probabilities_are_those_of_a_count_by_hand() -> None:
-    ids = torch.tensor([0, 1, 0, 2, 0, 1])
-    counts = Counts((ids[:-1], ids[1:]), 4, [0.75])
-    pairs = torch.tensor([0, 0, 0, 3]), torch.tensor([1, 2, 3, 0])
-    unigram = [(2 + 1) / 9, (1 + 1) / 9, 1 / 9, (2 + 1) / 9]
-    relative = [2 / 3, 1 / 3, 0, unigram[3]]
-    assert counts.shorter.probabilities(pairs[1:]).tolist() == pytest.approx(unigram)
-    assert counts.parts(pairs)[0].tolist() == pytest.approx(relative)
-    mixed = [0.75 * long + 0.25 * short for long, short in zip(relative, unigram, strict=True)]
-    assert counts.probabilities(pairs).tolist() == pytest.approx(mixed)
-    assert cross_entropy(torch.tensor([0.5, 0.25], dtype=torch.float64)) == pytest.approx(1.5 * math.log(2))
 
 
 def test_the_weight_is_the_best_of_a_fine_grid_on_the_held_out_pairs() -> None:

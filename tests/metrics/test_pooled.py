@@ -176,14 +176,6 @@ def test_two_processes_with_unequal_shares_agree_with_one():
 # Likelihood.
 
 
-def test_tokens_weigh_before_the_exponential():
-    metric = Perplexity()
-    metric.update(3 * math.log(2), 3)
-    metric.update(1 * math.log(512), 1)
-    assert metric.compute().item() == pytest.approx(2.0 ** ((3 * 1 + 9) / 4), rel=1e-14)
-    assert metric.compute().item() < (2 + 512) / 2
-
-
 def test_agrees_with_torchmetrics_on_masked_logits():
     metric, reference = Perplexity(), TorchmetricsPerplexity(ignore_index=IGNORED).set_dtype(torch.float64)
     generator = torch.Generator().manual_seed(0)

@@ -12,12 +12,6 @@ def test_the_area_is_the_share_of_pairs_in_order_with_ties_as_halves() -> None:
     assert auroc(negatives, torch.tensor([torch.inf])) == 1
 
 
-def test_a_rank_correlation_sees_order_alone() -> None:
-    values = torch.tensor([3.0, -1.0, 7.0, 0.5])
-    assert rank_correlation(values, values.exp()) == pytest.approx(1)
-    assert rank_correlation(values, -values) == pytest.approx(-1)
-
-
 def test_the_interval_resamples_groups_not_values() -> None:
     generator = torch.Generator().manual_seed(0)
     centers = torch.randn(20, 2, generator=generator)

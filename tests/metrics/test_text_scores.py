@@ -13,6 +13,9 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
 
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import FINISHED, Cell
@@ -25,15 +28,26 @@ from paper_repro.models.generation import generate
 from paper_repro.models.nrgpt import NRGPT_H_FF1
 from paper_repro.probes.text_quality import ATTACHMENT, ReferenceTexts, TextQuality, reference_text
 from paper_repro.tests.probes.doubles import Module, Text
-from paper_repro.tests.support import golden, tiny_gpt2
-from paper_repro.tests.support.tiny_gpt2 import POSITIONS
+from paper_repro.tests.support import golden
 
+POSITIONS = 32
 TEXT = "ROMEO: what light is this?\nIt is the east. We has seen it...\n\nIt is the east."
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_gpt2.save(tmp_path_factory.mktemp("models") / "tiny-2")
+    """A GPT-2 of two layers with random weights, whose tokens are bytes, saved as transformers saves a model."""
+    alphabet = {letter: index for index, letter in enumerate(sorted(ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(BPE(alphabet, []))
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    path = tmp_path_factory.mktemp("models") / "tiny-2"
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(path)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        sizes = {"vocab_size": 256, "n_positions": POSITIONS, "n_embd": 16, "n_layer": 2, "n_head": 2}
+        config = transformers.GPT2Config(**sizes, initializer_range=0.5, bos_token_id=0, eos_token_id=0)
+        transformers.GPT2LMHeadModel(config).save_pretrained(path)
+    return path
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +55,6 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Neither a hub nor a LanguageTool."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("LTP_PATH", str(tmp_path))
-    monkeypatch.delenv("PAPER_REPRO_DATA", raising=False)
-    monkeypatch.delenv(text_scores.LANGUAGETOOL_VARIABLE, raising=False)
 
 
 @pytest.fixture

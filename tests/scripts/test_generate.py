@@ -7,28 +7,15 @@ import pytest
 
 from paper_repro import load
 from paper_repro.base.errors import run_main
-from paper_repro.cells import records
-from paper_repro.cells.records import Record
-from paper_repro.cells.tasks import Cell
 from paper_repro.datamodules.tokenizers import CharacterTokenizer
 from paper_repro.models.generation import generate
 from paper_repro.scripts import generate as command
+from paper_repro.tests.exports import test_weights
 from paper_repro.training import checkpoints
-from paper_repro.training.build import build
 
 CORPUS = "To be, or not to be: that is the question.\nROMEO and JULIET.\n" * 3
-CELL = "0123456789abcdef"
-CONFIG: dict[str, Any] = {
-    "module": {"_target_": "paper_repro.lightning_modules.nrgpt_shakespeare.NRGPTShakespeare"},
-    "model": {"_target_": "paper_repro.models.gpt.RGPT", "vocabulary_size": 32, "block_length": 24, "width": 8}
-    | {"num_heads": 1, "num_steps": 2},
-    "data": {"_target_": "paper_repro.datamodules.text.CharacterData", "files": {"text": "corpus.txt"}},
-    "optimizer": {"_target_": "torch.optim.AdamW", "_partial_": True, "lr": 0.01},
-    "schedule": {"_target_": "paper_repro.training.schedules.Cosine"},
-    "training": {"steps": 1},
-    "probes": {},
-    "seed": 3,
-}
+MODEL = {"_target_": "paper_repro.models.gpt.RGPT", "vocabulary_size": 32, "block_length": 24, "width": 8}
+MODEL |= {"num_heads": 1, "num_steps": 2}
 
 
 def texts(capsys: Any, model: str, *words: str) -> str:
@@ -66,18 +53,11 @@ def test_a_cell_is_named_by_its_folder_or_its_weights_and_another_vocabulary_is_
     tmp_path: Path, capsys: Any
 ) -> None:
     (tmp_path / "corpus.txt").write_text(CORPUS)
-    folder, own = tmp_path / "cells" / CELL, CharacterTokenizer(CORPUS).fingerprint
-    checkpoints.save_weights(folder / checkpoints.WEIGHTS, build(Cell(CELL, CONFIG)).module, CELL)
-
-    def trained_with(tokenizer: str) -> None:
-        hashes = {"data": {"tokenizer": tokenizer}}
-        record = Record(CELL, "finished", 3, CONFIG, {}, {}, 10, None, 1.0, None, "", hashes)
-        records.write(folder / "record.json", record)
-
-    trained_with(own)
+    folder, own = tmp_path / "cells" / test_weights.CELL, CharacterTokenizer(CORPUS).fingerprint
+    test_weights.write(tmp_path, MODEL, data={"tokenizer": own})
     words = ("--data-root", str(tmp_path), "--prompt", "be", "--tokens", "4")
     assert texts(capsys, str(folder), *words) == texts(capsys, str(folder / checkpoints.WEIGHTS), *words)
-    trained_with("ab" * 32)
+    test_weights.write(tmp_path, MODEL, data={"tokenizer": "ab" * 32})
     assert run_main(command.main, [str(folder), *words]) == 2
     assert f"the tokenizer found here is {own[:16]}..." in capsys.readouterr().err
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base import files
 from paper_repro.datamodules import documentation, preparations, text_sources
 from paper_repro.datamodules.documentation import Corpus
 from paper_repro.datamodules.text import BookData
@@ -36,8 +35,6 @@ def own_places_and_small_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(files, "DATA", tmp_path / "unused")
-    monkeypatch.delenv(files.DATA_VARIABLE, raising=False)
     monkeypatch.setattr(preparations, "SHARD_TOKENS", 500)
 
 
@@ -61,15 +58,6 @@ def test_every_document_is_written_once_with_its_end_and_split_as_nanogpt_does(c
         assert manifest["totals"][split]["bytes"] == sum(len(text.encode()) for text in found)
     assert len(manifest["shards"]) > 10
     assert prepare_data.main(["openwebtext", "--verify", "--to", str(corpus / "out")]) == 0
-
-
-def test_parquet_and_jsonl_give_the_same_shards_in_the_folder_that_is_named(corpus: Path) -> None:
-    from datasets import Dataset
-
-    Dataset.from_dict({"text": DOCUMENTS}).to_parquet(str(corpus / "parquet" / "corpus.parquet"))
-    assert openwebtext(corpus, corpus / "out") == 0
-    assert openwebtext(corpus, corpus, "--folder", "other", source="parquet") == 0
-    assert content(corpus / "other") == content(corpus / "out" / "openwebtext")
 
 
 def test_books_are_the_split_test(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,11 +23,6 @@ BOARD = "".join(map(str, GIVENS))
 FORMATS = ("csv", "png", "svg")
 
 
-@pytest.fixture(autouse=True)
-def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PAPER_REPRO_RUNS", str(tmp_path / "runs"))
-
-
 @pytest.fixture
 def photograph(tmp_path: Path) -> Path:
     Image.fromarray(data.astronaut()[::8, ::16]).save(tmp_path / "photograph.png")

@@ -75,7 +75,7 @@ def test_the_first_row_is_the_first_headline_and_filters_leave_what_fits(site: A
     both = browser.run(SHOWN)
     assert 0 < both < of_paper
     assert browser.run("return document.querySelector('output').textContent") == f"{both} of {every} artifacts"
-    browser.open(site.folder / "index.html", f"#{browser.url.partition('#')[2]}")
+    browser.open(site.folder / "index.html", f"#{browser.current_url.partition('#')[2]}")
     assert browser.run(SHOWN) == both, "the address keeps the filters"
 
 

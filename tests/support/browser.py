@@ -32,10 +32,6 @@ class Browser(webdriver.Chrome):
         waiting = WebDriverWait(self, 30, poll_frequency=0.05)
         waiting.until(lambda _: self.run("return document.readyState") == "complete", f"{address} did not load")
 
-    @property
-    def url(self) -> str:
-        return str(self.current_url)
-
     def run(self, script: str, *arguments: Any) -> Any:
         """Return what a function's body of JavaScript returns."""
         return self.execute_script(script, *arguments)

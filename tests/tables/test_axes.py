@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from paper_repro.base import configs
-from paper_repro.base.errors import UsageError
 from paper_repro.tests.support import synthetic
+from paper_repro.tests.support.prepared import said_of
 
 HEAD = """\
 title: Mine
@@ -27,9 +27,7 @@ def found(folder: Path, key: str, axes: str, scale: str = SMOKE, more: str = "")
 
 
 def refusal(folder: Path, axes: str, scale: str = SMOKE, more: str = "") -> str:
-    with pytest.raises(UsageError) as caught:
-        configs_of(folder, axes, scale, more)
-    return str(caught.value)
+    return said_of(lambda: configs_of(folder, axes, scale, more))
 
 
 TASK = ", task: {title: Task, values: [easy, hard]}"

@@ -6,34 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base.configs import Override
 from paper_repro.base.errors import UsageError
 from paper_repro.tables import plan as plans
 from paper_repro.tables import publish, spec, table, view
 from paper_repro.tables.figure import figure_of
-from paper_repro.tables.spec import EXTRA_PAPERS, Number
+from paper_repro.tables.spec import EXTRA_PAPERS
 from paper_repro.tests.support import synthetic
+from paper_repro.tests.support.prepared import said_of as message_of
 from paper_repro.tests.support.synthetic import ARTIFACT
 
 EXACT = ARTIFACT[: ARTIFACT.index("scales:")] + 'scales: {exact: {comparable: true, seeds: [0], about: "counted."}}\n'
-NEW = (("task", "easy"), ("model", "new"))
-
-
-def message_of(load: Callable[[], object]) -> str:
-    with pytest.raises(UsageError) as caught:
-        load()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-def test_the_made_up_artifact_is_read_whole(tmp_path: Path) -> None:
-    artifact = synthetic.load(tmp_path)
-    assert artifact.id == "made/up" and len(artifact.points(artifact.scales["paper"])) == 4
-    assert artifact.printed(NEW, "error") == Number(0.4, 0.05)
-    assert artifact.printed(NEW, "size") == Number(2.0) and artifact.printed(NEW, "score") is None
-    wanted = [Override("trunk.layers", 1), Override("trunk.width", 16)]
-    assert artifact.overrides(NEW, artifact.scales["paper"]) == wanted
-
 
 PAPER = "seeds: [0, 1, 2]\n    about: as"
 MISTAKES = {

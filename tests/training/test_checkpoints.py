@@ -11,7 +11,7 @@ from torch import nn
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import digest_path
 from paper_repro.training import checkpoints
-from paper_repro.training.checkpoints import DurableCheckpointIO, checkpoint_path, load_weights, save_weights
+from paper_repro.training.checkpoints import checkpoint_path, load_weights, save_weights
 
 ID = ["abc123"]
 
@@ -90,30 +90,6 @@ def test_a_checkpoint_of_another_cell_is_refused_with_both_ids(tmp_path):
     save(tmp_path, 10, ["other1", "other2"])
     with pytest.raises(UsageError, match=r"other1, other2, expected abc123.*another folder"):
         newest(tmp_path)
-
-
-def test_lightning_writes_ours_with_their_identity_and_those_of_model_checkpoint_as_ever(tmp_path):
-    io = DurableCheckpointIO(ID)
-    io.save_checkpoint({"x": 1}, tmp_path / "best.ckpt")
-    assert torch.load(tmp_path / "best.ckpt", weights_only=True) == {"x": 1}
-    path = checkpoint_path(tmp_path, 3)
-    io.save_checkpoint({"x": torch.ones(2)}, path)
-    assert torch.equal(io.load_checkpoint(str(path))["x"], torch.ones(2))
-    io.remove_checkpoint(tmp_path / "best.ckpt")
-    assert {other.name for other in tmp_path.iterdir()} == {path.name, digest_path(path).name}
-
-
-def test_weights_come_back_with_tied_ones_written_once(tmp_path):
-    def tied():
-        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-        model[1].weight = model[0].weight
-        return model
-
-    first, second = tied(), tied()
-    save_weights(tmp_path / "w", first, "abc123")
-    load_weights(tmp_path / "w", second, "abc123")
-    for name, tensor in first.state_dict().items():
-        assert torch.equal(second.state_dict()[name], tensor)
 
 
 def test_weights_of_another_model_are_refused_and_nothing_is_copied(tmp_path):

@@ -179,8 +179,6 @@ def test_a_node_that_dies_ends_the_other_within_a_minute(dies, how, tmp_path):
     ],
 )
 def test_a_process_knows_its_place(environment, place, monkeypatch):
-    for name in ("TORCHELASTIC_RUN_ID", "SLURM_STEP_ID", "SLURM_JOB_NAME"):
-        monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert errors.place() == (place and errors.Place(*place))
@@ -202,7 +200,6 @@ def test_a_job_step_without_its_tasks_per_node_is_refused(monkeypatch):
     for name, value in {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("SLURM_NTASKS", "2")
-    monkeypatch.delenv("SLURM_NTASKS_PER_NODE", raising=False)
     with pytest.raises(UsageError, match=r"--ntasks-per-node"), leading():
         pass
 
