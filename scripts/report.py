@@ -41,10 +41,12 @@ def main(arguments: Sequence[str]) -> int:
         )
     from paper_repro.site.pages import build
 
-    built = build(results, Path(words.settings.get("to", str(HOME / "site"))).expanduser())
-    for cell in built.damaged:
+    folder = Path(words.settings.get("to", str(HOME / "site"))).expanduser()
+    source, files = build(results, folder)
+    for cell in sorted(source.damaged):
         print(f"damaged: the record of cell {cell}; its page is left out", file=sys.stderr)
-    print(f"{built.pages:,} pages, {built.bytes / 1e6:.1f} MB: {built.folder / 'index.html'}")
+    pages = sum(name.endswith(".html") for name in files)
+    print(f"{pages:,} pages, {sum(map(len, files.values())) / 1e6:.1f} MB: {folder / 'index.html'}")
     return 0
 
 

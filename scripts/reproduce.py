@@ -170,8 +170,11 @@ def _cells(plan: "Plan", words: Words, action: str, warnings: "Later", slurm: st
     started, fill, again = time.monotonic(), action == "--fill", action == "--again"
     if slurm:
         from paper_repro.launchers import slurm as cluster
+        from paper_repro.launchers.drain import Order
 
-        sweep = cluster.sweep_of(plan, words, RESULTS, fill=fill)
+        name, runs = plan.artifact.id, str(words.runs.resolve())
+        order = Order(name, plan.scale_name, words.seeds(), words.overrides, runs, str(RESULTS), fill)
+        sweep = cluster.Sweep(plan.all_cells, order)
         if again:
             measurements.set_aside(words.runs, measurements.changed(words.runs, plan.all_cells))
         result = cluster.run(sweep, slurm)
@@ -207,9 +210,9 @@ def _verify(words: Words) -> int:
         raise UsageError(f"--verify takes artifacts and scale=, not {given[0]}: it compares what is published")
     chosen = publish.choose(spec.artifacts(words.names), words.settings.get("scale"), RESULTS)
     rows = []
-    for number, one in enumerate(chosen, start=1):
-        print(f"{number} of {len(chosen)}: {one.artifact.id} {one.place} seed {one.cell.seed}", file=sys.stderr)
-        rows.append((one, verify(one.cell, RESULTS)))
+    for number, (artifact, cell) in enumerate(chosen, start=1):
+        print(f"{number} of {len(chosen)}: {artifact.id} {cell.place} seed {cell.seed}", file=sys.stderr)
+        rows.append(((artifact, cell), verify(cell, RESULTS)))
     print(publish.verified(rows))
     return int(any(found.verdict == DIFFERS for _, found in rows))
 
@@ -251,7 +254,7 @@ def _show(plan: "Plan", runs: Path, warnings: "Later") -> int:
     if changed := measurements.told(table.view.changed):
         warnings.add(changed)
     warnings.print()
-    wrong = {} if plan.altered else table.view.unnamed  # an altered run may measure less
+    wrong = {} if plan.altering else table.view.unnamed  # an altered run may measure less
     for name, why in wrong.items():
         place = spec.where(plan.artifact, "metrics", name)
         print(f"error: {place}: '{name}': the finished cells have {why}; correct it and --render", file=sys.stderr)

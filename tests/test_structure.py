@@ -111,7 +111,7 @@ RULES: dict[str, tuple[set[str], set[str], set[str]]] = {
     ),
     "paper_repro/exports": (
         {"torch", "safetensors", "yaml"},
-        {"exports", "tables.view", "cells", "training", "datamodules.tokenizers"},
+        {"exports", "cells", "training", "datamodules.tokenizers"},
         {"huggingface_hub"},
     ),
 }

@@ -541,12 +541,15 @@ def parse_all(overrides: Sequence[str | Override]) -> list[Override]:
     return [parse(item) if isinstance(item, str) else item for item in overrides]
 
 
-def read_overrides(node: Node) -> tuple[Override, ...]:
-    """Return the overrides of a YAML mapping; a section stands before what refines it."""
-    if not node.is_mapping:
-        raise node.error(f"'{node.name}' is a mapping of keys to values, for example {{optimizer.lr: 0.008}}")
-    found = (override_of(name, child) for name, child in node.items().items())
-    return tuple(sorted(found, key=lambda item: item.key.count(".")))
+class Overrides(tuple[Override, ...]):
+    """The overrides of a YAML mapping; a section stands before what refines it."""
+
+    @classmethod
+    def from_yaml(cls, node: Node) -> "Overrides":
+        if not node.is_mapping:
+            raise node.error(f"'{node.name}' is a mapping of keys to values, for example {{optimizer.lr: 0.008}}")
+        found = (override_of(name, child) for name, child in node.items().items())
+        return cls(sorted(found, key=lambda item: item.key.count(".")))
 
 
 def override_of(name: str, node: Node) -> Override:

@@ -69,8 +69,7 @@ def count_here(cells: Sequence[PlannedCell], devices: Mapping[str, Any] | None =
         except UsageError as error:
             if not cell.key:
                 raise
-            place = ",".join(f"{axis}={value}" for axis, value in cell.key)
-            message = f"the cells at {place}: {error}; --config {place} tells where each setting is from"
+            message = f"the cells at {cell.place}: {error}; --config {cell.place} tells where each setting is from"
             raise UsageError(message) from error
     return found
 

@@ -56,6 +56,11 @@ class PlannedCell(Cell):
         """The values of its axes and its seed, for people."""
         return " ".join([*(value for _, value in self.key), f"seed {self.seed}"])
 
+    @property
+    def place(self) -> str:
+        """The values of its axes, as ``--config`` takes them."""
+        return ",".join(f"{axis}={value}" for axis, value in self.key)
+
 
 def single(experiment: str, overrides: Sequence[str], seed: int) -> PlannedCell:
     """Return one cell outside any artifact."""

@@ -28,7 +28,6 @@ from paper_repro.base.identity import MACHINE, canonical_json, fingerprint
 from paper_repro.cells.planned import FILE_NAME, check_attachment_name, fits, not_negative, on_gpu
 from paper_repro.cells.tasks import (
     ATTACHMENT_BYTES,
-    CHECKPOINT,
     CHECKPOINTS,
     DIVERGED,
     FAILED,
@@ -36,6 +35,7 @@ from paper_repro.cells.tasks import (
     NOT_FINITE,
     OUT_OF_MEMORY,
     Outcome,
+    saved_in,
 )
 
 _log = logging.getLogger(__name__)
@@ -46,8 +46,8 @@ NOTE_CHARACTERS = 500
 SEAL = "sha256"
 STACKS = "stacks"
 """The folder, below that of all runs, of what cells that run together share."""
-MEMBERS = "members.json"
-"""In the folder of cells that run together, their ids."""
+BEGUN = "begun.json"
+"""In the folder of cells that run together, by their ids the code and the data that they were begun with."""
 PACKAGES = ("torch", "lightning", "torchmetrics", "numpy", "scipy", "hydra-core", "triton")
 STATUSES = (FINISHED, DIVERGED, OUT_OF_MEMORY, FAILED)
 MOST_NESTING, MOST_KEYS = 24, 1_500
@@ -164,10 +164,8 @@ def read(path: Path) -> Record:
         raise CorruptFileError(f"{error}; {again}") from error
     try:
         fields: dict[str, Any] = json.loads(raw)
-        given = fields.pop(SEAL)
-        if not isinstance(given, str):
-            raise TypeError(f"{SEAL} is a text, not {given!r}")
-        if seal(fields) != given or _spelled(fields, given) != raw:
+        del fields[SEAL]
+        if sealed(fields) != raw:
             raise CorruptFileError(f"{path}: its hash does not fit its content; {again}")
         check_fields(fields)
     except CorruptFileError:
@@ -263,7 +261,7 @@ def open_runs_folder(runs: Path) -> int:
 def saved_steps(runs: Path, cells: Collection[str]) -> dict[str, int]:
     """Return the last saved step of those of ``cells`` that have one, whether they train alone or in a stack."""
     found = {cell: _last_step(record_path(runs, cell).parent / CHECKPOINTS) for cell in cells}
-    for path in (runs / STACKS).glob(f"*/{MEMBERS}"):
+    for path in (runs / STACKS).glob(f"*/{BEGUN}"):
         with contextlib.suppress(OSError, ValueError, TypeError):  # it ends, or is damaged
             step = _last_step(path.parent / CHECKPOINTS)
             found.update({cell: max(step, found[cell]) for cell in json.loads(path.read_bytes()) if cell in found})
@@ -271,8 +269,7 @@ def saved_steps(runs: Path, cells: Collection[str]) -> dict[str, int]:
 
 
 def _last_step(folder: Path) -> int:
-    names = (CHECKPOINT.fullmatch(path.name) for path in folder.glob("step-*.ckpt"))
-    return max((int(name[1]) for name in names if name), default=0)
+    return max(saved_in(folder), default=0)
 
 
 # Where a record comes from, and its seal.
@@ -316,16 +313,12 @@ def device(config: Mapping[str, Any]) -> str:
 
 def sealed(content: dict[str, Any]) -> bytes:
     """Return a JSON object as bytes, with the hash of its content among its keys."""
-    return _spelled(content, seal(content))
+    return canonical_json({**content, SEAL: seal(content)}).encode() + b"\n"
 
 
 def seal(content: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a JSON object, whatever the order of its keys."""
     return sha256_of_bytes(canonical_json(content).encode())
-
-
-def _spelled(content: Mapping[str, Any], seal: str) -> bytes:
-    return canonical_json({**content, SEAL: seal}).encode() + b"\n"
 
 
 # What each field may hold.

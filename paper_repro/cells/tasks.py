@@ -219,3 +219,10 @@ def weights_of(folder: Path) -> Path:
     if not weights.is_file():
         raise UsageError(f"{weights}: not there, expected the weights of the cell: run it again, or copy them here")
     return weights
+
+
+def saved_in(folder: Path) -> list[int]:
+    """Return the steps of the checkpoints in a folder, the last first."""
+    found = (CHECKPOINT.fullmatch(path.name) for path in folder.glob("step-*.ckpt"))
+    steps = {int(name[1]) for name in found if name and name[0] == f"step-{int(name[1]):09d}.ckpt"}
+    return sorted(steps, reverse=True)

@@ -24,7 +24,7 @@ from paper_repro.base.files import CodeState, disk_refuses, read_code_state, wri
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells import leases, measurements, preload, records
 from paper_repro.cells.leases import LeasedError
-from paper_repro.cells.records import MEMBERS, disk_message, record_path, work_folder
+from paper_repro.cells.records import BEGUN, disk_message, record_path, work_folder
 from paper_repro.cells.tasks import (
     CHECKPOINTS,
     FAILED,
@@ -36,9 +36,6 @@ from paper_repro.cells.tasks import (
     StopRequestedError,
     task_of,
 )
-
-BEGUN = "begun.json"
-"""In the folder of cells that run together, the code and the data that they were begun with."""
 
 
 class Channel:
@@ -144,8 +141,6 @@ class Worker:
     def _run_held(self, batch: Sequence[Cell], cost: Cost | None) -> None:
         folder = work_folder(self.runs, [cell.id for cell in batch])
         folder.mkdir(parents=True, exist_ok=True)
-        if len(batch) > 1:
-            write_atomically(folder / MEMBERS, json.dumps([cell.id for cell in batch]).encode())
         made_from = self._made_from(batch, folder)
         with _log_to(folder / "log.txt"):
             outcomes = self._outcomes(batch, folder, cost)

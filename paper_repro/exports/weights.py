@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 from paper_repro.base import configs, identity
 from paper_repro.base.configs import CONF, apply, parse, require
 from paper_repro.base.errors import RESULTS, UsageError, default_runs, first_line, nearest
-from paper_repro.base.files import sha256_of_bytes, write_atomically
-from paper_repro.cells import records
-from paper_repro.cells.records import Record
+from paper_repro.base.files import CorruptFileError, sha256_of_bytes, write_atomically
+from paper_repro.cells import measurements, records
+from paper_repro.cells.records import Record, record_path
 from paper_repro.cells.tasks import FINISHED, Cell, weights_of
 from paper_repro.exports import card
-from paper_repro.tables import view
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,6 +32,7 @@ FORMAT = "paper-repro"
 WEIGHTS, CONFIG, VOCABULARY, CARD = "model.safetensors", "config.json", "tokenizer.json", "README.md"
 VERSION = 2
 HUB = "hf://"
+SHORTEST = 4  # characters of an id
 SHIPPED = card.LIST.parent  # a folder for each model that comes with the package
 _log = logging.getLogger(__name__)
 
@@ -166,7 +166,7 @@ def make(name: str, to: Path | None = None, runs: str | Path | None = None) -> l
     if name not in (known := card.listed()["models"]):
         raise UsageError(f"--make {name}: no model of that name{nearest(name, known)}")
     own, root = known[name], default_runs() if runs is None else Path(runs).expanduser()
-    record = records.read(records.record_path(RESULTS, own["cell"]))
+    record = records.read(record_path(RESULTS, own["cell"]))
     machine = configs.read(CONF / "machine" / "cpu.yaml").plain()
     config = {**identity.today(record.config), "probes": {}, identity.MACHINE: machine}
     for key, value in own.get("set", {}).items():
@@ -245,11 +245,36 @@ def _find(source: str | Path, runs: str | Path | None) -> tuple[Path, Record]:
     if re.fullmatch(r"[A-Za-z]\w*", str(word)) and not re.fullmatch("[0-9a-f]{4,}", str(word)) and not word.exists():
         near = nearest(str(word), names())
         raise UsageError(f"{word}: no model of that name{near}; give a name, {HUB}owner/name, or a cell's folder or id")
-    folder, record = view.find_record(source, root)
+    folder, record = find_record(source, root)
     if record.status != FINISHED:
         raise UsageError(f"{folder}: the cell is {record.status} ({record.note}), expected finished: it has no weights")
     weights_of(folder)
     return folder, record
+
+
+def find_record(word: str | Path, root: Path) -> tuple[Path, Record]:
+    """Return the folder of a cell and its record, with the metrics of probes that measured later.
+
+    Args:
+        word: the folder of a cell, a file in it, the cell's id, or at least four characters with which it begins.
+        root: the runs folder in which ids are looked up.
+    """
+    path = Path(word).expanduser()
+    folder = path.parent if path.is_file() else path
+    if not (folder / "record.json").is_file():
+        known = sorted(one.parent.name for one in (root / "cells").glob("*/record.json"))
+        begin = [cell for cell in known if cell.startswith(str(word))] if len(str(word)) >= SHORTEST else []
+        if len(begin) > 1:
+            raise UsageError(f"{word}: {len(begin)} cells begin so, {', '.join(begin[:5])}; give more of the id")
+        if not begin:
+            raise UsageError(f"{word}: no record.json in it, and it is not the id of a cell in {root / 'cells'}")
+        folder = record_path(root, begin[0]).parent
+    try:
+        record = records.read(folder / "record.json")
+    except (OSError, CorruptFileError) as error:
+        raise UsageError(str(error)) from error
+    inside = folder.parent.name == "cells" and folder.name == record.cell
+    return folder, measurements.whole(folder.parent.parent, record) if inside else record
 
 
 def _described(record: Record) -> dict[str, Any]:

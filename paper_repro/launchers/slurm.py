@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TextIO
 
-from paper_repro.base.errors import UsageError, Words
+from paper_repro.base.errors import UsageError
 from paper_repro.base.files import locked, sha256_of_bytes, write_atomically
 from paper_repro.cells.leases import holder, lease_path
 from paper_repro.cells.planned import PlannedCell
@@ -23,7 +23,6 @@ from paper_repro.cells.runner import Result, count_by_status, ids_of_done
 from paper_repro.cells.workers import first_count
 from paper_repro.launchers.drain import Drain, Order
 from paper_repro.launchers.start import Slurm
-from paper_repro.tables.plan import Plan
 
 LOOK_SECONDS = 2.0
 SAY_SECONDS = 30.0
@@ -49,19 +48,6 @@ class Sweep:
         asked = self.able if cells is None else cells
         done = ids_of_done(self.runs, asked, self.order.fill)
         return [cell for cell in asked if cell.id not in done]
-
-
-def sweep_of(plan: Plan, words: Words, results: Path, fill: bool) -> Sweep:
-    order = Order(
-        artifact=plan.artifact.id,
-        scale=plan.scale_name,
-        seeds=words.seeds(),
-        overrides=words.overrides,
-        runs=str(words.runs.resolve()),
-        results=str(results),
-        fill=fill,
-    )
-    return Sweep(plan.all_cells, order)
 
 
 def run(sweep: Sweep, slurm: Slurm, stream: TextIO = sys.stderr) -> Result:

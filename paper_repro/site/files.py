@@ -210,11 +210,8 @@ def adjusted(claims: Sequence[Mapping[str, Any]]) -> list[float | None]:
     """Return for each claim its p-value adjusted for all claims that have one (Benjamini and Hochberg, 1995)."""
     from scipy.stats import false_discovery_control
 
-    known = [place for place, claim in enumerate(claims) if claim["p"] is not None]
-    found: list[float | None] = [None] * len(claims)
-    for place, value in zip(known, false_discovery_control([claims[one]["p"] for one in known]), strict=True):
-        found[place] = float(value)
-    return found
+    found = iter(false_discovery_control([claim["p"] for claim in claims if claim["p"] is not None]).tolist())
+    return [None if claim["p"] is None else next(found) for claim in claims]
 
 
 def misses(claims: Iterable[Mapping[str, Any]]) -> str:

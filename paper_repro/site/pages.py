@@ -49,21 +49,11 @@ STYLE = ".drawn{color:#000}@media (prefers-color-scheme:dark){.drawn{color:var(-
 STYLE += "".join(f"--{name}-drawn:{colour};" for name, colour in DARK.items()) + "}}"
 
 
-class Built(NamedTuple):
-    """A written site; ``damaged`` are the cells whose record could not be read."""
-
-    folder: Path
-    pages: int
-    bytes: int
-    damaged: tuple[str, ...]
-
-
-def build(results: Path, to: Path) -> Built:
-    """Write the site of a folder of results."""
+def build(results: Path, to: Path) -> tuple[Source, dict[str, bytes]]:
+    """Write the site of a folder of results; return what was read, and the files by name."""
     files = Site(source := read(results)).files()
     write(to, files)
-    count = sum(name.endswith(".html") for name in files)
-    return Built(to, count, sum(map(len, files.values())), tuple(sorted(source.damaged)))
+    return source, files
 
 
 class Site:

@@ -31,6 +31,8 @@ LIMITS = ("above", "below", "at_least", "at_most", "between", "equals")
 NO_EFFECT = {RATIO: 1.0, DIFFERENCE: 0.0}
 LARGEST_EXPONENT = 700.0
 Place = dict[str, str]
+Parts = Mapping[str, tuple[Samples, Samples]]
+"""Both sides by seed, by the label of the part."""
 Records = Any  # a ``view.View``, whose module imports this one
 
 
@@ -149,7 +151,7 @@ class Contrast:
             parts[label] = left, right
             items[label] = self._items(view, *sides)
         if all(own and own.keys() == parts[label][0].keys() & parts[label][1].keys() for label, own in items.items()):
-            return _over_items(self.kind, of, to, items, "" if self.kind == RATIO else "nats")
+            return over_items(self.kind, of, to, items, "" if self.kind == RATIO else "nats")
         if self.kind == RATIO:
             return ratio(of, to, parts)
         spec = view.artifact.metrics.get(self.of.metric)
@@ -278,12 +280,12 @@ def _number(value: float, kind: str) -> str:
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.4g}"
 
 
-def ratio(of: str, to: str, parts: Mapping[str, tuple[Samples, Samples]]) -> Estimate:
+def ratio(of: str, to: str, parts: Parts) -> Estimate:
     """Return the geometric mean over parts of ``of`` / ``to``; ``parts`` has both sides by seed, by label."""
     return _contrast(RATIO, of, to, parts, logs=True)
 
 
-def difference(of: str, to: str, parts: Mapping[str, tuple[Samples, Samples]], unit: str = "") -> Estimate:
+def difference(of: str, to: str, parts: Parts, unit: str = "") -> Estimate:
     """Return the mean over parts of ``of`` - ``to``; see ``ratio``."""
     return _contrast(DIFFERENCE, of, to, parts, unit)
 
@@ -303,13 +305,7 @@ def number(
 
 
 def _contrast(
-    kind: str,
-    of: str,
-    to: str,
-    parts: Mapping[str, tuple[Samples, Samples]],
-    unit: str = "",
-    logs: bool = False,
-    bound: Bound = "=",
+    kind: str, of: str, to: str, parts: Parts, unit: str = "", logs: bool = False, bound: Bound = "="
 ) -> Estimate:
     if not parts or not all(left and right for left, right in parts.values()):
         return nothing("not run")
@@ -329,12 +325,7 @@ def share(of: str, counts: Mapping[int, tuple[int, int]]) -> Estimate:
     return Estimate(SHARE, of, "", stats.share(counts)) if cases else nothing("no cases to count")
 
 
-def items(of: str, to: str, values: Mapping[int, Sequence[float]], unit: str = "") -> Estimate:
-    """Return the mean over seeds and test items of ``of``, or of ``of`` - ``to``; ``values`` has the items by seed."""
-    return _over_items(DIFFERENCE if to else NUMBER, of, to, {"": values}, unit)
-
-
-def _over_items(kind: str, of: str, to: str, parts: Mapping[str, Mapping[int, Sequence[float]]], unit: str) -> Estimate:
+def over_items(kind: str, of: str, to: str, parts: Mapping[str, Mapping[int, Sequence[float]]], unit: str) -> Estimate:
     """Return the mean over parts, seeds and test items of differences of losses; for a ratio its exponential."""
     seeds = set.intersection(*(set(part) for part in parts.values()))
     whole = {
@@ -441,11 +432,9 @@ class Judgement:
 
 def judge(claim: Claim, view: Records) -> Judgement:
     """Judge a claim from records."""
-    read: dict[tuple[Key, str | None], None] = {}
+    form, read = claim.form, dict[tuple[Key, str | None], None]()
     noted = dataclasses.replace(view, read=read)
-    function = (
-        claim.form.estimate if isinstance(claim.form, Contrast) else view.artifact.function(claim.form, claim.line)
-    )
+    function = form.estimate if isinstance(form, Contrast) else view.artifact.function(form, claim.line)
     estimate: Estimate = function(noted)
     if (reason := _unfit(claim, view, read, estimate)) is not None:
         return Judgement(claim, estimate, *reason)

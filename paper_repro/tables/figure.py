@@ -10,7 +10,7 @@ import json
 import math
 import textwrap
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -167,7 +167,9 @@ class Figure(ABC):
             _round_places(canvas)
             marks = json.dumps(_marks(canvas), separators=(",", ":"))
             FigureCanvasSVG(canvas).print_svg(svg, metadata={"Date": None, "Creator": None, "Description": marks})
-        table = csv_text(_with_marks(rows, lines, printed)) if rows else ""
+        beside: list[Row] = [{"baseline": line.label, "baseline_value": line.value} for line in lines]
+        beside += [{"paper": one.label, "paper_value": one.value} for one in printed]
+        table = csv_text([*rows, *beside]) if rows else ""
         contents = {".csv": table.encode(), ".png": png.getvalue(), ".svg": svg.getvalue()}
         for ending, content in contents.items():
             write_atomically(folder / f"{self.stem}{ending}", content)
@@ -213,8 +215,8 @@ def _origin(view: View, rows: Sequence[Row]) -> str:
     if 0 < len(drawn) < len(ran):
         told = f"{len(drawn)} of {len(ran)}"
     seeds = f"{told} seed{'s' if len(ran) > 1 else ''}" if ran else "no seed has run"
-    parts = [f"{view.artifact.id}, scale {view.scale_name}", data_of(view), size_of(view)]
-    return "; ".join(part for part in [*parts, "" if view.scale_name == EXACT else seeds] if part)
+    parts = [f"{view.artifact.id}, scale {view.plan.scale_name}", data_of(view), size_of(view)]
+    return "; ".join(part for part in [*parts, "" if view.plan.scale_name == EXACT else seeds] if part)
 
 
 def _draw_printed(panels: Sequence[Axes], numbers: Sequence[PrintedNumber]) -> None:
@@ -279,17 +281,6 @@ def _label(axes: Axes, text: str, value: float, side: str, color: str) -> None:
     axes.annotate(text, xytext=shift, textcoords="offset points", fontsize=6, color=color, **place).set_in_layout(False)
 
 
-def _with_marks(rows: Sequence[Row], lines: Sequence[BaselineLine], printed: Sequence[PrintedNumber]) -> list[Row]:
-    """Return the rows of the CSV, of which there are some; those of baselines and of the paper's numbers are last."""
-    further = [("baseline", "baseline_value")] * bool(lines) + [("paper", "paper_value")] * bool(printed)
-    empty = dict.fromkeys([*rows[0], *(name for pair in further for name in pair)], "")
-    return [
-        *({**empty, **row} for row in rows),
-        *({**empty, "baseline": line.label, "baseline_value": line.value} for line in lines),
-        *({**empty, "paper": one.label, "paper_value": one.value} for one in printed),
-    ]
-
-
 def _legend_entries(canvas: Canvas, printed: bool) -> dict[str, Any]:
     from matplotlib.lines import Line2D
 
@@ -331,24 +322,17 @@ def _round_places(canvas: Canvas) -> None:
 
 def _marks(canvas: Canvas) -> dict[str, Any]:
     """Return the marks of lines and dots for a page: places in points from the upper left, label and values."""
-    width, height = (72 * float(inches) for inches in canvas.get_size_inches())
-    scale, found = 72 / canvas.dpi, list[list[Any]]()
-    for label, axes, values in _drawn(canvas):
-        for x, y in values:
-            across, up = axes.transData.transform((x, y)) * scale
-            if math.isfinite(across) and math.isfinite(up) and 0 <= across <= width and 0 <= up <= height:
-                found.append([round(float(across), 1), round(height - float(up), 1), label, f"{x:.4g}", f"{y:.4g}"])
-    return {"width": round(width, 1), "height": round(height, 1), "marks": found if len(found) <= MOST_MARKS else []}
-
-
-def _drawn(canvas: Canvas) -> Iterator[tuple[str, Axes, list[tuple[float, float]]]]:
-    """Yield the label, the panel and the values of each line and cloud of dots that has numbers on both axes."""
     from matplotlib.collections import PathCollection
 
+    width, height = (72 * float(inches) for inches in canvas.get_size_inches())
+    scale, found = 72 / canvas.dpi, list[list[Any]]()
     for axes in canvas.axes:
         clouds = [cloud for cloud in axes.collections if isinstance(cloud, PathCollection)]
         drawn: list[tuple[Any, Any]] = [(cloud, cloud.get_offsets()) for cloud in clouds]
         drawn += [(line, line.get_xydata()) for line in axes.lines if line.get_transform() == axes.transData]
-        for artist, places in drawn:
-            label = str(artist.get_label())
-            yield "" if label.startswith("_") else label, axes, [(float(x), float(y)) for x, y in places]
+        for label, x, y in ((str(one.get_label()), float(x), float(y)) for one, places in drawn for x, y in places):
+            across, up = axes.transData.transform((x, y)) * scale
+            if 0 <= across <= width and 0 <= up <= height:  # not where one is no number
+                place = round(float(across), 1), round(height - float(up), 1)
+                found.append([*place, "" if label.startswith("_") else label, f"{x:.4g}", f"{y:.4g}"])
+    return {"width": round(width, 1), "height": round(height, 1), "marks": found if len(found) <= MOST_MARKS else []}

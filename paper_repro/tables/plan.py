@@ -53,13 +53,9 @@ class Plan:
         return [text for text in self.overrides if _alters(parse(text).key, timed)]
 
     @property
-    def altered(self) -> bool:
-        return bool(self.altering)
-
-    @property
     def folder(self) -> Path:
         """Where its tables and figures go, below runs/ or results/."""
-        suffix = f"+{identity.fingerprint(self.altering)[:6]}" if self.altered else ""
+        suffix = f"+{identity.fingerprint(self.altering)[:6]}" if self.altering else ""
         return Path(self.artifact.id) / f"{self.scale_name}{suffix}"
 
 

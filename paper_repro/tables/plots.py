@@ -7,7 +7,7 @@ one model share its colour and differ by line or marker.  No other file names a 
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from paper_repro.tables import stats
 from paper_repro.tables.view import View
@@ -128,16 +128,8 @@ def ticks_at(axes: "Axes", settings: Iterable[float]) -> None:
     axes.set_xticks([], minor=True)
 
 
-def strip(view: View, name: str, place: Mapping[str, str], seed: int) -> Any:
-    """Read the pixels of a cell's strip, (H, B H) or (H, B H, 4), of B images; None where there is none."""
-    return _pixels(view.attachments(name, place).get(seed))
-
-
-def baseline_strip(view: View, baseline: str, name: str, seed: int) -> Any:
-    return _pixels(view.baseline_attachment(baseline, name, seed))
-
-
-def _pixels(content: bytes | None) -> Any:
+def pixels(content: bytes | None) -> Any:
+    """Read the pixels of a strip of B images, (H, B H) or (H, B H, 4), from a PNG; None for none."""
     from matplotlib.image import imread
 
     return None if content is None else imread(io.BytesIO(content), format="png")
@@ -158,29 +150,22 @@ def draw_strip(axes: "Axes", pixels: Any, label: str, errors: Sequence[float] | 
     axes.spines[:].set_visible(False)
 
 
-class Bars(NamedTuple):
-    """Bars of one kind, one in each group."""
-
-    label: str
-    color: str
-    full: bool
-    """Whether they are filled; else hatched."""
-    values: Sequence[Sequence[float]]
-    """For each group, one value a seed."""
+Bars = tuple[str, str, bool, Sequence[Sequence[float]]]
+"""Label and colour of bars, whether they are filled (else hatched), and for each group one value a seed."""
 
 
 def bars(axes: "Axes", groups: Sequence[str], kinds: Sequence[Bars], base: float = 0.0) -> None:
     """Draw bars of means side by side in each group, from ``base`` on, with a dot for each seed."""
     width = 0.8 / len(kinds)
-    for index, kind in enumerate(kinds):
-        style: Any = {"color": kind.color if kind.full else GROUND, "hatch": "" if kind.full else "////"}
-        dots: Any = {"color": GROUND, "markeredgecolor": kind.color, "markersize": 4, "clip_on": False}
-        label: str | None = kind.label
-        for group, values in enumerate(kind.values):
+    for index, (name, color, full, groups_of) in enumerate(kinds):
+        style: Any = {"color": color if full else GROUND, "hatch": "" if full else "////"}
+        dots: Any = {"color": GROUND, "markeredgecolor": color, "markersize": 4, "clip_on": False}
+        label: str | None = name
+        for group, values in enumerate(groups_of):
             if values:
                 x = group + (index - (len(kinds) - 1) / 2) * width
                 height = stats.mean(values) - base
-                axes.bar(x, height, 0.9 * width, bottom=base, edgecolor=kind.color, label=label, **style)
+                axes.bar(x, height, 0.9 * width, bottom=base, edgecolor=color, label=label, **style)
                 axes.plot([x] * len(values), values, "o", **dots)
                 label = None
     axes.axhline(base, color=RULE, linewidth=0.8)

@@ -6,7 +6,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tabulate import tabulate
 
@@ -78,7 +78,7 @@ def content(plan: Plan, runs: Path, results: Path) -> tuple[list[Record], dict[P
             f"{plan.artifact.path} lies outside of the repository, so {results.name}/ could not be made again from it: "
             f"move it, with the Python file beside it, to {PAPERS / plan.artifact.id}.yaml and commit it"
         )
-    if plan.altered:
+    if plan.altering:
         raise UsageError(f"{' '.join(plan.altering)}: an altered run is no reference; publish without overrides")
     results_of = {cell.id: measurements.find(runs, cell) for cell in plan.all_cells}
     found = [one.record for one in results_of.values() if one is not None and one.done]
@@ -91,7 +91,8 @@ def content(plan: Plan, runs: Path, results: Path) -> tuple[list[Record], dict[P
             + (absent if lacking[0].missing else first)
         )
     code = {record.cell: measurements.code_of(record) for record in found}
-    if wrong := [cell for cell, parts in code.items() if any(not _is_committed(part) for part in parts)]:
+    clean = {cell for cell, parts in code.items() if all(one["commit"] and one["dirty"] is False for one in parts)}
+    if wrong := [cell for cell in code if cell not in clean]:
         raise UsageError(
             f"{len(wrong)} records come from uncommitted code, or name no commit (the first: {wrong[0]}); commit, "
             "delete them and run again"
@@ -113,10 +114,6 @@ def content(plan: Plan, runs: Path, results: Path) -> tuple[list[Record], dict[P
     pairs = [(records.find(results, record.cell), record) for record in found]
     joined = [(old, record if old is None else measurements.joined(record, old)) for old, record in pairs]
     return [whole for old, whole in joined if whole != old], beside
-
-
-def _is_committed(code: Mapping[str, Any]) -> bool:
-    return bool(code["commit"]) and code["dirty"] is False
 
 
 def adopt(plan: Plan, runs: Path, results: Path) -> int:
@@ -298,17 +295,15 @@ def rehearsal_table(plan: Plan, runs: Path) -> tuple[str, bool]:
     return "\n".join(lines), not troubles
 
 
-class _Footnotes(list[str]):
+class _Footnotes(dict[str, int]):
     """Long reasons, each once, below a table that has their numbers."""
 
     def mark(self, reason: str) -> str:
-        if reason not in self:
-            self.append(reason)
-        return f"[{self.index(reason) + 1}]"
+        return f"[{self.setdefault(reason, len(self) + 1)}]"
 
     @property
     def lines(self) -> list[str]:
-        return [f"[{number}] {reason}" for number, reason in enumerate(self, start=1)]
+        return [f"[{number}] {reason}" for reason, number in self.items()]
 
 
 def _flops(count: int) -> str:
@@ -373,12 +368,9 @@ def explain(artifact: Artifact, scale: str, words: Sequence[str], seed: int | No
     left open, the first point that the scale runs is taken; without a seed, the scale's first.
     """
     word, spec = artifact.scale(scale)
-    place: dict[str, str] = {}
-    overrides: list[str] = []
-    for text in words:
-        found = _place(artifact, text)
-        place |= found
-        overrides += [] if found else [text]
+    places = {text: _place(artifact, text) for text in words}
+    place = {axis: value for found in places.values() for axis, value in found.items()}
+    overrides = [text for text, found in places.items() if not found]
     keys = [key for key in artifact.points(spec) if place.items() <= dict(key).items()]
     if not keys:
         given = ", ".join(f"{axis}={value}" for axis, value in place.items())
@@ -402,26 +394,17 @@ def _place(artifact: Artifact, text: str) -> dict[str, str]:
     return found
 
 
-class Candidate(NamedTuple):
-    """A published cell and the artifact that shows it."""
+def choose(names: Sequence[str], scale: str | None, published: Path) -> list[tuple[Artifact, PlannedCell]]:
+    """Choose the published cells to verify, each with an artifact that shows it.
 
-    artifact: Artifact
-    cell: PlannedCell
-
-    @property
-    def place(self) -> str:
-        return ",".join(f"{axis}={value}" for axis, value in self.cell.key)
-
-
-def choose(names: Sequence[str], scale: str | None, published: Path) -> list[Candidate]:
-    """Choose the published cells to verify: of each experiment and class of models the one that took the least time.
+    Of each experiment and class of models it is the one that took the least time.
 
     Args:
         names: the artifacts, each of which shows all its kinds; none for every kind that was published, once.
         scale: the scale word; None for all that are published.
         published: the folder of the published results.
     """
-    best: dict[Any, tuple[float, Candidate]] = {}
+    best: dict[Any, tuple[float, tuple[Artifact, PlannedCell]]] = {}
     for name in names or spec.find():
         artifact = spec.load(name)
         words = artifact.scales if scale is None else [artifact.scale(scale)[0]]
@@ -436,16 +419,16 @@ def choose(names: Sequence[str], scale: str | None, published: Path) -> list[Can
             kind = (name if names else "", artifact.experiment, *sorted({*classes}))
             seconds = math.inf if record is None else record.seconds
             if kind not in best or seconds < best[kind][0]:
-                best[kind] = seconds, Candidate(artifact, cell)
+                best[kind] = seconds, (artifact, cell)
     return [one for _, one in best.values()]
 
 
-def verified(rows: Iterable[tuple[Candidate, Verification]]) -> str:
+def verified(rows: Iterable[tuple[tuple[Artifact, PlannedCell], Verification]]) -> str:
     """Show one line for each verified cell; long reasons stand below the table."""
     lines, reasons = list[list[str]](), _Footnotes()
-    for one, found in rows:
+    for (artifact, cell), found in rows:
         verdict = f"{found.verdict} {reasons.mark(found.why)}" if found.why else found.verdict
         difference = "" if found.difference is None else f"{found.difference:.1e}"
-        lines.append([one.artifact.id, one.place, str(one.cell.seed), found.compared, difference, verdict])
+        lines.append([artifact.id, cell.place, str(cell.seed), found.compared, difference, verdict])
     headers = ["artifact", "cell", "seed", "compared", "largest relative difference", "verdict"]
     return "\n".join([_tabulated(lines, headers), *reasons.lines])

@@ -29,7 +29,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from paper_repro.base import configs
-from paper_repro.base.configs import LARGEST, Node, Override, experiments, file_of, override_of, own_packages
+from paper_repro.base.configs import LARGEST, Node, Override, Overrides, experiments, file_of, override_of, own_packages
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.cells.planned import Key
 from paper_repro.tables import stats
@@ -40,16 +40,6 @@ SCALES = SMOKE, *_ = ("smoke", "cpu", "gpu", "paper")
 ABOUT_SMOKE = "a few steps of tiny models, to see that everything runs."
 EXACT = "exact"  # the scale of arithmetic and counting
 COMPARABLE = ("paper", EXACT)
-
-
-class Overrides(tuple[Override, ...]):
-    """The overrides of one mapping in a YAML file."""
-
-    @classmethod
-    def from_yaml(cls, node: Node) -> "Overrides":
-        return cls(configs.read_overrides(node))
-
-
 NO_OVERRIDES = Overrides()
 
 
@@ -258,27 +248,24 @@ class Baseline:
             )
         if ("task" in entries) == ("values" in entries):
             raise node.error(f"baseline '{node.name}' has a task that measures it, or values: give one")
-        values: dict[str, Any] = {
-            key: configs.convert(hints[key], child)
-            for key, child in entries.items()
-            if key not in ("task", "metrics", "at")
-        }
+        task, named, at = (entries.pop(key, None) for key in ("task", "metrics", "at"))
+        values: dict[str, Any] = {key: configs.convert(hints[key], child) for key, child in entries.items()}
         if values.get("values") and not values.get("about"):
             raise entries["values"].error(f"baseline '{node.name}' gives numbers without their reason: add 'about'")
         for key, words in (("direction", DIRECTIONS), ("judges", JUDGES)):
             if values.get(key, words[0]) not in words:
                 raise entries[key].error(f"{key} is {', '.join(words)}, not {values[key]!r}")
         values["metrics"] = {name: name for name in values.get("values", {})}
-        if (named := entries.get("metrics")) is not None and named.is_sequence:
+        if named is not None and named.is_sequence:
             values["metrics"] = {child.text(): child.text() for child in named.elements()}
         elif named is not None:
             values["metrics"] = configs.convert(dict[str, str], named)
         if not values["metrics"] and values.get("judges") != NOTHING:
             raise node.error(f"baseline '{node.name}' bounds no metric: give it 'metrics', or judges: nothing")
-        if "task" in entries:
-            values["task"] = (override_of("task", entries["task"]),)
-        if "at" in entries:
-            values["at"] = {axis: child.text() for axis, child in entries["at"].items().items()}
+        if task is not None:
+            values["task"] = (override_of("task", task),)
+        if at is not None:
+            values["at"] = {axis: child.text() for axis, child in at.items().items()}
         return cls(**values)
 
 
@@ -714,9 +701,8 @@ def _load(path: Path) -> Artifact:
 def _fill(values: dict[str, Any], entries: Mapping[str, Node]) -> None:
     """Put in what an artifact leaves to defaults: tolerances, and the smallest effect that matters to a claim."""
     shared = values.get("smallest")
-    values["claims"] = [
-        claim if claim.smallest else dataclasses.replace(claim, smallest=shared) for claim in values.get("claims", [])
-    ]
+    claims = values.get("claims", [])
+    values["claims"] = [dataclasses.replace(claim, smallest=claim.smallest or shared) for claim in claims]
     quantities = {**values.get("columns", {}), **values["metrics"]} if values.get("published") else {}
     values["tolerances"] = tolerances = {}
     nodes = entries["tolerances"].items() if "tolerances" in entries else {}

@@ -59,10 +59,6 @@ class Grid:
     headers: list[str]
     rows: list[list[str]]
 
-    def markdown(self) -> str:
-        headers, *rows = [[in_markdown(cell).replace("|", "\\|") for cell in row] for row in [self.headers, *self.rows]]
-        return tabulate(rows, headers=headers, tablefmt="github", disable_numparse=True)
-
     def latex(self, comment: str) -> str:
         """Write a tabular of booktabs, under a comment."""
         rows = [[_line(cell) for cell in row] for row in self.rows]
@@ -72,10 +68,11 @@ class Grid:
 
     def within(self, width: int | None) -> str:
         """Write it as a file has it, or where that is too wide for a terminal with its columns wrapped."""
-        table = self.markdown()
+        headers, *rows = [[in_markdown(cell) for cell in row] for row in [self.headers, *self.rows]]
+        piped = [[cell.replace("|", "\\|") for cell in row] for row in [headers, *rows]]
+        table = tabulate(piped[1:], piped[0], tablefmt="github", disable_numparse=True)
         if width is None or max(map(len, table.splitlines())) <= width:
             return table
-        headers, *rows = [[in_markdown(cell) for cell in row] for row in [self.headers, *self.rows]]
         limit: Any = max(NARROWEST, width // len(headers) - 2)
         limits = {"maxcolwidths": limit, "maxheadercolwidths": limit}
         return tabulate(rows, headers, tablefmt="simple", disable_numparse=True, **limits)
@@ -124,7 +121,7 @@ class Table:
         content = {
             "table.md": self.markdown(),
             "table.csv": self.csv(),
-            "table.tex": self.grid().latex(f"{self.artifact.id}, scale {self.view.scale_name}"),
+            "table.tex": self.grid().latex(f"{self.artifact.id}, scale {self.view.plan.scale_name}"),
             "table.json": json.dumps(self.document(), indent=1, ensure_ascii=False) + "\n",
         }
         for name, text in content.items():
@@ -134,7 +131,7 @@ class Table:
     def markdown(self, width: int | None = None) -> str:
         """Return the whole document, for a file or for a terminal of a width."""
         plan = self.view.plan
-        altered = f"Altered by {' '.join(plan.altering)}: not compared with the paper." if plan.altered else ""
+        altered = f"Altered by {' '.join(plan.altering)}: not compared with the paper." if plan.altering else ""
         headline, altered, total = (_bold(text) for text in (self.headline, altered, self.total()))
         same = f"The same in all rows: {same}." if (same := self._same()) else ""
         parts = [f"# {self.artifact.id}: {self.artifact.title}", self._lead(), headline, altered]
@@ -234,7 +231,7 @@ class Table:
         """Return the verdict on a metric at a point, as a word and as a table prints it."""
         metric, plan = self.artifact.metrics[name], self.view.plan
         found, printed = values(self.view.judged(point), name), self.artifact.printed(point.key, name)
-        options = plan.scale.comparable, plan.altered, self.artifact.fitted
+        options = plan.scale.comparable, bool(plan.altering), self.artifact.fitted
         return on_metric(metric, printed, found, self.artifact.tolerances.get(name), *options)
 
     def absence(self, point: Point, name: str, source: str) -> str:
@@ -329,7 +326,7 @@ class Table:
 
     @cached_property
     def judgements(self) -> list[Judgement]:
-        scale = self.view.scale_name
+        scale = self.view.plan.scale_name
         return [claims.judge(one, self.view) for one in self.artifact.claims if not one.scales or scale in one.scales]
 
     @property
@@ -354,9 +351,7 @@ class Table:
         notes += [f"Deviation from the paper, also at scale paper: {text}" for text in artifact.deviations]
         about = {one.spec.label: one.spec.about for one in view.baselines if one.spec.about}
         notes += [f"Baseline, {label}: {text}" for label, text in about.items()]
-        if view.baselines and any(
-            view.is_beaten(key, name) is False for key in view.points for name in artifact.metrics
-        ):
+        if view.baselines and any(view.is_beaten(*pair) is False for pair in product(view.points, artifact.metrics)):
             notes.append(f"{NOT_BEATEN.strip()} does not beat its trivial baseline.")
         if any(one.estimate.items == claims.SEEDS_ONLY and one.estimate.interval for one in self.judgements):
             notes.append("Intervals of claims are over seeds only and leave out the error of the test sample.")
@@ -455,7 +450,7 @@ class Table:
             "source": f"{self.artifact.source.paper}, {self.artifact.source.where}",
             "scale": plan.scale_name,
             "made_of": made_of(self.view),
-            "comparable": plan.scale.comparable and not plan.altered,
+            "comparable": plan.scale.comparable and not plan.altering,
             "seeds": list(plan.seeds),
             "overrides": plan.altering,
             "headline": self.headline,
@@ -612,14 +607,10 @@ def on_column(column: Column, printed: Number | None, found: float | None, compa
 
 def within(ours: float, printed: Number, tolerance: Tolerance, text: Any) -> bool:
     """Return whether a number lies within the tolerance of the printed one."""
-    distance = abs(ours - printed.mean)
-    if tolerance.published_stds is not None:
-        assert printed.std is not None
-        return distance <= tolerance.published_stds * printed.std
-    if tolerance.relative is not None:
-        return distance <= tolerance.relative * abs(printed.mean)
-    if tolerance.absolute is not None:
-        return distance <= tolerance.absolute
+    limits = (tolerance.published_stds, printed.std), (tolerance.relative, abs(printed.mean)), (tolerance.absolute, 1.0)
+    for factor, size in limits:
+        if factor is not None:
+            return abs(ours - printed.mean) <= factor * (size or 0.0)
     return bool(text(ours) == text(printed.mean))
 
 

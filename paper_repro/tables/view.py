@@ -132,10 +132,6 @@ class View:
         return self.plan.artifact
 
     @property
-    def scale_name(self) -> str:
-        return self.plan.scale_name
-
-    @property
     def own_root_is_reference(self) -> bool:
         return self.reference_root is None
 
@@ -390,7 +386,7 @@ def made_of(view: View) -> str:
 
 
 def data_of(view: View) -> str:
-    if view.scale_name == EXACT or view.plan.scale.data:
+    if view.plan.scale_name == EXACT or view.plan.scale.data:
         return view.plan.scale.data or "arithmetic"
     found = dict.fromkeys(_data(cell.config) for point in view.points.values() for cell in point.cells.values())
     return " and ".join(word for word in found if word) or "made-up inputs"
@@ -403,18 +399,12 @@ def _data_names() -> dict[str, dict[str, str]]:
 
 
 def _data(config: Mapping[str, Any]) -> str:
-    section = config.get("data")
-    if not isinstance(section, Mapping):
-        return ""
-    parts = [part for part in (section.get("source"), section) if isinstance(part, Mapping)]
-    names = _data_names()
-    for part in parts:
-        files = part.get("files")
-        manifest = files.get("manifest") if isinstance(files, Mapping) else None
-        if isinstance(manifest, str):
-            name = manifest.partition("/")[0]
-            known = [folder for folder in names["folders"] if name == folder or name.startswith(f"{folder}-")]
-            return names["folders"][max(known, key=len)] if known else name
+    names, data = _data_names(), config.get("data") or {}
+    if manifest := (identity.reader_of(config).get(identity.FILES) or {}).get("manifest"):
+        name = manifest.partition("/")[0]
+        known = [folder for folder in names["folders"] if name == folder or name.startswith(f"{folder}-")]
+        return names["folders"][max(known, key=len)] if known else name
+    parts = (part for part in (data.get("source"), data) if isinstance(part, Mapping))
     classes = (str(part.get(TARGET, "")).rpartition(".")[2] for part in parts)
     return next((names["classes"][name] for name in classes if name in names["classes"]), "")
 
@@ -444,7 +434,6 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 LAST = ("seed", "metric", "value", "unit", "status", "cell", "num_parameters", "seconds", "device", "commit")
-SHORTEST = 4  # characters of an id
 
 
 def frame(*artifacts: str, scale: str = "cpu", runs: str | Path | None = None) -> "pandas.DataFrame":
@@ -498,28 +487,3 @@ def _rows(record: Record, units: Mapping[str, str]) -> Iterator[dict[str, Any]]:
             "device": record.provenance.get("device"),
             "commit": record.provenance.get("commit"),
         }
-
-
-def find_record(word: str | Path, root: Path) -> tuple[Path, Record]:
-    """Return the folder of a cell and its record, with the metrics of probes that measured later.
-
-    Args:
-        word: the folder of a cell, a file in it, the cell's id, or at least four characters with which it begins.
-        root: the runs folder in which ids are looked up.
-    """
-    path = Path(word).expanduser()
-    folder = path.parent if path.is_file() else path
-    if not (folder / "record.json").is_file():
-        known = sorted(one.parent.name for one in (root / "cells").glob("*/record.json"))
-        begin = [cell for cell in known if cell.startswith(str(word))] if len(str(word)) >= SHORTEST else []
-        if len(begin) > 1:
-            raise UsageError(f"{word}: {len(begin)} cells begin so, {', '.join(begin[:5])}; give more of the id")
-        if not begin:
-            raise UsageError(f"{word}: no record.json in it, and it is not the id of a cell in {root / 'cells'}")
-        folder = record_path(root, begin[0]).parent
-    try:
-        record = records.read(folder / "record.json")
-    except (OSError, CorruptFileError) as error:
-        raise UsageError(str(error)) from error
-    inside = folder.parent.name == "cells" and folder.name == record.cell
-    return folder, measurements.whole(folder.parent.parent, record) if inside else record

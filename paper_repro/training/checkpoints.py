@@ -31,7 +31,7 @@ def save(path: Path, content: dict[str, Any], identity: Sequence[str]) -> None:
     except (OSError, CorruptFileError):  # otherwise the whole file is there
         wrapped = {"identity": list(identity), "content": content}
         stream_with_digest(path, lambda stream: torch.save(wrapped, stream))
-    kept = {checkpoint_path(path.parent, step).name for step in _steps(path.parent)[:KEEP]}
+    kept = {checkpoint_path(path.parent, step).name for step in tasks.saved_in(path.parent)[:KEEP]}
     for pattern in ("step-*.ckpt", "step-*.ckpt.sha256", f".step-*{PART_SUFFIX}"):  # the last are left by a kill
         for other in path.parent.glob(pattern):
             if other.name.removesuffix(".sha256") not in kept:
@@ -40,7 +40,7 @@ def save(path: Path, content: dict[str, Any], identity: Sequence[str]) -> None:
 
 def newest(folder: Path, identity: Sequence[str]) -> int | None:
     """Return the step of the newest whole checkpoint in ``folder``, or None; damaged ones are set aside."""
-    steps = _steps(folder)
+    steps = tasks.saved_in(folder)
     for step in steps:
         path = checkpoint_path(folder, step)
         try:
@@ -159,10 +159,3 @@ def distinct(module: nn.Module) -> dict[str, Tensor]:
 def _listed(items: Sequence[object], most: int = 5) -> str:
     more = f" and {len(items) - most} more" if len(items) > most else ""
     return ", ".join(map(str, items[:most])) + more
-
-
-def _steps(folder: Path) -> list[int]:
-    """Return the steps of all checkpoints, the last first."""
-    matches = [tasks.CHECKPOINT.fullmatch(path.name) for path in folder.glob("step-*.ckpt")]
-    steps = {int(match[1]) for match in matches if match and match[0] == checkpoint_path(folder, int(match[1])).name}
-    return sorted(steps, reverse=True)

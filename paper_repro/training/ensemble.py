@@ -103,7 +103,9 @@ class Ensemble:
         self._optimizer, self._schedules = _optimizer(self.modules, groups, self._parameters, self._gradients)
         self._rates = [group["lr"] for group in self._optimizer.param_groups]
         self._ones = torch.ones(len(self.modules), dtype=torch.float32, device=self.device)
-        self._template = _Loss(self.modules[0].train())
+        self._template = nn.Module()  # for functional_call; its names begin with "module."
+        self._template.module = self.modules[0].train()
+        self._template.forward = self.modules[0].loss_and_carry
         self._losses = torch.func.vmap(self._loss, randomness="error")
         self._carry: Any = None
         self._dropped: dict[Any, list[tuple[torch.Size, torch.dtype, float]]] = {}
@@ -266,14 +268,3 @@ def _optimizer(
 
 def _maker(module: PaperModule) -> tuple[Callable[..., Optimizer], dict[str, Any]]:
     return getattr(module.optimizer, "func", module.optimizer), dict(getattr(module.optimizer, "keywords", {}))
-
-
-class _Loss(nn.Module):
-    """A module whose forward is ``loss_and_carry``, for ``functional_call``; names begin with ``module.``."""
-
-    def __init__(self, module: PaperModule) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, batch: Any, draws: Any, carry: Any) -> tuple[Tensor, Any]:
-        return self.module.loss_and_carry(batch, draws, carry)

@@ -88,7 +88,7 @@ def test_cells_that_were_begun_say_how_far_they_are(tmp_path: Path, capsys: pyte
         path = tmp_path / folder / "checkpoints" / f"step-{step:09d}.ckpt"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    (tmp_path / "stacks" / "a" / "members.json").write_text(json.dumps([first, second]))
+    (tmp_path / "stacks" / "a" / "begun.json").write_text(json.dumps({first: {}, second: {}}))
     with leases.hold(tmp_path, [running, begun]):
         found = statuses()
     assert [found[cell] for cell in (alone, first, second, running, begun)] == [

@@ -75,10 +75,10 @@ def test_a_chaotic_training_is_compared_until_rounding_alone_changes_it(
 
 
 def test_a_metric_that_is_computed_otherwise_differs(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = publish.choose(["cem/table1"], None, RESULTS)[0]
-    record = records.find(RESULTS, one.cell.id)
+    _, one = publish.choose(["cem/table1"], None, RESULTS)[0]
+    record = records.find(RESULTS, one.id)
     assert record is not None
-    found = verify.verify(one.cell, RESULTS)
+    found = verify.verify(one, RESULTS)
     assert (found.verdict, found.difference) == (REPRODUCES, 0.0)
     name, count = max(record.metrics.items(), key=lambda item: item[1])
     assert count > 1e7
@@ -90,7 +90,7 @@ def test_a_metric_that_is_computed_otherwise_differs(monkeypatch: pytest.MonkeyP
     ):
         other = replace(record, metrics={**record.metrics, **changed})
         monkeypatch.setattr(records, "find", lambda *_, other=other: other)
-        assert verify.verify(one.cell, RESULTS).verdict == verdict
+        assert verify.verify(one, RESULTS).verdict == verdict
 
 
 @pytest.mark.slow
@@ -113,8 +113,8 @@ def test_a_changed_config_differs_and_measured_times_are_left_out() -> None:
     found = verify.verify(altered, RESULTS)
     assert found.verdict == DIFFERS
     assert found.why.startswith("its config has changed")
-    timed = publish.choose(["ngpt/steptime"], "cpu", RESULTS)[0]
-    assert verify.verify(timed.cell, RESULTS) == verify.Verification(NOT_VERIFIED, why="it measures time")
+    _, timed = publish.choose(["ngpt/steptime"], "cpu", RESULTS)[0]
+    assert verify.verify(timed, RESULTS) == verify.Verification(NOT_VERIFIED, why="it measures time")
 
 
 def test_a_training_that_fails_differs(cell: PlannedCell, monkeypatch: pytest.MonkeyPatch) -> None:

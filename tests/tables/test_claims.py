@@ -197,7 +197,8 @@ def test_estimates_of_functions_have_known_answers() -> None:
     assert shown(geometric) == pytest.approx(math.sqrt(8.0))
     bounded = claims.number("speedup", {"": {0: 1.0, 1: 2.0}}, bound=">")
     assert bounded.interval is not None and bounded.interval.high == math.inf > bounded.interval.low
-    items = claims.items("a", "b", {0: [1.0, 2.0, 3.0], 1: [1.0, 2.0, 3.0], 2: [1.0, 2.0, 3.0]})
+    same = {seed: [1.0, 2.0, 3.0] for seed in range(3)}
+    items = claims.over_items(claims.DIFFERENCE, "a", "b", {"": same}, "")
     seeds = claims.number("a", {"": dict.fromkeys(range(3), 2.0)})
     assert items.interval is not None and seeds.interval is not None and shown(items) == 2.0
     assert items.interval.has_spread and not seeds.interval.has_spread

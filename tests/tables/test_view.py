@@ -14,10 +14,11 @@ from paper_repro.base.files import DATA_VARIABLE
 from paper_repro.cells import records
 from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import DIVERGED, FINISHED, Outcome
+from paper_repro.exports.weights import find_record
 from paper_repro.tables.plan import Plan
 from paper_repro.tables.spec import EXTRA_PAPERS, Metric
 from paper_repro.tables.table import Table
-from paper_repro.tables.view import build, find_record, frame, with_derived
+from paper_repro.tables.view import build, frame, with_derived
 from paper_repro.tests.support import synthetic
 from paper_repro.tests.support.synthetic import ARTIFACT
 

@@ -36,7 +36,7 @@ class PerplexityFigure(figure.Figure):
     @property
     def split(self) -> str:
         """The split whose perplexity is drawn: test where there is one, as in the paper, else validation."""
-        return "test" if self.view.scale_name == "paper" or "test_loss" in self.artifact.metrics else "validation"
+        return "test" if self.view.plan.scale_name == "paper" or "test_loss" in self.artifact.metrics else "validation"
 
     def sizes(self) -> list[tuple[str, str, str]]:
         """Return each size with its marker and, where there are several, the end of its labels."""

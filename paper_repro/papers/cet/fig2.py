@@ -35,14 +35,15 @@ class Figure2(figure.Figure):
         seed, labels = rows[0]["seed"], self.artifact.axes["method"].values
         first = {"method": rows[0]["method"]}
         strips: list[Strip] = [
-            (label, plots.strip(self.view, name, first, seed), None)
+            (label, plots.pixels(self.view.attachments(name, first).get(seed)), None)
             for label, name in (("original", "images.png"), ("masked", "masked.png"))
         ]
         for method in dict.fromkeys(row["method"] for row in rows):
             if method in labels:
-                label, pixels = labels[method].label, plots.strip(self.view, "completed.png", {"method": method}, seed)
+                content = self.view.attachments("completed.png", {"method": method}).get(seed)
+                label = labels[method].label
             else:
+                content = self.view.baseline_attachment(method, "completed.png", seed)
                 label = "\n".join(textwrap.wrap(self.artifact.baselines[method].label, 18))
-                pixels = plots.baseline_strip(self.view, method, "completed.png", seed)
-            strips.append((label, pixels, [row["error"] for row in rows if row["method"] == method]))
+            strips.append((label, plots.pixels(content), [row["error"] for row in rows if row["method"] == method]))
         draw_strips(canvas, strips)

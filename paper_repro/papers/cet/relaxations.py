@@ -90,12 +90,13 @@ class RelaxationFigure(figure.Figure):
     def _draw_images(self, canvas: "SubFigure", rows: Sequence[figure.Row]) -> None:
         seed = rows[0]["seed"]
         strips: list[Strip] = [
-            (label, plots.strip(self.view, name, EP, seed), None)
+            (label, plots.pixels(self.view.attachments(name, EP).get(seed)), None)
             for label, name in (("original", "images.png"), ("masked", "masked.png"))
         ]
         for step in dict.fromkeys(row["step"] for row in rows):
             errors = [row["value"] for row in rows if row["step"] == step]
-            strips.append((f"T = {step:,}", plots.strip(self.view, f"{self.name}_{step}.png", EP, seed), errors))
+            content = self.view.attachments(f"{self.name}_{step}.png", EP).get(seed)
+            strips.append((f"T = {step:,}", plots.pixels(content), errors))
         draw_strips(canvas, strips)
 
 

@@ -76,7 +76,7 @@ class Figure7(Figure):
             own = [row for row in rows if row["series"] == series]
             values = [[row["value"] for row in own if row["x"] == place] for place in places]
             label = STYLES[series][2].format(samples=own[0]["samples"])
-            kinds.append(plots.Bars(f"{label} (right)", color, series == "best", values))
+            kinds.append((f"{label} (right)", color, series == "best", values))
         plots.bars(axes, [f"{place / 1e6:.3g}M" for place in places], kinds)
         axes.set(xlabel="training tokens", ylabel="perplexity gained over one step (%)")
 

@@ -29,15 +29,15 @@ class Figure8(figure.Figure):
         if not rows:
             return
         seed, models = rows[0]["seed"], self.artifact.axes["model"].values
-        strips = {"original": plots.strip(self.view, "original.png", {"model": "ebt"}, seed)}
+        strips = {"original": plots.pixels(self.view.attachments("original.png", {"model": "ebt"}).get(seed))}
         for row in rows:
             name = row["model"]
             if name in models:
-                label, pixels = f"{models[name].label}, 3 passes", plots.strip(self.view, FOUND, {"model": name}, seed)
+                content = self.view.attachments(FOUND, {"model": name}).get(seed)
+                label = f"{models[name].label}, 3 passes"
             else:
-                label = self.artifact.baselines[name].label
-                pixels = plots.baseline_strip(self.view, name, FOUND, seed)
-            strips[f"{label}\n{row['psnr']:.2f} dB"] = pixels
+                content, label = self.view.baseline_attachment(name, FOUND, seed), self.artifact.baselines[name].label
+            strips[f"{label}\n{row['psnr']:.2f} dB"] = plots.pixels(content)
         for axes, (label, pixels) in zip(canvas.subplots(len(strips), 1), strips.items(), strict=True):
             if pixels is not None:
                 plots.draw_strip(axes, pixels, label)

@@ -44,7 +44,7 @@ class FigureB2(figure.Figure):
                 plots.seeds_and_mean(axes, points, color, name, "--" if kind == "cut" else "-")
             axes.set(xlabel="frame", ylabel=label)
         for axes, (kind, name) in zip(lower.subplots(len(KINDS), 1), KINDS.items(), strict=True):
-            pixels = plots.strip(self.view, f"{kind}.png", EBT, rows[0]["seed"])
+            pixels = plots.pixels(self.view.attachments(f"{kind}.png", EBT).get(rows[0]["seed"]))
             if pixels is not None:
                 plots.draw_strip(axes, pixels, name)
 

@@ -54,7 +54,7 @@ class FigureB3(Figure):
         for (model, score), (full, label) in SCORES.items():
             own = [row for row in areas if row["series"] == f"{model} {score}"]
             values = [[row["value"] for row in own if row["set"] == group] for group in groups]
-            kinds.append(plots.Bars(label, self.color(model), full, values))
+            kinds.append((label, self.color(model), full, values))
         plots.bars(parts[-1], groups, kinds, base=0.5)
         parts[-1].set(ylabel="AUROC against validation", ylim=(0, 1.02))
 

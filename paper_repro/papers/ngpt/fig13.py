@@ -32,7 +32,7 @@ class Figure13(figure.Figure):
     def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         axes = canvas.subplots()
         plots.models(axes, self.view, rows, "length", "perplexity")
-        split = "test" if self.view.scale_name == "paper" else "validation"  # PG19's test books
+        split = "test" if self.view.plan.scale_name == "paper" else "validation"  # PG19's test books
         axes.set(xscale="log", yscale="log", xlabel="tokens of a window (first: as trained)")
         axes.set_ylabel(f"{split} perplexity")
         plots.log_ticks(axes.yaxis)

@@ -90,7 +90,7 @@ def loss_difference(view: View, of: Place, to: Place) -> claims.Estimate:
     seeds = left.keys() & right.keys()
     if metric == TEST_LOSS and len(seeds) == len(samples[0].keys() & samples[1].keys()):
         found = {seed: [a - b for a, b in zip(left[seed], right[seed], strict=True)] for seed in seeds}
-        return claims.items(left_name, right_name, found, "nats")
+        return claims.over_items(claims.DIFFERENCE, left_name, right_name, {"": found}, "nats")
     return claims.difference(left_name, right_name, {"": (samples[0], samples[1])}, "nats")
 
 
