@@ -231,16 +231,16 @@ def with_file(name: str) -> planned.PlannedCell:
 def test_the_content_of_a_file_enters_the_id_but_not_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     for folder in (here, there):
-        folder.mkdir()
-        (folder / "corpus.txt").write_bytes(b"some text")
+        (folder / "texts").mkdir(parents=True)
+        (folder / "texts" / "corpus.txt").write_bytes(b"some text")
     monkeypatch.setenv(DATA_VARIABLE, str(here))
-    first = with_file("corpus.txt")
+    first = with_file("texts/corpus.txt")
     assert not first.missing and first.id != first.settings
     monkeypatch.setenv(DATA_VARIABLE, str(there))
-    assert with_file("corpus.txt").id == with_file(str(there / "corpus.txt")).id == first.id
-    (there / "corpus.txt").write_bytes(b"some texT")
-    os.utime(there / "corpus.txt", ns=(1, 1))
-    changed = with_file("corpus.txt")
+    assert with_file("texts/corpus.txt").id == with_file(str(there / "texts" / "corpus.txt")).id == first.id
+    (there / "texts" / "corpus.txt").write_bytes(b"some texT")
+    os.utime(there / "texts" / "corpus.txt", ns=(1, 1))
+    changed = with_file("texts/corpus.txt")
     assert changed.id != first.id and changed.settings == first.settings
 
 
