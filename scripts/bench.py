@@ -34,7 +34,7 @@ BENCHES = {
     **{"commands": "commands", "ensemble": "ensemble", "nrgpt_block": "nrgpt"},
 }
 """Benches, each with the file of benches/ that has it."""
-sys.path[:0] = [str(Path(__file__).parent / "benches"), str(Path(__file__).parent)]
+FOLDER = "paper_repro.scripts.benches"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
         surroundings = {"device": f"{machine.device.type}: {name}", "threads": torch.get_num_threads()}
         surroundings |= {"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda}
         print(", ".join(f"{key} {value}" for key, value in surroundings.items()))
-        bench = getattr(import_module(BENCHES[options.name]), options.name)
+        bench = getattr(import_module(f"{FOLDER}.{BENCHES[options.name]}"), options.name)
         content: dict[str, Any] = {"bench": options.name, "commit": code.commit, "dirty": code.dirty, **surroundings}
         for row in bench(machine.device):
             content.setdefault(row.kind, []).append(row.record())

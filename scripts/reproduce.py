@@ -126,22 +126,23 @@ def _plan(artifact: "Artifact", words: Words) -> "Plan":
 
 
 def _one(artifact: "Artifact", words: Words, action: str, warnings: "Later", slurm: start.Slurm | None = None) -> int:
+    from paper_repro.scripts import planned_cells
     from paper_repro.tables import publish
 
     if action == "--config":
-        print(publish.explain(artifact, words.settings.get("scale", "cpu"), words.overrides, words.seed()))
+        print(planned_cells.explain(artifact, words.settings.get("scale", "cpu"), words.overrides, words.seed()))
         return 0
     plan = _plan(artifact, words)
     if action == "--render":
         return _show(plan, words.runs, warnings)
     if action == "--cells":
-        print(f"{artifact.id} at scale {plan.scale_name}", publish.cells_table(plan, words.runs, RESULTS), sep="\n")
+        print(planned_cells.cells_table(plan, words.runs, RESULTS))
         return 0
     if action == "--plan":
-        print(publish.plan_table(plan, [words.runs, RESULTS]))
+        print(planned_cells.plan_table(plan, [words.runs, RESULTS]))
         return 0
     if action == "--rehearse":
-        text, fits = publish.rehearsal_table(plan, words.runs)
+        text, fits = planned_cells.rehearsal_table(plan, words.runs)
         print(text)
         return int(not fits)
     if action == "--publish":
@@ -204,17 +205,23 @@ def _cells(plan: "Plan", words: Words, action: str, warnings: "Later", slurm: st
 
 def _verify(words: Words) -> int:
     from paper_repro.cells.verify import DIFFERS, verify
-    from paper_repro.tables import publish
+    from paper_repro.scripts import planned_cells
+    from paper_repro.tables.publish import tabulated
 
     if given := [*words.overrides, *(f"{key}=" for key in words.settings if key not in ("scale", "runs"))]:
         raise UsageError(f"--verify takes artifacts and scale=, not {given[0]}: it compares what is published")
-    chosen = publish.choose(spec.artifacts(words.names), words.settings.get("scale"), RESULTS)
-    rows = []
+    chosen = planned_cells.choose(spec.artifacts(words.names), words.settings.get("scale"), RESULTS)
+    rows, reasons, code = list[list[str]](), planned_cells.Footnotes(), 0
     for number, (artifact, cell) in enumerate(chosen, start=1):
         print(f"{number} of {len(chosen)}: {artifact.id} {cell.place} seed {cell.seed}", file=sys.stderr)
-        rows.append(((artifact, cell), verify(cell, RESULTS)))
-    print(publish.verified(rows))
-    return int(any(found.verdict == DIFFERS for _, found in rows))
+        found = verify(cell, RESULTS)
+        code = max(code, int(found.verdict == DIFFERS))
+        verdict = f"{found.verdict} {reasons.mark(found.why)}" if found.why else found.verdict
+        difference = "" if found.difference is None else f"{found.difference:.1e}"
+        rows.append([artifact.id, cell.place, str(cell.seed), found.compared, difference, verdict])
+    headers = ["artifact", "cell", "seed", "compared", "largest relative difference", "verdict"]
+    print(tabulated(rows, headers), *reasons.lines, sep="\n")
+    return code
 
 
 def _check_contribution(words: Words) -> int:

@@ -25,7 +25,7 @@ from paper_repro.base.errors import RESULTS, ROOT, UsageError, duration, parse, 
 from paper_repro.cells import records
 from paper_repro.site.files import Headline, adjusted, bench_commit, headlines, misses, read_bench
 from paper_repro.tables import spec
-from paper_repro.tables.publish import counted, published_listing, verdicts
+from paper_repro.tables.publish import counted, judged, tabulated, verdicts
 from paper_repro.tables.spec import EXACT
 from paper_repro.tables.table import FITTED, in_markdown
 
@@ -73,7 +73,7 @@ def _readme(tables: Sequence[dict[str, Any]], claims: Sequence[Headline]) -> str
         headlines=rows,
         misses=misses(claim for table in counted(tables) for claim in table["claims"]),
         replications=told,
-        table=published_listing(RESULTS, RESULTS),
+        table=_listing(RESULTS, RESULTS),
         totals=_totals(tables),
         fitted=measured.count(FITTED),
         judged=len(measured),
@@ -101,12 +101,25 @@ def _paper(paper: str, claims: Sequence[Headline]) -> str:
     """Write the page of a paper: its headline claims, what was found here and elsewhere, and its artifacts."""
     rows, told = _headlines(claims, RESULTS / paper)
     title = next(spec.load(name).source.paper for name in spec.find() if name.startswith(f"{paper}/"))
-    listing = published_listing(RESULTS, RESULTS / paper)
+    listing = _listing(RESULTS, RESULTS / paper)
     return _filled("paper.md", title=title, headlines=rows, replications=told, table=listing)
 
 
 def _filled(template: str, **parts: Any) -> str:
     return (ROOT / "paper_repro" / "site" / "templates" / template).read_text(encoding="utf-8").format(**parts)
+
+
+def _listing(results: Path, below: Path) -> str:
+    """List the published artifacts below a folder as a Markdown table, with links from that folder."""
+    rows = []
+    found = spec.scan()
+    for name in (one for one in found if (results / one).is_relative_to(below)):
+        artifact = spec.load(name, found)
+        folder, *made = judged(artifact, results)
+        title = name if folder is None else f"[{name}]({folder.relative_to(below).as_posix()}/table.md)"
+        rows.append([title, artifact.title, "-" if folder is None else folder.name, *made])
+    headers = ["artifact", "title (the paper's)", "scale", "made from", "the paper's claims", "questions of ours"]
+    return tabulated(rows, headers, "github")
 
 
 def _estimate(claim: Mapping[str, Any]) -> str:

@@ -103,7 +103,7 @@ RULES: dict[str, tuple[set[str], set[str], set[str]]] = {
     ),
     "paper_repro/base": (CONFIGS, set(), {"matplotlib", "scipy"}),
     "paper_repro/cells": (CONFIGS, {"cells"}, {"requests"}),
-    "paper_repro/tables": (CONFIGS, {"tables", "cells"}, {"matplotlib", "pandas", "scipy"}),
+    "paper_repro/tables": (CONFIGS, {"tables", "cells"}, {"matplotlib", "scipy"}),
     "paper_repro/site": (
         {"jinja2", "markdown_it", "markupsafe"},
         {"site", "tables", "cells", "exports.card"},
@@ -111,8 +111,8 @@ RULES: dict[str, tuple[set[str], set[str], set[str]]] = {
     ),
     "paper_repro/exports": (
         {"torch", "safetensors", "yaml"},
-        {"exports", "cells", "training", "datamodules.tokenizers"},
-        {"huggingface_hub"},
+        {"exports", "tables", "cells", "training", "datamodules.tokenizers"},
+        {"huggingface_hub", "pandas"},
     ),
 }
 """What each folder may import: packages, rooms of paper_repro beside ``base``, and packages inside functions alone."""

@@ -1,1 +1,1 @@
-"""Trained models for use elsewhere: weights with a config beside them."""
+"""For use elsewhere: trained models with a config beside their weights, and records as a table."""

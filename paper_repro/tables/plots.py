@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 TICK_CHARACTER = 6.0  # points of a character of a tick's number
 COARSE, FINE, FEWEST_TICKS = (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0), 3
-FAR, MOST_FAR = 1.0, 4
-"""A mean is far above the others if it lies more than so many times their span above them; one in so many may be."""
-FAR_MARKS = "A mean far above the others stands as a number at the upper edge."
 GROUND = "#FFFFFF"
 INK, BLUE, VERMILION, GREEN = "#222222", "#0065A8", "#D55E00", "#009E73"
 PURPLE, VIOLET, SKY, GREY = "#A02C6E", "#7E3FE0", "#3D97D6", "#7F7F7F"
@@ -93,13 +90,6 @@ def models(axes: "Axes", view: View, rows: Iterable[Mapping[str, Any]], x: str, 
     for name, spec in view.artifact.axes["model"].values.items():
         points = [(row[x], row[y]) for row in found if row["model"] == name]
         seeds_and_mean(axes, points, model(view.artifact.id, name), spec.label)
-
-
-def zero_line(axes: "Axes") -> None:
-    """Mark zero where the values come near it: a line far from them would flatten them."""
-    low, high = axes.dataLim.y0, axes.dataLim.y1
-    if low - 0.5 * (high - low) <= 0.0 <= high + 0.5 * (high - low):
-        axes.axhline(0.0, color=RULE, linewidth=0.8, zorder=1)
 
 
 def log_ticks(axis: "Axis") -> None:
@@ -181,22 +171,3 @@ def heat(axes: "Axes", values: Any, xlabels: Sequence[str], ylabels: Sequence[st
     axes.grid(False)
     axes.figure.colorbar(image, ax=axes, label=label)
     return image
-
-
-def far_points(axes: "Axes", points: Sequence[tuple[float, Sequence[float], str]]) -> None:
-    """Limit a panel to the values that are not far above the rest, and write the far means at its upper edge.
-
-    Points are place, values of the seeds, and colour.
-    """
-    ordered = sorted(points, key=lambda one: stats.mean(one[1]))
-    for count in range(len(ordered) // MOST_FAR, 0, -1):
-        near = [value for _, values, _ in ordered[:-count] for value in values]
-        span = max(near) - min(near)
-        if stats.mean(ordered[-count][1]) - max(near) > FAR * span:
-            axes.set_ylim(min(near) - 0.05 * span, max(near) + (0.05 + 0.1 * count) * span)
-            for row, (place, values, color) in enumerate(reversed(ordered[-count:])):
-                where: Any = {"xy": (place, 1.0), "xycoords": axes.get_xaxis_transform(), "xytext": (0, -7 * row)}
-                text = f"{stats.mean(values):.3g}, above"
-                style: Any = {"textcoords": "offset points", "fontsize": 6, "ha": "center", "va": "top"}
-                axes.annotate(text, color=color, **where, **style).set_in_layout(False)
-            return

@@ -1,4 +1,4 @@
-"""An artifact joined with its records: all that a table, a figure or a claim may read; records as a tidy table."""
+"""An artifact joined with its records: all that a table, a figure or a claim may read."""
 
 import csv
 import functools
@@ -6,29 +6,25 @@ import io
 import json
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paper_repro.base import configs, identity
 from paper_repro.base.configs import TARGET
-from paper_repro.base.errors import RESULTS, UsageError, nearest
+from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.files import CorruptFileError, read_regular
 from paper_repro.cells import measurements, records
 from paper_repro.cells.planned import Key, PlannedCell
 from paper_repro.cells.records import LIMIT_BYTES, Record, record_path
 from paper_repro.cells.tasks import DIVERGED, FINISHED, NOT_FINITE
-from paper_repro.tables import plan as plans
-from paper_repro.tables import spec, stats
+from paper_repro.tables import stats
 from paper_repro.tables.plan import Plan, PlannedBaseline
 from paper_repro.tables.spec import DERIVED, EXACT, METRICS, MODEL, PAPERS, Artifact, Column, Metric
 from paper_repro.tables.stats import Interval, Samples
-
-if TYPE_CHECKING:
-    import pandas
 
 NOT_RUN = "not run"
 _TABLE_BYTES = 10_000_000
@@ -431,59 +427,3 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return stream.getvalue()
-
-
-LAST = ("seed", "metric", "value", "unit", "status", "cell", "num_parameters", "seconds", "device", "commit")
-
-
-def frame(*artifacts: str, scale: str = "cpu", runs: str | Path | None = None) -> "pandas.DataFrame":
-    """Return one row for each metric of each cell of artifacts that has a record.
-
-    There is a column for each of their axes, with the words of the YAML file, or numbers where every value of the axis
-    is one; the others are those of ``LAST``: ``cell`` is the id, ``seconds`` are those of training.
-    A metric that a cell lacks, because it diverged or could not be measured, has the value NaN.
-
-    Args:
-        artifacts: for example "cem/table3".
-        scale: of the artifacts.
-        runs: the runs folder to read; None: the committed results of the repository.
-    """
-    import pandas
-
-    root = RESULTS if runs is None else Path(runs).expanduser()
-    if not (root / "cells").is_dir():
-        raise UsageError(f"{root}: no folder cells/ in it, expected a runs folder; give runs=DIR")
-    rows, axes = list[dict[str, Any]](), list[str]()
-    for name in artifacts:
-        plan = plans.make(spec.load(name), scale)
-        axes += plan.artifact.axes
-        head = {"artifact": plan.artifact.id, "scale": plan.scale_name}
-        units = {name: metric.unit for name, metric in plan.artifact.metrics.items() if metric.measured}
-        numbers = {
-            axis: {word: value.number for word, value in one.values.items()}
-            for axis, one in plan.artifact.axes.items()
-            if all(value.number is not None for value in one.values.values())
-        }
-        for key, point in build(plan, root, None).points.items():
-            place = {axis: numbers.get(axis, {}).get(value, value) for axis, value in key}
-            own = [record for _, record in sorted(point.own.items())]
-            rows += [{**head, **place, **row} for record in own for row in _rows(record, units)]
-    return pandas.DataFrame(rows, columns=["artifact", "scale", *dict.fromkeys(axes), *LAST])
-
-
-def _rows(record: Record, units: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """Yield a record's metrics; an unfinished one lacks those of ``units``, which are NaN."""
-    expected = units if record.status != FINISHED else ()
-    for name in dict.fromkeys([*record.metrics, *record.unavailable, *expected]) or [""]:
-        yield {
-            "seed": record.seed,
-            "metric": name,
-            "value": record.metrics.get(name, float("nan")),
-            "unit": units.get(name, ""),
-            "status": record.status,
-            "cell": record.cell,
-            "num_parameters": record.parameters,
-            "seconds": record.seconds,
-            "device": record.provenance.get("device"),
-            "commit": record.provenance.get("commit"),
-        }

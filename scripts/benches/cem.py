@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
-from side_by_side import MIB, Comparison, check_on_gpu, largest_error, normal, timed, with_gradients
 from torch import Tensor
 from torch.nn import functional
 
 from paper_repro.kernels.tied_attention import descend, tied_attention
 from paper_repro.models.common import Positions, no_positions
+from paper_repro.scripts.side_by_side import MIB, Comparison, check_on_gpu, largest_error, normal, timed, with_gradients
 
 TIME, TIME_GOAL, CALLS = "ms per inner step", 1 / 1.9, 5
 MEMORY_GOAL, MOST_STATES = 4.0, 3.0

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from side_by_side import Comparison, added_memory, in_child, relative_error, timed
 from torch import Tensor
 from torch.nn import functional
 
@@ -13,6 +12,7 @@ from paper_repro.kernels.preferences import prefer
 from paper_repro.models import cet
 from paper_repro.models.cet import CET, CETClamped, CETState, PreparedSteps
 from paper_repro.models.common import from_blocks, project
+from paper_repro.scripts.side_by_side import Comparison, added_memory, in_child, relative_error, timed
 
 GOALS = {"float32": 1.7, "bfloat16": 3.0}
 MATMUL_GOAL = 0.5

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from side_by_side import MIB, Comparison, Work, check_on_gpu, normal, relative_error, timed
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
@@ -15,6 +14,7 @@ from paper_repro.kernels.causal_attention import causal_attention
 from paper_repro.kernels.dispatch import differentiable
 from paper_repro.kernels.preferences import prefer
 from paper_repro.kernels.self_slot_attention import self_slot_attention
+from paper_repro.scripts.side_by_side import MIB, Comparison, Work, check_on_gpu, normal, relative_error, timed
 from paper_repro.training import step_time
 from paper_repro.training.counting import count_flops, peak_bytes
 from paper_repro.training.step_time import Stepper, StepSettings, build_stepper, each_model

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
-from side_by_side import ROUNDS, Comparison, relative_error, timed
 from torch import nn
 
 from paper_repro.base.identity import mix
@@ -18,6 +17,7 @@ from paper_repro.models.cem import CEMMLP, GaussianProcessRegressor
 from paper_repro.models.common import CausalLanguageModel
 from paper_repro.models.gpt import RGPTParallel
 from paper_repro.models.nrgpt import NRGPT_H_FF1, NRGPT_H_FF2W
+from paper_repro.scripts.side_by_side import ROUNDS, Comparison, relative_error, timed
 from paper_repro.training.ensemble import Ensemble
 from paper_repro.training.module import PaperModule
 from paper_repro.training.schedules import Cosine

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from side_by_side import Comparison, Work, added_memory, in_child, normal, relative_error, timed, with_gradients
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import AdamW, Optimizer
@@ -17,6 +16,16 @@ from paper_repro.kernels.qk_rotary import rotate
 from paper_repro.kernels.scaled_swiglu import scaled_swiglu
 from paper_repro.kernels.sphere_step import sphere_step
 from paper_repro.models.common import textbook_tables
+from paper_repro.scripts.side_by_side import (
+    Comparison,
+    Work,
+    added_memory,
+    in_child,
+    normal,
+    relative_error,
+    timed,
+    with_gradients,
+)
 from paper_repro.training.counting import count_flops
 from paper_repro.training.optim import UnitAdamW, keep_unit_rows
 from paper_repro.training.step_time import Stepper, StepSettings, build_stepper

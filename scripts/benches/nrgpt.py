@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
-from side_by_side import Comparison, Work, timed, with_gradients
 from torch import Tensor
 from torch.nn import functional
 
 from paper_repro.models import nrgpt
+from paper_repro.scripts.side_by_side import Comparison, Work, timed, with_gradients
 from paper_repro.training.counting import count_flops
 
 MODELS: tuple[type[nrgpt.NRGPT], ...] = (nrgpt.NRGPT_H_FF1, nrgpt.NRGPT_H_FF2W, nrgpt.NRGPT_H_FF2)

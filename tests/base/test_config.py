@@ -17,8 +17,8 @@ from paper_repro.base.files import DATA_VARIABLE, find_data
 from paper_repro.base.identity import settings
 from paper_repro.cells import planned
 from paper_repro.cells.tasks import FINISHED, Cell, Task
+from paper_repro.scripts.planned_cells import explain
 from paper_repro.tables import spec
-from paper_repro.tables.publish import explain
 from paper_repro.tests.support import sweeps
 
 GP, COST = "cem/gaussian_process", "ebt/training_cost"

@@ -14,7 +14,8 @@ from paper_repro.cells import records, verify
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.verify import DIFFERS, NOT_VERIFIED, REPRODUCES
 from paper_repro.models.cem import GatedMLP
-from paper_repro.tables import plan, publish, spec
+from paper_repro.scripts import planned_cells
+from paper_repro.tables import plan, spec
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,7 @@ def test_a_chaotic_training_is_compared_until_rounding_alone_changes_it(
 
 
 def test_a_metric_that_is_computed_otherwise_differs(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, one = publish.choose(["cem/table1"], None, RESULTS)[0]
+    _, one = planned_cells.choose(["cem/table1"], None, RESULTS)[0]
     record = records.find(RESULTS, one.id)
     assert record is not None
     found = verify.verify(one, RESULTS)
@@ -113,7 +114,7 @@ def test_a_changed_config_differs_and_measured_times_are_left_out() -> None:
     found = verify.verify(altered, RESULTS)
     assert found.verdict == DIFFERS
     assert found.why.startswith("its config has changed")
-    _, timed = publish.choose(["ngpt/steptime"], "cpu", RESULTS)[0]
+    _, timed = planned_cells.choose(["ngpt/steptime"], "cpu", RESULTS)[0]
     assert verify.verify(timed, RESULTS) == verify.Verification(NOT_VERIFIED, why="it measures time")
 
 

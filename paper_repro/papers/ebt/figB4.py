@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from paper_repro.metrics.fits import Line, fit_line
 from paper_repro.papers.ebt.learning import S2
@@ -73,11 +74,18 @@ class FigureB4(Figure):
         right.set(xlabel="training tokens", title="EXTRAPOLATION beyond the solid line")
         right.set_ylabel(f"the same for {MANY} samples (%)")
         for axes in (left, right) if measured else ():
-            plots.zero_line(axes)
+            _zero_line(axes)
             axes.set_xscale("log")
         if measured:
             plots.log_ticks(left.xaxis)
             right.xaxis.set_major_formatter(left.xaxis.get_major_formatter())
+
+
+def _zero_line(axes: Any) -> None:
+    """Mark zero where the values come near it: a line far from them would flatten them."""
+    low, high = axes.dataLim.y0, axes.dataLim.y1
+    if low - 0.5 * (high - low) <= 0.0 <= high + 0.5 * (high - low):
+        axes.axhline(0.0, color=plots.RULE, linewidth=0.8, zorder=1)
 
 
 def estimate_less_adversarial_with_data(view: View) -> claims.Estimate:

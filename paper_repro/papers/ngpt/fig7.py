@@ -2,19 +2,24 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from paper_repro.papers.ngpt.runs import LOSS, MARKS, named, runs
-from paper_repro.tables import figure, plots
+from paper_repro.tables import figure, plots, stats
 from paper_repro.tables.figure import Axes, BaselineLine, Canvas, Row, panel_lines
+
+FAR, MOST_FAR = 1.0, 4
+"""A mean is far above the others if it lies more than so many times their span above them; one in so many may be."""
+FAR_MARKS = "A mean far above the others stands as a number at the upper edge."
 
 
 class Figure7(figure.Figure):
     """One panel for each context and budget: the loss against the rate, a line a model."""
 
     size = (10.0, 5.2)
-    marks = f"{MARKS} {plots.FAR_MARKS}"
+    marks = f"{MARKS} {FAR_MARKS}"
 
     def rows(self) -> list[Row]:
         found: list[Row] = []
@@ -52,7 +57,7 @@ class Figure7(figure.Figure):
             title=f"window {own[0]['window']:,}, {own[0]['tokens']:,} tokens",
         )
         plots.ticks_at(axes, (row["rate"] for row in own))
-        plots.far_points(axes, means)
+        _far_points(axes, means)
         for text in axes.texts:  # below the names of baselines at the upper edge, and inside the panel
             text.set(position=(-12, -9), ha="center")
         top = axes.get_ylim()[1]
@@ -63,3 +68,22 @@ class Figure7(figure.Figure):
     def baselines(self) -> list[BaselineLine]:
         contexts, budgets = self.view.chosen("context"), self.view.chosen("budget")
         return panel_lines(self.view, [(LOSS, {"context": context}) for context in contexts for _ in budgets])
+
+
+def _far_points(axes: Axes, points: Sequence[tuple[float, Sequence[float], str]]) -> None:
+    """Limit a panel to the values that are not far above the rest, and write the far means at its upper edge.
+
+    Points are place, values of the seeds, and colour.
+    """
+    ordered = sorted(points, key=lambda one: stats.mean(one[1]))
+    for count in range(len(ordered) // MOST_FAR, 0, -1):
+        near = [value for _, values, _ in ordered[:-count] for value in values]
+        span = max(near) - min(near)
+        if stats.mean(ordered[-count][1]) - max(near) > FAR * span:
+            axes.set_ylim(min(near) - 0.05 * span, max(near) + (0.05 + 0.1 * count) * span)
+            for row, (place, values, color) in enumerate(reversed(ordered[-count:])):
+                where: Any = {"xy": (place, 1.0), "xycoords": axes.get_xaxis_transform(), "xytext": (0, -7 * row)}
+                text = f"{stats.mean(values):.3g}, above"
+                style: Any = {"textcoords": "offset points", "fontsize": 6, "ha": "center", "va": "top"}
+                axes.annotate(text, color=color, **where, **style).set_in_layout(False)
+            return
