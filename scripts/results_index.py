@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _readme(tables: Sequence[dict[str, Any]], claims: Sequence[Headline]) -> str:
     """Write the page that begins with the headline claims and lists every artifact."""
-    rows, told = _headlines(claims, RESULTS)
+    rows, told = _headlines(claims)
     found = json.loads((RESULTS / "cem/table3/cpu/table.json").read_text())["rows"]
     measured = [one["verdict"] for one in found if one["quantity"] in ("train_rmse", "test_rmse") and one["verdict"]]
     return _filled(
@@ -80,29 +80,35 @@ def _readme(tables: Sequence[dict[str, Any]], claims: Sequence[Headline]) -> str
     )
 
 
-def _headlines(claims: Sequence[Headline], below: Path) -> tuple[str, str]:
-    """Return the table of the headline claims below a folder, and the list of their public replications."""
+def _headlines(claims: Sequence[Headline]) -> tuple[str, str]:
+    """Return the table of the headline claims, and the list of their public replications."""
     rows, told = [], list[str]()
     for row in claims:
-        if not (folder := RESULTS / row.artifact).is_relative_to(below):
-            continue
-        place = (folder / row.scale / "table.md").relative_to(below).as_posix()
-        link = f"[{row.artifact}]({place})" if row.claim else f"{row.artifact}: not run"
-        estimate, word = _estimate(row.claim) if row.claim else "", f"**{row.claim['word']}**" if row.claim else ""
         sources = ", ".join(f"[{one['source']}]({one['address']})" for one in row.replications) or "none read"
-        rows.append([f"**{row.name}**", row.paper, row.sentence, f"{estimate} ({link})", word, row.regime, sources])
+        rows.append([f"**{row.name}**", row.paper, row.sentence, *_here(row, RESULTS), row.regime, sources])
         told += [f"* **{row.name}.** {one['found']} ([{one['source']}]({one['address']}))" for one in row.replications]
     headers = ["", "claim of the paper", "in a sentence", "here", "word", "models here", "public replications"]
-    said = "Public replications, as their sources say:\n\n" + "\n".join(told)
-    return _table(rows, headers), said if told else "No public replication was found."
+    return _table(rows, headers), "Public replications, as their sources say:\n\n" + "\n".join(told)
+
+
+def _here(row: Headline, below: Path) -> tuple[str, str]:
+    """Return the estimate of a headline claim with a link from a folder to its table, and its word."""
+    if row.claim is None:
+        return f"{row.artifact}: not run", ""
+    place = (RESULTS / row.artifact / row.scale / "table.md").relative_to(below).as_posix()
+    return f"{_estimate(row.claim)} ([{row.artifact}]({place}))", f"**{row.claim['word']}**"
 
 
 def _paper(paper: str, claims: Sequence[Headline]) -> str:
-    """Write the page of a paper: its headline claims, what was found here and elsewhere, and its artifacts."""
-    rows, told = _headlines(claims, RESULTS / paper)
+    """Write the page of a paper: of each headline claim what the paper says, what was found here and elsewhere."""
+    items = []
+    for row in (row for row in claims if row.artifact.startswith(f"{paper}/")):
+        estimate, word = _here(row, RESULTS / paper)
+        found = " ".join(f"{one['found']} ([{one['source']}]({one['address']}))" for one in row.replications)
+        said = f"*The paper:* {row.paper}. *Ours* ({row.regime}), {word}: {row.sentence} {estimate}."
+        items.append(f"* **{row.name}.** {said} *Others:* {found or 'none read.'}")
     title = next(spec.load(name).source.paper for name in spec.find() if name.startswith(f"{paper}/"))
-    listing = _listing(RESULTS, RESULTS / paper)
-    return _filled("paper.md", title=title, headlines=rows, replications=told, table=listing)
+    return _filled("paper.md", title=title, headlines="\n".join(items), table=_listing(RESULTS, RESULTS / paper))
 
 
 def _filled(template: str, **parts: Any) -> str:
