@@ -99,7 +99,7 @@ def collect(pins: Sequence[Pin], folder: Path, may_download: bool) -> Corpus:
     if absent and not may_download:
         raise UsageError(
             f"{folder}: {len(absent)} of {len(pins)} source distributions are absent, the first {absent[0].file}: give "
-            "--download, or --from DIR with files from 'pip download --no-binary :all: --no-deps'"
+            "--download, or --from DIR with their files"
         )
     with concurrent.futures.ThreadPoolExecutor(DOWNLOADS_AT_ONCE) as pool:
         list(pool.map(lambda pin: download(pin, folder), absent))
@@ -137,13 +137,13 @@ def download(pin: Pin, folder: Path) -> None:
         raise UsageError(f"{pin.file} did not arrive ({error}); the same command goes on") from error
     if not urls:
         raise UsageError(f"{page}: has no {pin.file} with SHA-256 {pin.sha256[:12]}...: give --from DIR with it")
-    put(folder / pin.file, checked(pin, content, page))
+    put(folder / pin.file, checked(pin, content, page, "give --from DIR with the file"))
 
 
-def checked(pin: Pin, content: bytes, where: object) -> bytes:
+def checked(pin: Pin, content: bytes, where: object, advice: str = "remove it") -> bytes:
     """Return the content of a distribution; UsageError: its hash is not the pinned one."""
     if (found := sha256_of_bytes(content)) != pin.sha256:
-        raise UsageError(f"{where}: {pin.file} has SHA-256 {found[:12]}..., expected {pin.sha256[:12]}...: remove it")
+        raise UsageError(f"{where}: {pin.file} has SHA-256 {found[:12]}..., expected {pin.sha256[:12]}...: {advice}")
     return content
 
 

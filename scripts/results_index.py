@@ -96,7 +96,10 @@ def _here(row: Headline, below: Path) -> tuple[str, str]:
     if row.claim is None:
         return f"{row.artifact}: not run", ""
     place = (RESULTS / row.artifact / row.scale / "table.md").relative_to(below).as_posix()
-    return f"{_estimate(row.claim)} ([{row.artifact}]({place}))", f"**{row.claim['word']}**"
+    return (
+        f"{_estimate(row.claim)}; claim: {row.claim['claimed']} ([{row.artifact}]({place}))",
+        f"**{row.claim['word']}**",
+    )
 
 
 def _paper(paper: str, claims: Sequence[Headline]) -> str:

@@ -41,6 +41,7 @@ TONES = {
 }
 DARK = {"ground": "#1f1f1c", "ink": "#e9e6df", "rule": "#8f8b82", "grid": "#6d6a62", "soft": "#b5b0a5"}
 DARK |= {"blue": "#5ba9e6", "vermilion": "#ff8a3d", "green": "#35c69a", "purple": "#e07bb4", "violet": "#b18cff"}
+DARK |= {"sky": "#7cc2ef", "grey": "#a3a09a"}
 COLOURS = {"#000000": "ink", "#b0b0b0": "grid", "#cccccc": "grid", plots.BASELINE.lower(): "soft"}
 COLOURS |= {getattr(plots, name.upper()).lower(): name for name in DARK if name != "grid"}
 VARIABLES = {colour: f"var(--{name}-drawn,{colour})" for colour, name in COLOURS.items()}

@@ -435,7 +435,10 @@ def judge(claim: Claim, view: Records) -> Judgement:
     form, read = claim.form, dict[tuple[Key, str | None], None]()
     noted = dataclasses.replace(view, read=read)
     function = form.estimate if isinstance(form, Contrast) else view.artifact.function(form, claim.line)
-    estimate: Estimate = function(noted)
+    try:
+        estimate: Estimate = function(noted)
+    except UsageError as error:
+        raise UsageError(f"{claim.line}: claim '{claim.id}': {error}") from error
     if (reason := _unfit(claim, view, read, estimate)) is not None:
         return Judgement(claim, estimate, *reason)
     found, wanted = estimate.interval, claim.threshold
@@ -450,7 +453,8 @@ def judge(claim: Claim, view: Records) -> Judgement:
     p_value = max(map(found.p_value, raw), default=0.0)
     if (size := _no_difference(claim, estimate, ends)) is not None:
         return Judgement(claim, estimate, NO_DIFFERENCE, size=size, p_value=p_value)
-    if wanted.low < ends[0] and ends[1] < wanted.high:
+    above, below = (ends[0] > wanted.low, ends[1] < wanted.high)
+    if (above or wanted.low == -math.inf) and (below or wanted.high == math.inf):
         return Judgement(claim, estimate, yes, p_value=p_value)
     if ends[1] < wanted.low or ends[0] > wanted.high:
         return Judgement(claim, estimate, no, p_value=p_value)

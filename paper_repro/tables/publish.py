@@ -70,7 +70,7 @@ def content(plan: Plan, runs: Path, results: Path) -> tuple[list[Record], dict[P
             f"move it, with the Python file beside it, to {PAPERS / plan.artifact.id}.yaml and commit it"
         )
     if plan.altering:
-        raise UsageError(f"{' '.join(plan.altering)}: an altered run is no reference; publish without overrides")
+        raise UsageError(f"{' '.join(plan.altering)}: altered runs cannot be published; run without overrides")
     results_of = {cell.id: measurements.find(runs, cell) for cell in plan.all_cells}
     found = [one.record for one in results_of.values() if one is not None and one.done]
     done = {record.cell for record in found}

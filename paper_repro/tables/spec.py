@@ -194,7 +194,7 @@ def seed_problems(seeds: Sequence[int]) -> Iterator[str]:
         if seed > LARGEST:
             yield f"seed {seed} is above {LARGEST}, the largest that a record can hold"
         if list(seeds).count(seed) > 1:
-            yield f"seed {seed} is given twice, and a repeated seed is no further evidence"
+            yield f"seed {seed} is given twice, and repeating a seed adds no evidence"
 
 
 def unknown(kind: str, names: Iterable[str], known: Iterable[str]) -> Iterator[str]:
@@ -554,7 +554,7 @@ class Artifact:
             except UsageError as error:
                 raise named_first(self.path, error) from error
             if not (isinstance(chosen, type) and issubclass(chosen, base)):
-                raise UsageError(f"{self.path}: {name} is no {base.__name__}")
+                raise UsageError(f"{self.path}: {name} is not a {base.__name__}")
             return chosen
         for module in self.modules:
             classes = (one for one in vars(module).values() if isinstance(one, type) and issubclass(one, base))
@@ -811,7 +811,7 @@ def _problems_of_baseline(artifact: Artifact, baseline: Baseline) -> Iterator[st
         if metric is None or not metric.measured:
             yield f"it bounds '{name}', which no cell measures{nearest(name, artifact.metrics)}"
         elif metric.direction != baseline.direction:
-            yield f"its direction is {baseline.direction}, that of '{name}' is {metric.direction}"
+            yield f"its direction is {baseline.direction}, but metric '{name}' is {metric.direction}"
 
 
 def _problems_of_contrast(artifact: Artifact, form: Contrast) -> Iterator[str]:

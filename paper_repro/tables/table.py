@@ -342,7 +342,7 @@ class Table:
             parts = one.estimate.parts
             rows += [["", "", label, one.estimate.numbers(part), "", ""] for label, part in parts[:MOST_PARTS]]
             if len(parts) > MOST_PARTS:
-                rows.append(["", "", f"{len(parts) - MOST_PARTS} further parts stand in table.json", "", "", ""])
+                rows.append(["", "", f"table.json has {len(parts) - MOST_PARTS} more parts", "", "", ""])
         return Grid(["claim", "whose", "says", "estimate", "claimed", "here"], rows)
 
     def notes(self) -> list[str]:
@@ -353,8 +353,9 @@ class Table:
         notes += [f"Baseline, {label}: {text}" for label, text in about.items()]
         if view.baselines and any(view.is_beaten(*pair) is False for pair in product(view.points, artifact.metrics)):
             notes.append(f"{NOT_BEATEN.strip()} does not beat its trivial baseline.")
-        if any(one.estimate.items == claims.SEEDS_ONLY and one.estimate.interval for one in self.judgements):
-            notes.append("Intervals of claims are over seeds only and leave out the error of the test sample.")
+        alone = (one for one in self.judgements if one.estimate.items == claims.SEEDS_ONLY and one.estimate.interval)
+        if names := ", ".join(one.claim.id for one in alone):
+            notes.append(f"Intervals over seeds only, without the error of a test sample that seeds share: {names}.")
         by_rule: dict[str, list[str]] = {}
         titles = {name: spec.title for name, spec in artifact.quantities.items()}
         for name, tolerance in artifact.tolerances.items():

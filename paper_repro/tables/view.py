@@ -23,7 +23,7 @@ from paper_repro.cells.records import LIMIT_BYTES, Record, record_path
 from paper_repro.cells.tasks import DIVERGED, FINISHED, NOT_FINITE
 from paper_repro.tables import stats
 from paper_repro.tables.plan import Plan, PlannedBaseline
-from paper_repro.tables.spec import DERIVED, EXACT, METRICS, MODEL, PAPERS, Artifact, Column, Metric
+from paper_repro.tables.spec import DERIVED, EXACT, METRICS, MODEL, PAPERS, Artifact, Column, Metric, place_problems
 from paper_repro.tables.stats import Interval, Samples
 
 NOT_RUN = "not run"
@@ -142,7 +142,11 @@ class View:
 
     def point(self, place: Mapping[str, str]) -> Point:
         key = tuple((axis, place[axis]) for axis in self.artifact.axes)
-        return self.points.get(key) or Point(key, {}, {}, {})
+        if key in self.points:
+            return self.points[key]
+        for problem in place_problems(self.artifact.axes, dict(key)):
+            raise UsageError(problem)
+        return Point(key, {}, {}, {})
 
     def places(self, **fixed: str) -> list[dict[str, str]]:
         """Return the places of the scale with those axis values."""

@@ -1,6 +1,8 @@
 """Documentation of pinned distributions: prose without markup, no text in two splits, the same bytes anywhere."""
 
+import errno
 import hashlib
+import http.client
 import io
 import itertools
 import json
@@ -10,11 +12,15 @@ import sys
 import tarfile
 import urllib.error
 import urllib.request
+from collections.abc import Callable
+from email.message import Message
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from paper_repro.base.errors import UsageError
+from paper_repro.base.files import write_atomically
 from paper_repro.datamodules import downloads
 from paper_repro.datamodules.documentation import SPLITS, Pin, collect, english_paragraphs, read_pins, without_repeats
 
@@ -149,6 +155,13 @@ def test_two_environments_collect_the_same_documents(pins: list[Pin], tmp_path: 
     assert told[0] == told[1]
 
 
+RAISED = {
+    b"no network": urllib.error.URLError("Network is unreachable"),
+    b"half": http.client.IncompleteRead(b"abc", 900),
+}
+"""By content of a page what reading it raises."""
+
+
 @pytest.fixture
 def index(pins: list[Pin], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     """Serve an index of packages; returns its content by path, which a test may change."""
@@ -159,7 +172,9 @@ def index(pins: list[Pin], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> d
 
     def urlopen(request: urllib.request.Request, timeout: float) -> io.BytesIO:
         if request.selector not in content:
-            raise urllib.error.URLError("no such page")
+            raise urllib.error.HTTPError(request.full_url, 404, "Not Found", Message(), None)
+        if content[request.selector] in RAISED:
+            raise RAISED[content[request.selector]]
         return io.BytesIO(content[request.selector])
 
     monkeypatch.setattr(downloads.urllib.request, "urlopen", urlopen)
@@ -167,20 +182,37 @@ def index(pins: list[Pin], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> d
     return content
 
 
+def _full_for(name: str, write: Callable[[Path, bytes], None], path: Path, content: bytes) -> None:
+    if path.name == name:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    write(path, content)
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
-    [("gone", "did not arrive"), ("other hash", "has no two-2.0.tar"), ("other content", "expected")],
+    [
+        ("gone", r"two-2\.0\.tar\.gz did not arrive .*404"),
+        ("no network", r"two-2\.0\.tar\.gz did not arrive .*unreachable"),
+        ("half", r"two-2\.0\.tar\.gz did not arrive .*3 bytes read"),
+        ("other hash", "has no two-2.0.tar"),
+        ("other content", "expected .* give --from DIR with the file"),
+        ("full disk", r"two-2\.0\.tar\.gz: could not be written \(No space left on device\): make room"),
+    ],
 )
 def test_a_download_that_fails_is_named_and_the_others_stay(
-    pins: list[Pin], index: dict[str, bytes], tmp_path: Path, wrong: str, said: str
+    pins: list[Pin], index: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, said: str
 ) -> None:
     listing, file = "/simple/two/", f"/files/{pins[1].file}"
     if wrong == "gone":
         del index[listing]
     elif wrong == "other hash":
         index[listing] = index[listing].replace(pins[1].sha256.encode(), b"0" * 64)
-    else:
+    elif wrong == "other content":
         index[file] += b"!"
+    elif wrong == "full disk":
+        monkeypatch.setattr(downloads, "write_atomically", partial(_full_for, pins[1].file, write_atomically))
+    else:
+        index[listing if wrong == "no network" else file] = wrong.encode()
     with pytest.raises(UsageError, match=said):
         collect(pins, tmp_path / "fresh", may_download=True)
     assert [one.name for one in (tmp_path / "fresh").iterdir()] == [pins[0].file]

@@ -135,6 +135,28 @@ def test_a_threshold_is_met_missed_or_inside_of_the_interval(tmp_path: Path, cla
     assert judged(tmp_path / "paper", claim, scale="paper").verdict == at_the_papers_scale
 
 
+def computed(folder: Path, code: str) -> None:
+    """Write the Python file beside the claims' YAML, with the function ``estimate_one``."""
+    path = folder / "papers" / "made" / "up.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"from paper_repro.tables import claims\n\n\ndef estimate_one(view):\n    return {code}\n")
+
+
+@pytest.mark.parametrize(("bound", "low"), [("=", SEEN), (">", SEEN), ("<", CANNOT_TELL)])
+def test_a_number_that_is_known_on_one_side_meets_what_is_open_there(tmp_path: Path, bound: str, low: str) -> None:
+    computed(tmp_path, f"claims.number('n', {{'': {{0: 2.0, 1: 2.1, 2: 2.2}}}}, bound={bound!r})")
+    assert judged(tmp_path, "above: 1").verdict == low
+    turned = {"=": OPPOSITE, ">": OPPOSITE, "<": CANNOT_TELL}[bound]
+    assert judged(tmp_path, "below: 1").verdict == turned
+    assert judged(tmp_path, "at_most: 4").verdict == {"=": SEEN, ">": CANNOT_TELL, "<": SEEN}[bound]
+
+
+def test_a_function_that_reads_an_unknown_place_is_refused_with_file_and_line(tmp_path: Path) -> None:
+    computed(tmp_path, "claims.number('n', {'': view.samples('error', {'task': 'easy', 'model': 'odl'})})")
+    with pytest.raises(UsageError, match=r"\.yaml:\d+: claim 'one': unknown value 'odl' of axis 'model'.*'old'"):
+        judged(tmp_path, "above: 1")
+
+
 def test_an_effect_smaller_than_the_smallest_that_matters_is_no_difference(tmp_path: Path) -> None:
     alike = dict.fromkeys(FIRST, 0.5)
     found = judged(tmp_path / "a", f"{RATIO}, above: 1", alike, outcome=outcomes(alike, {0: -1e-4, 1: 0.0, 2: 1e-4}))
