@@ -314,7 +314,7 @@ def _contrast(
             return nothing(f"a {'ratio' if to else 'geometric mean'} needs values above 0")
         parts = {label: (_logs(left), _logs(right)) for label, (left, right) in parts.items()}
     several = parts.items() if len(parts) > 1 else ()
-    each = tuple((label, stats.compare(*sides)) for label, sides in several)
+    each = tuple((label, stats.compare(*sides).opened(bound)) for label, sides in several)
     base = stats.mean([stats.mean(list(right.values())) for _, right in parts.values()])
     return Estimate(kind, of, to, stats.pooled(list(parts.values())).opened(bound), logs, unit, each, base=base)
 

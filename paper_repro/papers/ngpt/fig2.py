@@ -236,7 +236,7 @@ def _speedups(axes: Axes, rows: Sequence[Row], model: str) -> None:
         low, high = (float(row[end] or value) for end in ("low", "high"))
         errors, mark = [[value - low], [high - value]], MARKS[row["bound"]]
         axes.errorbar(row["tokens"], value, errors, fmt=mark, color=color, markersize=4)
-        place: Any = {"xytext": (shift, -2), "textcoords": "offset points", "ha": side, "fontsize": 7}
+        place: Any = {"xytext": (shift, 3), "textcoords": "offset points", "ha": side, "fontsize": 7}
         axes.annotate(f"{SIGNS[row['bound']]}{value:.2f}x", (row["tokens"], value), color=color, **place)
 
 

@@ -43,7 +43,7 @@ class Figure6(InspectionFigure):
 
     attachment = "scales.json"
     size = (12.0, 3.6)
-    marks = "Marks, lines and the outline of s_z: means over seeds."
+    marks = "Marks, lines and the outline on the right: means over seeds."
 
     def appendix(self) -> "Appendix6":
         return Appendix6(self.view)

@@ -15,7 +15,7 @@ TITLE_HEIGHT, LINE_HEIGHT = 0.5, 0.11
 
 
 class Figure5(figure.Figure):
-    size = (11.0, 3.0)
+    size = (8.0, 3.0)
     marks = (
         "One text of each model, of the first seed; above it, its scores. gqs: grammar quality score; apcs: average "
         "pairwise cosine similarity of its lines; d-1, d-2: shares of distinct words and pairs of words."
@@ -44,7 +44,7 @@ class Figure5(figure.Figure):
         for axes, (row, text) in zip(panels, drawn, strict=False):
             specs = {name: self.artifact.metrics[name] for name in SCORES if row[name] != ""}
             scores = [f"{spec.title} {spec.text(row[name])}" for name, spec in specs.items()]
-            axes.set_title(f"{self.view.label('model', row['model'])}\n{', '.join(scores)}", fontsize=7, loc="left")
+            axes.set_title(f"{self.view.label('model', row['model'])}\n{', '.join(scores)}", fontsize=6, loc="left")
             shown = axes.text(0, 1, text, family="monospace", fontsize=6, va="top", parse_math=False)
             shown.set_in_layout(False)  # its panel is as high as it needs
 
