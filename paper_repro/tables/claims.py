@@ -140,48 +140,17 @@ class Contrast:
             counted = {name: view.counted(self.of.metric, {**place, **self.of.place}) for name, place in places}
             return count(of, counted)
         assert self.to is not None
-        parts: dict[str, tuple[Samples, Samples]] = {}
-        items: dict[str, dict[int, list[float]]] = {}
-        for label, place in places:
-            sides = [(side.metric, self._best(view, {**place, **side.place})) for side in (self.of, self.to)]
-            left, right = (view.samples(*side) for side in sides)
-            for side, found in zip(sides, (left, right), strict=True):
-                if not found:
-                    return nothing(view.absence(*side))
-            parts[label] = left, right
-            items[label] = self._items(view, *sides)
-        if all(own and own.keys() == parts[label][0].keys() & parts[label][1].keys() for label, own in items.items()):
-            return over_items(self.kind, of, to, items, "" if self.kind == RATIO else "nats")
-        if self.kind == RATIO:
-            return ratio(of, to, parts)
-        spec = view.artifact.metrics.get(self.of.metric)
-        factor, unit = (spec.factor, "points" if spec.unit.startswith("%") else "") if spec is not None else (1.0, "")
-        return dataclasses.replace(difference(of, to, parts, unit), factor=factor)
+        left, right = self.of, self.to
+        pairs = {
+            label: (self._best(view, {**place, **left.place}), self._best(view, {**place, **right.place}))
+            for label, place in places
+        }
+        return at_places(view, self.kind, (of, left.metric), (to, right.metric), pairs)
 
     def _best(self, view: "Records", place: Place) -> Place:
         for axis, metric in self.best.items():
             place = {**place, axis: view.best(place, axis, metric)}
         return place
-
-    def _items(self, view: "Records", of: tuple[str, Place], to: tuple[str, Place]) -> dict[int, list[float]]:
-        """Return by seed what single test batches add to the estimate; nothing where records lack their losses.
-
-        For losses a and b of a batch that is a - b, of which a ratio of perplexities is the exponential; for a ratio of
-        losses with the means A and B it is log(A / B) + a / A - b / B, to first order.
-        """
-        files = [_item_file(view.artifact, self.kind, metric) for metric, _ in (of, to)]
-        if files[0] is None or files[0] != files[1]:
-            return {}
-        left, right = (item_losses(view, files[0][0], place) for _, place in (of, to))
-        found = {}
-        for seed in left.keys() & right:
-            pairs = zip(left[seed], right[seed], strict=True)
-            if self.kind == RATIO and not files[0][1]:
-                one, other = stats.mean(left[seed]), stats.mean(right[seed])
-                found[seed] = [math.log(one / other) + a / one - b / other for a, b in pairs]
-            else:
-                found[seed] = [a - b for a, b in pairs]
-        return found
 
     def _names(self, view: "Records") -> tuple[str, str]:
         """Return the names of both sides: the metric, and the labels that tell their places apart from others."""
@@ -201,6 +170,53 @@ class Contrast:
             return name(self.of, None), ""
         ends = [f", each at its best {artifact.axes[axis].title.lower()}" for axis in self.best]
         return name(self.of, self.to), name(self.to, self.of) + "".join(ends)
+
+
+def at_places(
+    view: Records, kind: str, of: tuple[str, str], to: tuple[str, str], pairs: Mapping[str, tuple[Place, Place]]
+) -> "Estimate":
+    """Return the ratio or difference of two metrics, each given with the name of its side, over pairs of places.
+
+    Where records keep the losses of single test batches, its interval carries the error of the test sample.
+    """
+    parts: dict[str, tuple[Samples, Samples]] = {}
+    items: dict[str, dict[int, list[float]]] = {}
+    for label, places in pairs.items():
+        sides = [(metric, place) for (_, metric), place in zip((of, to), places, strict=True)]
+        left, right = (view.samples(*side) for side in sides)
+        for side, found in zip(sides, (left, right), strict=True):
+            if not found:
+                return nothing(view.absence(*side))
+        parts[label] = left, right
+        items[label] = _items(view, kind, *sides)
+    if all(own and own.keys() == parts[label][0].keys() & parts[label][1].keys() for label, own in items.items()):
+        return over_items(kind, of[0], to[0], items, "" if kind == RATIO else "nats")
+    if kind == RATIO:
+        return ratio(of[0], to[0], parts)
+    spec = view.artifact.metrics.get(of[1])
+    factor, unit = (spec.factor, "points" if spec.unit.startswith("%") else "") if spec is not None else (1.0, "")
+    return dataclasses.replace(difference(of[0], to[0], parts, unit), factor=factor)
+
+
+def _items(view: Records, kind: str, of: tuple[str, Place], to: tuple[str, Place]) -> dict[int, list[float]]:
+    """Return by seed what single test batches add to the estimate; nothing where records lack their losses.
+
+    For losses a and b of a batch that is a - b, of which a ratio of perplexities is the exponential; for a ratio of
+    losses with the means A and B it is log(A / B) + a / A - b / B, to first order.
+    """
+    files = [_item_file(view.artifact, kind, metric) for metric, _ in (of, to)]
+    if files[0] is None or files[0] != files[1]:
+        return {}
+    left, right = (item_losses(view, files[0][0], place) for _, place in (of, to))
+    found = {}
+    for seed in left.keys() & right:
+        pairs = zip(left[seed], right[seed], strict=True)
+        if kind == RATIO and not files[0][1]:
+            one, other = stats.mean(left[seed]), stats.mean(right[seed])
+            found[seed] = [math.log(one / other) + a / one - b / other for a, b in pairs]
+        else:
+            found[seed] = [a - b for a, b in pairs]
+    return found
 
 
 def item_losses(view: Records, file: str, place: Place) -> dict[int, list[float]]:
