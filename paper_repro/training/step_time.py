@@ -5,6 +5,7 @@ Nothing else should run while times are taken.  The models take turns, so that w
 """
 
 import functools
+import json
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -294,18 +295,25 @@ def parameters(config: Mapping[str, Any]) -> dict[str, int]:
 
 def count(config: Mapping[str, Any]) -> Flops:
     """Count a training step on one sequence: every layer after the first takes what the second does."""
-    ids = torch.zeros(1, config["data"]["window"], dtype=torch.long, device="meta")  # (1, T)
 
     def counted(**changes: int) -> Flops:
-        with prefer(implementation="reference"):
-            with torch.device("meta"):
-                module = build_module({**config, "model": {**config["model"], **changes}})
-            found = counting.flops_by_operation(lambda: module.counted_step((ids, ids)))
-        between = sum(flops for operation, flops in found.items() if operation in PAIRWISE)
-        return Flops(sum(found.values()), sum(found.values()) - between)
+        parts = {key: config[key] for key in ("module", "optimizer", "schedule")}
+        model = {**config["model"], **changes}
+        return _count(json.dumps({**parts, "model": model, "seed": 0}, sort_keys=True), config["data"]["window"])
 
     further = config["model"]["num_layers"] - 1
     at_vocabulary = counted(num_layers=1)
     one, two = (counted(num_layers=layers, vocabulary_size=1) for layers in (1, 2))
     whole = at_vocabulary.whole + further * (two.whole - one.whole)
     return Flops(whole, one.weights + further * (two.weights - one.weights))
+
+
+@functools.cache  # cells share a baseline
+def _count(text: str, window: int) -> Flops:
+    ids = torch.zeros(1, window, dtype=torch.long, device="meta")  # (1, T)
+    with prefer(implementation="reference"):
+        with torch.device("meta"):
+            module = build_module(json.loads(text))
+        found = counting.flops_by_operation(lambda: module.counted_step((ids, ids)))
+    between = sum(flops for operation, flops in found.items() if operation in PAIRWISE)
+    return Flops(sum(found.values()), sum(found.values()) - between)
