@@ -23,6 +23,7 @@ MISTAKES = {
     "key at the top": ("best_within:", "best_wthin:", "best_wthin", "(did you mean 'best_within'?)"),
     "no title": ("title: Old against new\n", "", "source:", "missing 'title'"),
     "published text": ("size: 2.00", "size: 2 K", "size: 2 K", "not '2 K'"),
+    "number without a place": ("{at: {model: old}, size: 1.00}", "{size: 1.00}", "size: 1.00", "missing 'at'"),
     "axis of a row": ("at: {model: new}", "at: {modle: new}", "modle", "(did you mean 'model'?)"),
     "number given twice": ("at: {model: new}", "at: {}", "at: {}", "'size' was already given at"),
     "tolerance without reason": ("    reason: it is counted\n", "", "printed_digits", "missing 'reason'"),
