@@ -354,8 +354,8 @@ class Table:
         if view.baselines and any(view.is_beaten(*pair) is False for pair in product(view.points, artifact.metrics)):
             notes.append(f"{NOT_BEATEN.strip()} does not beat its trivial baseline.")
         alone = (one for one in self.judgements if one.estimate.items == claims.SEEDS_ONLY and one.estimate.interval)
-        if names := ", ".join(one.claim.id for one in alone):
-            notes.append(f"Intervals over seeds only, without the error of a test sample that seeds share: {names}.")
+        if ids := ", ".join(one.claim.id for one in alone):
+            notes.append(f"Intervals over seeds only, without the error of a test sample that seeds share: {ids}.")
         by_rule: dict[str, list[str]] = {}
         titles = {name: spec.title for name, spec in artifact.quantities.items()}
         for name, tolerance in artifact.tolerances.items():
