@@ -186,7 +186,7 @@ def test_a_kind_of_table_or_figure_that_is_not_there_is_named(tmp_path: Path) ->
     plain = "paper_repro.papers.cem.text.EffectFigure"
     assert "did you mean 'EffectFigure'" in message(f"figure: {plain[:-1]}", figure_of)
     assert "'os.system' is refused" in message("figure: os.system", figure_of)
-    assert "is no Table" in message(f"table: {plain}", table.table_of)
+    assert "is not a Table" in message(f"table: {plain}", table.table_of)
     assert "'paper_repro.papers.nowhere.X' is refused" in message("table: paper_repro.papers.nowhere.X", table.table_of)
 
 
