@@ -33,3 +33,4 @@ class StepsFigure(PerplexityFigure):
         steps = [int(self.view.label("steps", value)) for value in self.view.chosen("steps")]
         axes.set(xlabel="inner steps T", ylabel=f"{self.split} perplexity", xscale="log")
         axes.set_xticks(steps, labels=[str(count) for count in steps])
+        axes.margins(y=0.15)  # the names of baselines at the edge stand beside the line of Llama
