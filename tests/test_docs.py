@@ -119,7 +119,7 @@ def test_an_example_over_a_base_runs_and_a_model_is_loaded_as_the_page_of_weight
 def test_the_page_of_records_shows_what_its_examples_print() -> None:
     """But for spaces at both ends of lines."""
     page = (DOCS / "records.md").read_text(encoding="utf-8")
-    ((example, shown),) = re.findall(r"```python\n(from paper_repro.tables[^`]*)```\n\n((?: {4}[^\n]*\n)+)", page)
+    ((example, shown),) = re.findall(r"```python\n(from paper_repro.exports[^`]*)```\n\n((?: {4}[^\n]*\n)+)", page)
     assert lines_of(output_of("-c", example)) == lines_of(shown)
 
 

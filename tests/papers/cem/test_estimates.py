@@ -66,8 +66,7 @@ def test_lowest_perplexities_are_compared_at_each_models_own_rate(name: str) -> 
 
 @pytest.mark.parametrize("at", [{"llama": 0.1}, {"full": 1e-5}])
 def test_a_best_rate_at_the_edge_of_the_grid_tells_nothing(at: Mapping[str, float]) -> None:
-    found = view("cem/fig3a", valley(at))
-    assert all(estimate(found, claim).interval is None for claim in ("higher_rate", "full_cem_better"))
+    assert estimate(view("cem/fig3a", valley(at)), "higher_rate").interval is None
 
 
 def diverged(found: View, model: str, lr: str, seed: int) -> View:
