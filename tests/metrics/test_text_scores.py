@@ -188,9 +188,6 @@ def test_damaged_and_absent_weights_are_refused_and_not_filled_with_random_numbe
         TextScorer(str(folder.parent))
 
 
-# Generated and given texts.
-
-
 PROMPTS = ["\n\n", "to be", "or not", "ask"]
 
 

@@ -4,6 +4,8 @@ import json
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -17,20 +19,10 @@ from paper_repro.scripts.side_by_side import Comparison
 from paper_repro.site import files
 
 
-class Row:
-    kind = "programs"
-
-    def line(self) -> str:
-        return "kernel: 3 blocks"
-
-    def record(self) -> dict[str, int]:
-        return {"blocks": 3}
-
-
-def made_up(_: torch.device) -> Iterator[Comparison | Row]:
+def made_up(_: torch.device) -> Iterator[Any]:
     yield Comparison("small", "ms", [2.0, 1.0, 3.0], [4.0, 5.0, 3.0], "definition", 1e-7, goal=1.5, teraflops=0.25)
-    yield Row()
-    yield Row()
+    row = SimpleNamespace(kind="programs", line=lambda: "kernel: 3 blocks", record=lambda: {"blocks": 3})
+    yield from (row, row)
 
 
 @pytest.fixture
