@@ -73,7 +73,7 @@ def _readme(tables: Sequence[dict[str, Any]], claims: Sequence[Headline]) -> str
         headlines=rows,
         misses=misses(claim for table in counted(tables) for claim in table["claims"]),
         replications=told,
-        table=_listing(RESULTS, RESULTS),
+        table=_listing(RESULTS),
         totals=_totals(tables),
         fitted=measured.count(FITTED),
         judged=len(measured),
@@ -111,20 +111,20 @@ def _paper(paper: str, claims: Sequence[Headline]) -> str:
         said = f"*The paper:* {row.paper}. *Ours* ({row.regime}), {word}: {row.sentence} {estimate}."
         items.append(f"* **{row.name}.** {said} *Others:* {found or 'none read.'}")
     title = next(spec.load(name).source.paper for name in spec.find() if name.startswith(f"{paper}/"))
-    return _filled("paper.md", title=title, headlines="\n".join(items), table=_listing(RESULTS, RESULTS / paper))
+    return _filled("paper.md", title=title, headlines="\n".join(items), table=_listing(RESULTS / paper))
 
 
 def _filled(template: str, **parts: Any) -> str:
     return (ROOT / "paper_repro" / "site" / "templates" / template).read_text(encoding="utf-8").format(**parts)
 
 
-def _listing(results: Path, below: Path) -> str:
+def _listing(below: Path) -> str:
     """List the published artifacts below a folder as a Markdown table, with links from that folder."""
     rows = []
     found = spec.scan()
-    for name in (one for one in found if (results / one).is_relative_to(below)):
+    for name in (one for one in found if (RESULTS / one).is_relative_to(below)):
         artifact = spec.load(name, found)
-        folder, *made = judged(artifact, results)
+        folder, *made = judged(artifact, RESULTS)
         title = name if folder is None else f"[{name}]({folder.relative_to(below).as_posix()}/table.md)"
         rows.append([title, artifact.title, "-" if folder is None else folder.name, *made])
     headers = ["artifact", "title (the paper's)", "scale", "made from", "the paper's claims", "questions of ours"]

@@ -469,8 +469,8 @@ def judge(claim: Claim, view: Records) -> Judgement:
     p_value = max(map(found.p_value, raw), default=0.0)
     if (size := _no_difference(claim, estimate, ends)) is not None:
         return Judgement(claim, estimate, NO_DIFFERENCE, size=size, p_value=p_value)
-    above, below = (ends[0] > wanted.low, ends[1] < wanted.high)
-    if (above or wanted.low == -math.inf) and (below or wanted.high == math.inf):
+    above, below = ends[0] > wanted.low or wanted.low == -math.inf, ends[1] < wanted.high or wanted.high == math.inf
+    if above and below:
         return Judgement(claim, estimate, yes, p_value=p_value)
     if ends[1] < wanted.low or ends[0] > wanted.high:
         return Judgement(claim, estimate, no, p_value=p_value)

@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from paper_repro.metrics.fits import Line, fit_line
 from paper_repro.papers.ebt.learning import S2
 from paper_repro.papers.ebt.thinking import grids, longest, mean_gain, trained_tokens
 from paper_repro.tables import claims, plots
-from paper_repro.tables.figure import Canvas, Figure, Row
+from paper_repro.tables.figure import Axes, Canvas, Figure, Row
 from paper_repro.tables.table import Table
 from paper_repro.tables.view import View
 
@@ -81,7 +80,7 @@ class FigureB4(Figure):
             right.xaxis.set_major_formatter(left.xaxis.get_major_formatter())
 
 
-def _zero_line(axes: Any) -> None:
+def _zero_line(axes: Axes) -> None:
     """Mark zero where the values come near it: a line far from them would flatten them."""
     low, high = axes.dataLim.y0, axes.dataLim.y1
     if low - 0.5 * (high - low) <= 0.0 <= high + 0.5 * (high - low):
