@@ -101,6 +101,7 @@ class TextData(WindowData):
         evaluation_seed: of what is evaluated.
         vocabulary_size: V of the model; ids at or above it are refused.  None: no model is known.
         tokens: how many characters a text must have, so that a truncated one is refused.  None: any number.
+        test: whether there is a third split, ``test``, that is evaluated, too.
         data_root: the first folder in which the files are looked for.
         cache: folder that remembers which shards were checked; None: they are checked once a process.
         prepare: the command that makes the files, named where they are absent or wrong.
@@ -121,11 +122,16 @@ class TextData(WindowData):
     data_root: str | Path | None = None
     cache: str | Path | None = None
     prepare: str = ""
+    test: bool = False
 
     def __post_init__(self) -> None:
         limits = ("num_evaluation_batches", "vocabulary_size", "tokens")
         self.check_numbers("batch_size", "window", "seed", "evaluation_seed", *limits)
         self.found = DataFiles(self.files, self.prepare, self.role)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return (TRAIN, VAL, TEST) if self.test else (TRAIN, VAL)
 
     @property
     @abstractmethod
@@ -174,11 +180,11 @@ def read_text(path: Path, characters: int | None = None) -> str:
 class CharacterData(TextData):
     """The characters of one text: the first nine tenths train, the rest is validation (NRGPT, F.4, tiny Shakespeare).
 
-    ``files`` is ``{text: PATH}``; the other arguments are those of ``TextData``.
+    ``files`` is ``{text: PATH}``; the other arguments are those of ``TextData``.  With ``test`` the second half of the
+    rest is the test split, so that what is chosen on validation is reported on other text.
     """
 
     role = "text"
-    splits = (TRAIN, VAL)
 
     @cached_property
     def text(self) -> str:
@@ -196,7 +202,9 @@ class CharacterData(TextData):
         self._check_vocabulary(self.tokenizer.vocabulary_size)
         ids = np.array(self.tokenizer.encode(self.text), np.uint16)
         border = int(TRAIN_SHARE * len(ids))
-        return {TRAIN: ids[:border], VAL: ids[border:]}
+        middle = (border + len(ids)) // 2 if self.test else len(ids)
+        parts = {TRAIN: ids[:border], VAL: ids[border:middle], TEST: ids[middle:]}
+        return {split: parts[split] for split in self.splits}
 
     def data_hashes(self) -> dict[str, str]:
         return {"text": sha256_of_bytes(self.text.encode()), "tokenizer": self.tokenizer.fingerprint}
@@ -212,14 +220,8 @@ class ShardData(TextData):
 
     role = "manifest"
 
-    test: bool = False
-    """Whether the shards have a third split, ``test``, that is evaluated, too."""
     least_tokens: int = 0
     """Fewer tokens in all splits together are refused, because a paper's corpus has more."""
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return (TRAIN, VAL, TEST) if self.test else (TRAIN, VAL)
 
     @cached_property
     def manifest(self) -> TokenManifest:

@@ -202,21 +202,25 @@ def _items(view: Records, kind: str, of: tuple[str, Place], to: tuple[str, Place
     """Return by seed what single test batches add to the estimate; nothing where records lack their losses.
 
     For losses a and b of a batch that is a - b, of which a ratio of perplexities is the exponential; for a ratio of
-    losses with the means A and B it is log(A / B) + a / A - b / B, to first order.
+    losses see ``relative``.
     """
     files = [_item_file(view.artifact, kind, metric) for metric, _ in (of, to)]
     if files[0] is None or files[0] != files[1]:
         return {}
     left, right = (item_losses(view, files[0][0], place) for _, place in (of, to))
-    found = {}
-    for seed in left.keys() & right:
-        pairs = zip(left[seed], right[seed], strict=True)
-        if kind == RATIO and not files[0][1]:
-            one, other = stats.mean(left[seed]), stats.mean(right[seed])
-            found[seed] = [math.log(one / other) + a / one - b / other for a, b in pairs]
-        else:
-            found[seed] = [a - b for a, b in pairs]
-    return found
+    both = {seed: (left[seed], right[seed]) for seed in left.keys() & right}
+    if kind == RATIO and not files[0][1]:
+        return {seed: relative(*sides) for seed, sides in both.items()}
+    return {seed: [a - b for a, b in zip(*sides, strict=True)] for seed, sides in both.items()}
+
+
+def relative(left: Sequence[float], right: Sequence[float]) -> list[float]:
+    """Return what single batches with the losses a and b add to the logarithm of a ratio of losses.
+
+    With the means A and B it is log(A / B) + a / A - b / B, to first order.
+    """
+    one, other = stats.mean(left), stats.mean(right)
+    return [math.log(one / other) + a / one - b / other for a, b in zip(left, right, strict=True)]
 
 
 def item_losses(view: Records, file: str, place: Place) -> dict[int, list[float]]:

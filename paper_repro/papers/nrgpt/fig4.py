@@ -1,4 +1,6 @@
-"""NRGPT, figure 4: losses against parameters, the best of each size and the spread around it."""
+"""NRGPT, figure 4: losses against parameters, the best of each size and the spread around it.
+
+Configurations are chosen by the best validation loss, and judged by the test loss of the same weights."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,33 +9,40 @@ from itertools import pairwise
 from paper_repro.tables import claims, figure, plots, stats
 from paper_repro.tables.view import View
 
-BEST = "best_val_loss"
-PANELS = {BEST: "best validation loss", "train_loss": "training loss at the end"}
+BEST, TEST = "best_val_loss", "best_test_loss"
+ITEMS = "test_losses.json"
+"""The file of ``probes.item_losses``."""
+PANELS = {TEST: "test loss", "train_loss": "training loss at the end"}
 NRGPT = ("ff1", "ff2w")
-Members = Sequence[tuple[claims.Place, stats.Samples]]
-"""Places that are compared, each with its samples."""
+Mixture = list[tuple[float, claims.Place]]
+"""Places with weights whose sum is one."""
 
 
 class Figure4(figure.Figure):
-    """Runs as faint dots, the better half of each size; a line through the best mean over seeds of each size."""
+    """Runs as faint dots, the better half of each size; a line through the best configuration of each size."""
 
     size = (9.0, 3.6)
-    marks = "Faint dots: the better half of each size's runs; lines: the best mean over seeds of each size."
-    metric = BEST
+    marks = (
+        "Faint dots: the better half of each size's runs; lines: means over seeds of the configuration with the lowest "
+        "validation loss at each size."
+    )
+    metric = TEST
     panels = slice(1)
 
     def rows(self) -> list[figure.Row]:
         rows: list[figure.Row] = []
         for metric in PANELS:
             for model in self.artifact.axes["model"].values:
-                for parameters, members in _sizes(self.view, metric, model).items():
+                for parameters, places in _sizes(self.view, model).items():
+                    members = [(place, self.view.samples(metric, place)) for place in places]
                     losses = sorted(value for _, found in members for value in found.values())
                     middle = losses[(len(losses) - 1) // 2]
                     for place, found in members:
                         for seed, value in sorted(found.items()):
                             rows.append(_row(metric, "run", place, parameters, seed, value, value <= middle))
-                    place, found = _lowest(members)
-                    rows.append(_row(metric, "best", place, parameters, "mean", _mean(found), True))
+                    best = _lowest(self.view, places)
+                    mean = stats.mean(list(self.view.samples(metric, best).values()))
+                    rows.append(_row(metric, "best", best, parameters, "mean", mean, True))
         return rows
 
     def draw(self, canvas: figure.Canvas, rows: Sequence[figure.Row]) -> None:
@@ -56,27 +65,34 @@ class Figure4(figure.Figure):
 
 
 def estimate_shakespeare_parity(view: View) -> claims.Estimate:
-    """Return the ratio of NRGPT's lower envelope to RGPT-parallel's, at each size within both ranges."""
-    baseline, *own = (_envelope(view, model) for model in ("rgpt_parallel", *NRGPT))
-    parts = {}
+    """Return the ratio of NRGPT's lower envelope to RGPT-parallel's, at each size within both ranges.
+
+    The better variant of NRGPT at a size is the one with the lower validation loss.
+    """
+    baseline, *own = (_envelope(view.unwatched(), model) for model in ("rgpt_parallel", *NRGPT))
+    pairs: dict[str, tuple[Mixture, Mixture]] = {}
     for parameters in sorted({size for curve in (baseline, *own) for size in curve}):
-        right = _interpolated(baseline, parameters)
-        left = [found for curve in own if (found := _interpolated(curve, parameters))]
-        if left and right:
-            parts[f"{parameters:,.0f} parameters"] = min(left, key=_mean), right
-    return claims.ratio(
-        "loss of NRGPT", f"loss of {view.label('model', 'rgpt_parallel')} with as many parameters", parts
-    )
+        left = [found for curve in own if (found := _between(curve, parameters))]
+        if left and (right := _between(baseline, parameters)):
+            best = min(left, key=lambda mixture: stats.mean(list(_mixed(view.unwatched(), BEST, mixture).values())))
+            pairs[f"{parameters:,.0f} parameters"] = best, right
+    of = "test loss of NRGPT"
+    to = f"test loss of {view.label('model', 'rgpt_parallel')} with as many parameters"
+    items = {label: _items(view, *sides) for label, sides in pairs.items()}
+    parts = {label: (_mixed(view, TEST, left), _mixed(view, TEST, right)) for label, (left, right) in pairs.items()}
+    if all(own and own.keys() == parts[label][0].keys() & parts[label][1].keys() for label, own in items.items()):
+        return claims.over_items(claims.RATIO, of, to, items, "")
+    return claims.ratio(of, to, parts)
 
 
 def estimate_shakespeare_no_overfit(view: View) -> claims.Estimate:
     """Return NRGPT's gap between validation and training loss at the end less GPT's, at the largest width."""
     width, gaps = [dict(key)["width"] for key in view.points][-1], {}
     for model in ("gpt", *NRGPT):
-        members = _members(view.unwatched(), BEST, model=model, width=width)
-        if not members:
+        places = _finished(view.unwatched(), model=model, width=width)
+        if not places:
             return claims.nothing("not run")
-        place, _ = _lowest(members)
+        place = _lowest(view.unwatched(), places)
         train, val = view.samples("train_loss", place), view.samples("val_loss", place)
         gaps[model] = {seed: val[seed] - train[seed] for seed in val.keys() & train.keys()}
     parts = {view.label("model", model): (gaps[model], gaps["gpt"]) for model in NRGPT}
@@ -101,50 +117,67 @@ def _row(
     return {"metric": metric, "kind": kind, **place, **run}
 
 
-def _members(view: View, metric: str, **fixed: str) -> list[tuple[claims.Place, stats.Samples]]:
-    """Return the places with those axis values at which some run is finished, with the metric there."""
-    return [(place, found) for place in view.places(**fixed) if (found := view.samples(metric, place))]
+def _finished(view: View, **fixed: str) -> list[claims.Place]:
+    """Return the places with those axis values at which some run is finished."""
+    return [place for place in view.places(**fixed) if view.samples(BEST, place)]
 
 
-def _sizes(view: View, metric: str, model: str) -> dict[float, list[tuple[claims.Place, stats.Samples]]]:
-    sizes: dict[float, list[tuple[claims.Place, stats.Samples]]] = {}
-    for place, found in _members(view, metric, model=model):
+def _sizes(view: View, model: str) -> dict[float, list[claims.Place]]:
+    sizes: dict[float, list[claims.Place]] = {}
+    for place in _finished(view, model=model):
         if (parameters := view.counted("parameters", place)) is not None:
-            sizes.setdefault(parameters, []).append((place, found))
+            sizes.setdefault(parameters, []).append(place)
     return dict(sorted(sizes.items()))
 
 
-def _mean(found: stats.Samples) -> float:
-    return stats.mean(list(found.values()))
+def _means(view: View, places: Sequence[claims.Place]) -> list[float]:
+    """Return the mean best validation loss at each place, over the seeds that all of them have."""
+    found = [view.samples(BEST, place) for place in places]
+    seeds = set.intersection(*map(set, found))
+    return [stats.mean([own[seed] for seed in seeds or own]) for own in found]
 
 
-def _lowest(members: Members) -> tuple[claims.Place, stats.Samples]:
-    return min(members, key=lambda member: _mean(member[1]))
+def _lowest(view: View, places: Sequence[claims.Place]) -> claims.Place:
+    return min(zip(_means(view, places), places, strict=True), key=lambda pair: pair[0])[1]
 
 
-def _envelope(view: View, model: str) -> dict[float, stats.Samples]:
-    """Map parameters to the losses of the configuration that is best there."""
-    sizes = _sizes(view.unwatched(), BEST, model)
-    return {parameters: view.samples(BEST, _lowest(members)[0]) for parameters, members in sizes.items()}
+def _envelope(view: View, model: str) -> dict[float, claims.Place]:
+    """Map parameters to the configuration that is best there."""
+    return {parameters: _lowest(view, places) for parameters, places in _sizes(view, model).items()}
 
 
-def _interpolated(curve: Mapping[float, stats.Samples], parameters: float) -> stats.Samples:
-    """Interpolate linearly in the logarithm of the parameters, seed by seed; empty outside the curve's range."""
+def _between(curve: Mapping[float, claims.Place], parameters: float) -> Mixture:
+    """Return the places whose mixture is the straight line in the logarithm of the parameters; none beyond the curve."""
     if parameters in curve:
-        return curve[parameters]
+        return [(1.0, curve[parameters])]
     for low, high in pairwise(curve):
         if low < parameters < high:
             share = math.log(parameters / low) / math.log(high / low)
-            left, right = curve[low], curve[high]
-            return {seed: (1 - share) * left[seed] + share * right[seed] for seed in left.keys() & right.keys()}
-    return {}
+            return [(1 - share, curve[low]), (share, curve[high])]
+    return []
+
+
+def _mixed(view: View, metric: str, mixture: Mixture) -> stats.Samples:
+    found = [(weight, view.samples(metric, place)) for weight, place in mixture]
+    return {seed: sum(w * own[seed] for w, own in found) for seed in set.intersection(*(set(own) for _, own in found))}
+
+
+def _items(view: View, *mixtures: Mixture) -> dict[int, list[float]]:
+    """Return by seed what single test batches add to the logarithm of the ratio of two mixtures."""
+    sides = []
+    for mixture in mixtures:
+        found = [(weight, claims.item_losses(view, ITEMS, place)) for weight, place in mixture]
+        seeds = set.intersection(*(set(own) for _, own in found))
+        scaled = {seed: [[weight * loss for loss in own[seed]] for weight, own in found] for seed in seeds}
+        sides.append({seed: [sum(one) for one in zip(*own, strict=True)] for seed, own in scaled.items()})
+    return {seed: claims.relative(sides[0][seed], sides[1][seed]) for seed in sides[0].keys() & sides[1]}
 
 
 def _spread(view: View, model: str, width: str) -> stats.Samples:
     """Return the highest less the lowest, seed by seed, of the two places whose means are extreme."""
-    members = _members(view.unwatched(), BEST, model=model, width=width)
-    if len(members) < 2:
+    places = _finished(view.unwatched(), model=model, width=width)
+    if len(places) < 2:
         return {}
-    extremes = _lowest(members), max(members, key=lambda member: _mean(member[1]))
-    low, high = (view.samples(BEST, place) for place, _ in extremes)
+    ranked = sorted(zip(_means(view.unwatched(), places), range(len(places)), strict=True))
+    low, high = (view.samples(BEST, places[index]) for _, index in (ranked[0], ranked[-1]))
     return {seed: high[seed] - low[seed] for seed in low.keys() & high.keys()}
