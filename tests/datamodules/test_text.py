@@ -63,6 +63,14 @@ def test_a_whole_split_is_evaluated_token_by_token_and_of_train_a_tenth_as_much(
     assert sizes["train"] == max(16, sizes["val"] // 160 * 16)
 
 
+def test_the_second_half_of_the_validation_characters_is_the_test_split(tmp_path: Path) -> None:
+    two, three = prose(tmp_path).streams, prose(tmp_path, test=True, num_evaluation_batches=None)
+    assert three.streams["train"].tolist() == two["train"].tolist()
+    halves = [three.streams[split].tolist() for split in ("val", "test")]
+    assert sum(halves, []) == two["val"].tolist() and 0 <= len(halves[1]) - len(halves[0]) <= 1
+    assert next(iter(three.evaluation_batches("test")))[0].flatten().tolist() == halves[1][: 4 * 16]
+
+
 def test_chunks_are_read_once_an_epoch_in_an_order_that_the_seed_gives(tmp_path: Path) -> None:
     data = shards(tmp_path, chunks=True, seed=3)
     count = (len(data.streams["train"]) - 1) // 16
