@@ -67,7 +67,7 @@ def test_the_second_half_of_the_validation_characters_is_the_test_split(tmp_path
     two, three = prose(tmp_path).streams, prose(tmp_path, test=True, num_evaluation_batches=None)
     assert three.streams["train"].tolist() == two["train"].tolist()
     halves = [three.streams[split].tolist() for split in ("val", "test")]
-    assert sum(halves, []) == two["val"].tolist() and 0 <= len(halves[1]) - len(halves[0]) <= 1
+    assert halves[0] + halves[1] == two["val"].tolist() and 0 <= len(halves[1]) - len(halves[0]) <= 1
     assert next(iter(three.evaluation_batches("test")))[0].flatten().tolist() == halves[1][: 4 * 16]
 
 

@@ -143,7 +143,7 @@ def _envelope(view: View, model: str) -> dict[float, claims.Place]:
 
 
 def _between(curve: Mapping[float, claims.Place], parameters: float) -> Mixture:
-    """Return the places whose mixture is the straight line in the logarithm of the parameters; none beyond the curve."""
+    """Return the places whose mixture is the straight line in the logarithm of the parameters, none beyond it."""
     if parameters in curve:
         return [(1.0, curve[parameters])]
     for low, high in pairwise(curve):
