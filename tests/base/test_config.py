@@ -334,7 +334,7 @@ def test_a_cell_of_an_artifact_names_axis_scale_and_factor() -> None:
     base = artifact.path.parent / "bases" / "shakespeare.yaml"
     values = next(n for n, line in enumerate(base.read_text().splitlines(), start=1) if "w64: 64" in line)
     assert line_of(text, "width").endswith(f"papers/nrgpt/bases/shakespeare.yaml:{values} (axis width=w64)")
-    assert line_of(text, "steps").rstrip().endswith("(scale cpu)") and "2000" in line_of(text, "steps")
+    assert line_of(text, "steps").rstrip().endswith("(scale cpu)") and "5000" in line_of(text, "steps")
     assert line_of(text, "lr").endswith("# the command line")
 
 
