@@ -308,10 +308,8 @@ SHORT = [EXPERIMENT, "training.steps=20", "machine.workers=1", "machine.progress
         (["--config", f"experiment={EXPERIMENT}", "seed=7"], "# the seed 7"),
         (["--config", "cem/Gaussian_Process"], "batch_size: 200"),
         (["--config", EXPERIMENT, "--seed", "7"], "unknown option --seed: write seed=..."),
-        (["--config", EXPERIMENT, "machine.data_root=/tmp/Ü"], "data_root: /tmp/Ü"),
         (["--config", EXPERIMENT, "trainer.max_steps=10"], "did you mean training.steps?"),
         (["--config", EXPERIMENT, "ckpt_path=last.ckpt"], "a run goes on from its last checkpoint by itself"),
-        (["--config", EXPERIMENT, "lr=0.1"], "did you mean optimizer.lr?"),
     ],
 )
 def test_words_of_hydra_and_of_habit_are_answered(

@@ -355,7 +355,7 @@ class Table:
             notes.append(f"{NOT_BEATEN.strip()} does not beat its trivial baseline.")
         alone = (one for one in self.judgements if one.estimate.items == claims.SEEDS_ONLY and one.estimate.interval)
         if ids := ", ".join(one.claim.id for one in alone):
-            notes.append(f"Intervals over seeds only, without the error of a test sample that seeds share: {ids}.")
+            notes.append(f"Intervals over seeds only, without the error of a sample of test items: {ids}.")
         by_rule: dict[str, list[str]] = {}
         titles = {name: spec.title for name, spec in artifact.quantities.items()}
         for name, tolerance in artifact.tolerances.items():

@@ -392,7 +392,6 @@ SECTIONS = {
     "optimizer._target_=paper_repro.training.schedules.Cosine": "not an Optimizer",
     "+probes={one:{}}": "probes.one: found no _target_",
     "+model.extra={_target_:paper_repro.models.llama.rotary_attention}": "unknown key 'extra'",
-    "+model.extra={_target_:torch.optim.AdamW}": "model.extra._target_ torch.optim.AdamW: not an nn.Module",
 }
 
 

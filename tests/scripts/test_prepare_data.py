@@ -209,7 +209,6 @@ def test_shakespeare_is_checked_and_copied(tmp_path: Path, monkeypatch: pytest.M
         (["openwebtext", "--tokeniser", "x"], "unknown option --tokeniser (did you mean '--tokenizer'?)"),
         (["documentation", "--tokenizer", "x"], "documentation takes no --tokenizer (valid: --vocabulary)"),
         (["openwebtext", "--download", "--tokenizer", "/absent"], "expected tokenizer.json"),
-        (["documentation", "--verify", "--to", "/nonexistent"], "give the command without --verify"),
         (["openwebtext"], "openwebtext: give --from PATH, or --download"),
     ],
 )
