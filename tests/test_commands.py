@@ -302,6 +302,7 @@ SHORT = [EXPERIMENT, "training.steps=20", "machine.workers=1", "machine.progress
         ([*SHORT, "--cfg", "job", "-p", "machine", "logger=csv"], "logger: csv"),
         ([*SHORT, "seed=0,1"], "To sweep over it, add --multirun"),
         ([*SHORT, "-m", "optimizer.lr=1,2", "optimizer.lrr=1,2"], "did you mean 'optimizer.lr'?"),
+        ([*SHORT, "-m", "seed=x,y"], "seed 'x' is not a whole number"),
         ([*SHORT, "--cgf", "job"], "did you mean '--cfg'?"),
         (["training.steps=20"], "give one experiment"),
         (["cem/table3"], "cem/table3 is an artifact, not an experiment: run scripts/reproduce.py cem/table3"),

@@ -103,9 +103,8 @@ def content(plan: Plan, runs: Path, results: Path) -> tuple[list[Record], dict[P
             beside[results / path] = (runs / path).read_bytes()
     # what other probes of a published record have measured on the same weights stays
     pairs = [(records.find(results, record.cell), record) for record in found]
-    same = [(old, record, old is not None and old.curves == record.curves) for old, record in pairs]
-    joined = [(old, measurements.joined(record, old) if old and alike else record) for old, record, alike in same]
-    return [whole for old, whole in joined if whole != old], beside
+    whole = [measurements.joined(new, old) if old and old.curves == new.curves else new for old, new in pairs]
+    return [new for (old, _), new in zip(pairs, whole, strict=True) if new != old], beside
 
 
 def adopt(plan: Plan, runs: Path, results: Path) -> int:

@@ -390,8 +390,10 @@ SECTIONS = {
     "model.block._target_=paper_repro.training.schedules.Cosine": "model.block._target_",
     "data._target_=paper_repro.training.schedules.Cosine": "not a CounterBasedDataModule",
     "optimizer._target_=paper_repro.training.schedules.Cosine": "not an Optimizer",
+    "schedule._target_=torch.optim.AdamW": "not a Schedule",
     "+probes={one:{}}": "probes.one: found no _target_",
     "+model.extra={_target_:paper_repro.models.llama.rotary_attention}": "unknown key 'extra'",
+    "+model.extra={_target_:torch.optim.AdamW}": "model.extra._target_ torch.optim.AdamW: not an nn.Module",
 }
 
 

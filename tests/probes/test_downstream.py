@@ -152,9 +152,6 @@ def test_a_task_shows_the_examples_asked_for_unless_its_file_says_none(tasks: Pa
     assert {bytes(min(item, 255) for item in ids).count(b"Answer:") for ids in model.seen} == {shown + 1}
 
 
-# The floor.
-
-
 CONTINUATIONS = {f"continuations_{letters}": "continuations-512" for letters in continuations.LETTERS}
 MANIFEST = {"manifest": "documentation-512/manifest.json"}
 COMMAND = "python scripts/prepare_data.py continuations"
@@ -234,9 +231,6 @@ def test_questions_that_are_lacking_or_altered_are_named(root: Path, monkeypatch
         Downstream(**COMMON)
 
 
-# MMLU.
-
-
 COLUMNS = {"food": {"fruit": SIZES["fruit"]}, "earth": {"small_rivers": SIZES["small_rivers"]}}
 
 
@@ -277,9 +271,6 @@ def test_a_model_that_always_means_b_and_writes_c_gets_both_shares(folder: Path)
     assert all(re.match("needs mmlu: .*hf download cais/mmlu", reason) for reason in absent.unavailable.values())
 
 
-# Questions and answers.
-
-
 def test_the_prompt_is_that_of_the_original_paper() -> None:
     example = mmlu.Question("One and one?", ("1", "2", "3", "4"), 1)
     question = mmlu.Question(" Two and one?\n", ("1", "2", "3", "4"), 2)
@@ -315,9 +306,6 @@ def test_damaged_files_are_refused_with_the_command(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(UsageError, match=r"no parquet file of MMLU: .*; run: hf download"):
         mmlu.read(tmp_path, SIZES)
-
-
-# Log-likelihoods and continuations.
 
 
 ROUNDING = 1e-10

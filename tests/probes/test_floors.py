@@ -15,6 +15,8 @@ from torch import Tensor
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import IGNORED
+from paper_repro.cells.estimates import count_here
+from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, task_of
 from paper_repro.datamodules.counter_based import data_of
 from paper_repro.datamodules.documents import DocumentData
@@ -264,6 +266,12 @@ def test_only_the_first_tokens_are_counted(root: Path, kind: str, monkeypatch: p
     monkeypatch.setattr(floors, "MOST_TOKENS", 40)
     with pytest.raises(UsageError, match="at least 20 documents or windows"):
         outcome(counted(root, kind))
+
+
+def test_other_data_are_refused_before_anything_is_run(root: Path) -> None:
+    cell = PlannedCell("c", {**counted(root), "data": POINTS}, (), 0, "c")
+    with pytest.raises(UsageError, match="the data are GaussianProcessData"):
+        count_here([cell])
 
 
 def test_sets_of_texts_are_floored_on_the_places_where_models_are_scored(root: Path) -> None:

@@ -80,9 +80,6 @@ def test_one_group_serves_all_models_leaves_them_alone_and_repeats_itself(model:
         assert torch.equal(tensor, before[name]) and tensor.dtype == before[name].dtype
 
 
-# Embeddings
-
-
 def test_norms_eigenvalues_and_dot_products_of_a_known_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspection, "CHUNK", 7)
     model = build(BaselineGPT, vocabulary_size=2 * WIDTH)
@@ -113,9 +110,6 @@ def test_norms_eigenvalues_and_dot_products_of_a_known_table(monkeypatch: pytest
     assert document["out"]["dots"] == shares(counts(dots, edges))
     expected = shares(counts(model.output.weight.detach().norm(dim=1), document["edges"]["norm"]))
     assert document["out"]["norms"] == expected
-
-
-# Matrices
 
 
 def plant(model: RotaryLanguageModel, layer: int, ratio: float) -> None:
@@ -173,9 +167,6 @@ def test_a_slice_is_what_one_head_computes_with() -> None:
     u, nu, down = (matrices[name][0].float() for name in FEED_FORWARD)
     expected = (x @ u.T * torch.nn.functional.silu(x @ nu.T)) @ down
     torch.testing.assert_close(feed_forward(x), expected, rtol=1e-4, atol=1e-6)
-
-
-# Scales
 
 
 def test_scales_are_effective_values_by_layer() -> None:

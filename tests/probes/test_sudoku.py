@@ -90,9 +90,6 @@ def test_a_floor_is_measured_under_the_names_of_a_model(rule: str, tmp_path: Pat
     assert outcome.metrics["boards_in_distribution"] == (rule == "only_candidates") and outcome.metrics["boards"] < 0.5
 
 
-# The judge.
-
-
 BOARD = torch.tensor(full_board(random.Random(0)))
 
 

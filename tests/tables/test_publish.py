@@ -45,11 +45,12 @@ def test_an_artifact_that_lies_outside_of_the_repository_is_not_published(tmp_pa
     assert not (tmp_path / "repository").exists()
 
 
-def test_a_damaged_attachment_is_refused_and_nothing_is_published(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["not the file that the record beside it names", "names this file, which is absent"])
+def test_a_damaged_attachment_is_refused_and_nothing_is_published(damage: str, tmp_path: Path) -> None:
     plan, runs, results = synthetic.plan(tmp_path), tmp_path / "runs", tmp_path / "results"
     synthetic.fill(runs, plan, synthetic.attached(runs))
     path = record_path(runs, plan.cells[-1].id).parent / "trace.csv"
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(UsageError, match=f"{path}.*not the file that the record beside it names"):
+    path.unlink() if "absent" in damage else path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(UsageError, match=f"{path}.*{damage}"):
         publish(plan, runs, results)
     assert not results.exists()

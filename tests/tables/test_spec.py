@@ -173,6 +173,8 @@ def test_tolerances_are_shared_by_name_and_by_default(tmp_path: Path) -> None:
     assert by_name == {"m1": (1.0, None, "r"), "m2": (None, 2.0, "s"), "m3": (1.0, None, "r")}
     reasons = tolerances("default: {reason: r}, m1: {absolute: 1}, m2: {absolute: 2}, m3: {absolute: 3, reason: s}")
     assert [reason for _, _, reason in reasons.values()] == ["r", "r", "s"]
+    assert "missing 'reason' in 'm1'" in message_of(lambda: tolerances("m1: {absolute: 1}, m2: m1, m3: m1"))
+    assert "no tolerance of 'm4' to take" in message_of(lambda: tolerances("m1: {absolute: 1, reason: r}, m2: m4"))
 
 
 def test_a_kind_of_table_or_figure_that_is_not_there_is_named(tmp_path: Path) -> None:

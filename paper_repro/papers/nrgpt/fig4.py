@@ -74,7 +74,7 @@ def estimate_shakespeare_parity(view: View) -> claims.Estimate:
     for parameters in sorted({size for curve in (baseline, *own) for size in curve}):
         left = [found for curve in own if (found := _between(curve, parameters))]
         if left and (right := _between(baseline, parameters)):
-            best = min(left, key=lambda mixture: _mixed(view.unwatched(), BEST, mixture))
+            best = min(left, key=lambda mixture: _validated(view.unwatched(), mixture))
             pairs[f"{parameters:,.0f} parameters"] = best, right
     to = f"test loss of {view.label('model', 'rgpt_parallel')} with as many parameters"
     items = {label: _items(view, *sides) for label, sides in pairs.items()}
@@ -134,7 +134,8 @@ def _means(view: View, places: Sequence[claims.Place]) -> list[float]:
 
 
 def _lowest(view: View, places: Sequence[claims.Place]) -> claims.Place:
-    return min(zip(_means(view, places), places, strict=True), key=lambda pair: pair[0])[1]
+    means = _means(view, places)
+    return places[means.index(min(means))]
 
 
 def _envelope(view: View, model: str) -> dict[float, claims.Place]:
@@ -153,9 +154,9 @@ def _between(curve: Mapping[float, claims.Place], parameters: float) -> Mixture:
     return []
 
 
-def _mixed(view: View, metric: str, mixture: Mixture) -> float:
-    """Return the mean over seeds of a metric of a mixture."""
-    return sum(weight * stats.mean(list(view.samples(metric, place).values())) for weight, place in mixture)
+def _validated(view: View, mixture: Mixture) -> float:
+    """Return the mean over seeds of a mixture's best validation loss."""
+    return sum(weight * stats.mean(list(view.samples(BEST, place).values())) for weight, place in mixture)
 
 
 def _items(view: View, *mixtures: Mixture) -> dict[int, list[float]]:
@@ -175,6 +176,6 @@ def _spread(view: View, model: str, width: str) -> stats.Samples:
     places = _finished(view.unwatched(), model=model, width=width)
     if len(places) < 2:
         return {}
-    ranked = sorted(zip(_means(view.unwatched(), places), range(len(places)), strict=True))
-    low, high = (view.samples(BEST, places[index]) for _, index in (ranked[0], ranked[-1]))
+    means = _means(view.unwatched(), places)
+    low, high = (view.samples(BEST, places[means.index(end)]) for end in (min(means), max(means)))
     return {seed: high[seed] - low[seed] for seed in low.keys() & high.keys()}
