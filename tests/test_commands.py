@@ -308,9 +308,13 @@ SHORT = [EXPERIMENT, "training.steps=20", "machine.workers=1", "machine.progress
         (["cem/table3"], "cem/table3 is an artifact, not an experiment: run scripts/reproduce.py cem/table3"),
         (["--config", f"experiment={EXPERIMENT}", "seed=7"], "# the seed 7"),
         (["--config", "cem/Gaussian_Process"], "batch_size: 200"),
+        (["--config", f"paper_repro/conf/experiment/{EXPERIMENT}.yaml"], "batch_size: 200"),
         (["--config", EXPERIMENT, "--seed", "7"], "unknown option --seed: write seed=..."),
+        (["--config", EXPERIMENT, "machine.data_root=/tmp/Ü"], "data_root: /tmp/Ü"),
         (["--config", EXPERIMENT, "trainer.max_steps=10"], "did you mean training.steps?"),
+        (["--config", EXPERIMENT, "logger=wandb"], "logger: wandb"),
         (["--config", EXPERIMENT, "ckpt_path=last.ckpt"], "a run goes on from its last checkpoint by itself"),
+        (["--config", EXPERIMENT, "lr=0.1"], "did you mean optimizer.lr?"),
     ],
 )
 def test_words_of_hydra_and_of_habit_are_answered(

@@ -184,6 +184,8 @@ def test_damaged_and_absent_weights_are_refused_and_not_filled_with_random_numbe
     (copy / "model.safetensors").write_bytes(b"cut off")
     with pytest.raises(UsageError, match=rf"{copy}: no whole causal language model .*: `hf download"):
         TextPerplexity(copy)
+    with pytest.raises(UsageError, match=r"no config.json there"):
+        TextScorer(str(folder.parent))
 
 
 PROMPTS = ["\n\n", "to be", "or not", "ask"]

@@ -208,7 +208,11 @@ def test_shakespeare_is_checked_and_copied(tmp_path: Path, monkeypatch: pytest.M
         (["shakespear"], "unknown data 'shakespear' (did you mean 'shakespeare'?)"),
         (["openwebtext", "--tokeniser", "x"], "unknown option --tokeniser (did you mean '--tokenizer'?)"),
         (["documentation", "--tokenizer", "x"], "documentation takes no --tokenizer (valid: --vocabulary)"),
+        (["shakespeare", "--folder", "x"], "shakespeare takes no --folder (valid: no options of its own)"),
+        (["continuations", "--verify"], "continuations takes no --verify (valid: --vocabulary)"),
         (["openwebtext", "--download", "--tokenizer", "/absent"], "expected tokenizer.json"),
+        (["documentation", "--vocabulary", "many"], "--vocabulary: invalid int value: 'many'"),
+        (["documentation", "--verify", "--to", "/nonexistent"], "give the command without --verify"),
         (["openwebtext"], "openwebtext: give --from PATH, or --download"),
     ],
 )

@@ -120,6 +120,7 @@ def test_an_artifact_like_a_base_says_only_what_differs(tmp_path: Path, monkeypa
         (LIKE, LIKE, "plain.yaml:1: 'made/plain' is like itself"),
         (LIKE, ARTIFACT.replace("notes:", "nots:"), "unknown key 'nots' (did you mean 'notes'?)"),
         (LIKE.replace("seeds: [0]", "seeds: [0, 0]"), ARTIFACT, "up.yaml:3: "),
+        (LIKE, ARTIFACT.replace("direction: lower", "direction: down"), "plain.yaml:"),
     ],
 )
 def test_wrong_bases_are_refused_and_the_users_file_is_named_first(
@@ -186,12 +187,14 @@ def test_a_kind_of_table_or_figure_that_is_not_there_is_named(tmp_path: Path) ->
     assert "did you mean 'EffectFigure'" in message(f"figure: {plain[:-1]}", figure_of)
     assert "'os.system' is refused" in message("figure: os.system", figure_of)
     assert "is not a Table" in message(f"table: {plain}", table.table_of)
+    assert "'paper_repro.papers.nowhere.X' is refused" in message("table: paper_repro.papers.nowhere.X", table.table_of)
 
 
 @pytest.mark.parametrize(
     ("override", "refusal"),
     [
         ("training.steps: 0", "expected a whole number of 1 or more"),
+        ("machine.workers: 0", "machine.workers=0: expected"),
         ("model._target_: os.system", "model: _target_ 'os.system' is refused"),
         ("model: cem/gp_gatd", "model=cem/gp_gatd: there is no such model config"),
         ("data.batch_size: '${oc.env:HOME}'", "data.batch_size: '${oc.env:HOME}' is refused"),
@@ -208,6 +211,7 @@ def test_a_refused_config_names_the_file(tmp_path: Path, override: str, refusal:
     ("name", "word", "alters"),
     [
         ("ngpt/steptime", "machine=gpu", True),
+        ("ngpt/steptime", "machine.tf32=true", True),
         ("ebt/tableD5", "machine.threads=2", True),
         ("ngpt/steptime", "machine.workers=1", False),
         ("cem/table3", "machine=gpu", False),

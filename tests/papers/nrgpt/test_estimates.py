@@ -107,6 +107,7 @@ CASES: list[tuple[str, str, Made, float]] = [
     ("fig3", "listops_parity", listops(2.0, 4.0), math.sqrt(8)),
     # The order is its smallest step.
     ("fig3", "listops_order", listops(2.0, 3.0), 1.5),
+    ("fig3", "listops_order", listops(2.0, 1.0), 0.5),
     ("fig4", "shakespeare_parity", curve(one_narrow_variant_is_worse), 1.0),
     ("fig4", "shakespeare_no_overfit", overfitting(), -0.3),
     ("fig4", "hyperparameter_sensitivity", spread(), 0.4),
