@@ -8,6 +8,7 @@ scales the same is ``seen here`` or ``opposite here``.
 import dataclasses
 import itertools
 import json
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +34,10 @@ LARGEST_EXPONENT = 700.0
 Place = dict[str, str]
 Parts = Mapping[str, tuple[Samples, Samples]]
 """Both sides by seed, by the label of the part."""
+Items = Mapping[str, Mapping[int, Sequence[float]]]
+"""What single test items add to an estimate: by the label of the part, by seed."""
 Records = Any  # a ``view.View``, whose module imports this one
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -189,13 +193,12 @@ def at_places(
                 return nothing(view.absence(*side))
         parts[label] = left, right
         items[label] = _items(view, kind, *sides)
-    if all(own and own.keys() == parts[label][0].keys() & parts[label][1].keys() for label, own in items.items()):
-        return over_items(kind, of[0], to[0], items, "" if kind == RATIO else "nats")
     if kind == RATIO:
-        return ratio(of[0], to[0], parts)
+        return ratio(of[0], to[0], parts, items)
     spec = view.artifact.metrics.get(of[1])
-    factor, unit = (spec.factor, "points" if spec.unit.startswith("%") else "") if spec is not None else (1.0, "")
-    return dataclasses.replace(difference(of[0], to[0], parts, unit), factor=factor)
+    factor, percent = (spec.factor, spec.unit.startswith("%")) if spec is not None else (1.0, False)
+    unit = "points" if percent else "nats" if _item_file(view.artifact, kind, of[1]) else ""
+    return dataclasses.replace(difference(of[0], to[0], parts, unit, items), factor=factor)
 
 
 def _items(view: Records, kind: str, of: tuple[str, Place], to: tuple[str, Place]) -> dict[int, list[float]]:
@@ -300,18 +303,32 @@ def _number(value: float, kind: str) -> str:
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.4g}"
 
 
-def ratio(of: str, to: str, parts: Parts) -> Estimate:
-    """Return the geometric mean over parts of ``of`` / ``to``; ``parts`` has both sides by seed, by label."""
-    return _contrast(RATIO, of, to, parts, logs=True)
+def ratio(of: str, to: str, parts: Parts, items: Items | None = None) -> Estimate:
+    """Return the geometric mean over parts of ``of`` / ``to``.
+
+    Args:
+        of: the name of the first side.
+        to: that of the second.
+        parts: both sides by seed, by the label of the part.
+        items: what single test items add to the estimate or, of ratios, to its logarithm (see ``stats.jackknife``).
+            The interval carries the error of the test sample where all seeds have them.
+    """
+    return _contrast(RATIO, of, to, parts, logs=True, items=items)
 
 
-def difference(of: str, to: str, parts: Parts, unit: str = "") -> Estimate:
+def difference(of: str, to: str, parts: Parts, unit: str = "", items: Items | None = None) -> Estimate:
     """Return the mean over parts of ``of`` - ``to``; see ``ratio``."""
-    return _contrast(DIFFERENCE, of, to, parts, unit)
+    return _contrast(DIFFERENCE, of, to, parts, unit, items=items)
 
 
 def number(
-    of: str, parts: Mapping[str, Samples], *, geometric: bool = False, unit: str = "", bound: Bound = "="
+    of: str,
+    parts: Mapping[str, Samples],
+    *,
+    geometric: bool = False,
+    unit: str = "",
+    bound: Bound = "=",
+    items: Items | None = None,
 ) -> Estimate:
     """Return the mean over seeds of one quantity, averaged over parts.
 
@@ -319,13 +336,21 @@ def number(
         parts: the values by seed, by the label of the part.
         geometric: whether it is the geometric mean, of values above 0.
         bound: whether the values are only known to be at least (>) or at most (<) so much.
+        items: see ``ratio``.
     """
     nothing_less = {label: (part, dict.fromkeys(part, float(geometric))) for label, part in parts.items()}
-    return _contrast(NUMBER, of, "", nothing_less, unit, geometric, bound)
+    return _contrast(NUMBER, of, "", nothing_less, unit, geometric, bound, items)
 
 
 def _contrast(
-    kind: str, of: str, to: str, parts: Parts, unit: str = "", logs: bool = False, bound: Bound = "="
+    kind: str,
+    of: str,
+    to: str,
+    parts: Parts,
+    unit: str = "",
+    logs: bool = False,
+    bound: Bound = "=",
+    items: Items | None = None,
 ) -> Estimate:
     if not parts or not all(left and right for left, right in parts.values()):
         return nothing("not run")
@@ -333,6 +358,8 @@ def _contrast(
         if any(value <= 0 for part in parts.values() for side in part for value in side.values()):
             return nothing(f"a {'ratio' if to else 'geometric mean'} needs values above 0")
         parts = {label: (_logs(left), _logs(right)) for label, (left, right) in parts.items()}
+    if items and all(items.get(label, {}).keys() == left.keys() & right for label, (left, right) in parts.items()):
+        return over_items(kind, of, to, items, unit, logs, bound)
     several = parts.items() if len(parts) > 1 else ()
     each = tuple((label, stats.compare(*sides).opened(bound)) for label, sides in several)
     base = stats.mean([stats.mean(list(right.values())) for _, right in parts.values()])
@@ -345,8 +372,10 @@ def share(of: str, counts: Mapping[int, tuple[int, int]]) -> Estimate:
     return Estimate(SHARE, of, "", stats.share(counts)) if cases else nothing("no cases to count")
 
 
-def over_items(kind: str, of: str, to: str, parts: Mapping[str, Mapping[int, Sequence[float]]], unit: str) -> Estimate:
-    """Return the mean over parts, seeds and test items of differences of losses; for a ratio its exponential."""
+def over_items(
+    kind: str, of: str, to: str, parts: Items, unit: str, logs: bool = False, bound: Bound = "="
+) -> Estimate:
+    """Return the mean over parts, seeds and test items of differences of losses; of logarithms its exponential."""
     seeds = set.intersection(*(set(part) for part in parts.values()))
     whole = {
         seed: [stats.mean(each) for each in zip(*(part[seed] for part in parts.values()), strict=True)]
@@ -354,8 +383,9 @@ def over_items(kind: str, of: str, to: str, parts: Mapping[str, Mapping[int, Seq
     }
     if not whole or not all(whole.values()):
         return nothing("not run")
-    each = tuple((label, stats.over_items(part)) for label, part in parts.items()) if len(parts) > 1 else ()
-    return Estimate(kind, of, to, stats.over_items(whole), kind == RATIO, unit, each, SEEDS_AND_ITEMS)
+    several = parts.items() if len(parts) > 1 else ()
+    each = tuple((label, stats.over_items(part).opened(bound)) for label, part in several)
+    return Estimate(kind, of, to, stats.over_items(whole).opened(bound), logs, unit, each, SEEDS_AND_ITEMS)
 
 
 def count(of: str, values: Mapping[str, float | None], to: str = "", unit: str = "") -> Estimate:
@@ -460,6 +490,8 @@ def judge(claim: Claim, view: Records) -> Judgement:
     except UsageError as error:
         raise UsageError(f"{claim.line}: claim '{claim.id}': {error}") from error
     if (reason := _unfit(claim, view, read, estimate)) is not None:
+        if reason[0] == CANNOT_TELL and estimate.interval is not None:
+            _log.warning("%s: claim '%s': %s", claim.line, claim.id, reason[1])
         return Judgement(claim, estimate, *reason)
     found, wanted = estimate.interval, claim.threshold
     assert found is not None

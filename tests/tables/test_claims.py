@@ -169,7 +169,7 @@ def test_an_effect_smaller_than_the_smallest_that_matters_is_no_difference(tmp_p
     assert found.verdict == SEEN
 
 
-def test_one_seed_equal_values_and_a_lost_seed_tell_nothing(tmp_path: Path) -> None:
+def test_one_seed_equal_values_and_a_lost_seed_tell_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def one(cell: PlannedCell) -> Outcome | None:
         return outcomes(FIRST)(cell) if cell.seed == 0 else None
 
@@ -182,8 +182,9 @@ def test_one_seed_equal_values_and_a_lost_seed_tell_nothing(tmp_path: Path) -> N
     assert (found.verdict, found.because) == (CANNOT_TELL, "equal values in all seeds")
     found = judged(tmp_path / "c", f"{RATIO}, above: 1", outcome=diverges)
     assert found.verdict == CANNOT_TELL and found.because.startswith("1 of 3 seeds of Easy, New_{50%} diverged")
+    assert ["up.yaml:" in line and "claim 'one'" in line for line in caplog.messages] == [True] * 3
     found = judged(tmp_path / "d", f"{RATIO}, above: 1", outcome=lambda cell: None)
-    assert (found.verdict, found.because) == (CANNOT_TELL, "not run")
+    assert (found.verdict, found.because, len(caplog.messages)) == (CANNOT_TELL, "not run", 3)
 
 
 def test_counts_are_exact_and_hold_at_every_place(tmp_path: Path) -> None:

@@ -71,11 +71,19 @@ def test_one_seed_has_no_interval_and_equal_values_have_no_p_value() -> None:
     assert (single.p_value(0.0), equal.p_value(0.0), equal.mean) == (1.0, 1.0, 0.5)
 
 
+def test_a_jackknife_knows_what_each_item_adds() -> None:
+    losses = {"a": [1.0, 2.0, 6.0], "b": [2.0, 2.5, 3.0]}
+    assert stats.jackknife(lambda mean: mean["a"] - 2 * mean["b"], losses) == pytest.approx([-3.0, -3.0, 0.0])
+    long = {name: np.repeat(own, 70) for name, own in losses.items()}
+    grouped = stats.jackknife(lambda mean: mean["a"] - 2 * mean["b"], long)
+    assert len(grouped) == stats.GROUPS and np.mean(grouped) == pytest.approx(-2.0)
+
+
 LEAST, MOST = 0.93, 0.97
 SEEDS = (3, 5, 10)
 REPETITIONS = 2000
 """A share of 0.95 has a standard error of 0.005 then."""
-PARTS, SIZES, CASES = 3, np.log([0.5, 1.0, 2.0, 4.0]), 20
+PARTS, SIZES, CASES, ITEMS = 3, np.log([0.5, 1.0, 2.0, 4.0]), 20, 20
 SHARED, OWN = 0.02, 0.01
 """Standard deviations of a seed's noise that all its runs have, and of each run's own."""
 Drawn = tuple[Estimate, float]
@@ -109,9 +117,21 @@ def exponent(random: np.random.Generator, seeds: int) -> Drawn:
     return claims.number("exponent", {"": by_seed(-slopes)}), 0.1
 
 
+def shared_items(random: np.random.Generator, seeds: int) -> Drawn:
+    """The ratio of two mean losses over test items, each of which is hard for both models, and harder for one."""
+    hard, harder = random.normal(0.0, 0.3, ITEMS), random.normal(0.0, 0.1, ITEMS)
+    losses = np.array([[3.0], [2.0]]) + hard + np.array([harder, -harder])  # (2, ITEMS)
+    own = {
+        seed: losses + random.normal(0.0, OWN, (2, 1)) + random.normal(0.0, 0.1, (2, ITEMS)) for seed in range(seeds)
+    }
+    samples = {"": tuple({seed: float(own[seed][side].mean()) for seed in own} for side in (0, 1))}
+    items = {"": {seed: stats.jackknife(lambda x: math.log(x[0] / x[1]), {0: a, 1: b}) for seed, (a, b) in own.items()}}
+    return claims.ratio("of", "to", samples, items), math.log(1.5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", SEEDS)
-@pytest.mark.parametrize("draw", [difference, ratio, unpaired, exponent])
+@pytest.mark.parametrize("draw", [difference, ratio, unpaired, exponent, shared_items])
 def test_an_interval_over_seeds(draw: Callable[[np.random.Generator, int], Drawn], seeds: int) -> None:
     random, held = np.random.default_rng(seeds), 0
     for _ in range(REPETITIONS):

@@ -4,12 +4,12 @@ import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
-from paper_repro.metrics.speedup import Bound, Speedup, tokens_to_same_loss, tune
-from paper_repro.papers.ngpt.runs import best_runs, context_of, judged_by, named, runs
+from paper_repro.metrics.speedup import Bound, FinishedRun, Speedup, tokens_to_same_loss, tune
+from paper_repro.papers.ngpt.runs import ITEMS, best_runs, context_of, judged_by, named, runs
 from paper_repro.tables import claims, figure, plots, stats, table
 from paper_repro.tables.figure import Axes, BaselineLine, Canvas, PrintedNumber, Row, panel_lines
 from paper_repro.tables.view import View
@@ -21,6 +21,8 @@ NGPT = plots.model("ngpt", CANDIDATE)
 TURNED: dict[Bound, Bound] = {"=": "=", ">": "<", "<": ">"}
 SIGNS: dict[Bound, str] = {"=": "", ">": "> ", "<": "< "}
 MARKS: dict[Bound, str] = {"=": "o", ">": "^", "<": "v"}
+End = tuple[str, float]
+"""A model and its token budget."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +32,14 @@ class Part:
     logs: Mapping[int, float]
     sides: frozenset[Bound]
     """The bounds among the seeds."""
+    items: Mapping[int, Sequence[float]] = field(default_factory=dict)
+    """What groups of test items add to the logarithm; none where records lack their losses."""
 
     def over(self, other: "Part") -> "Part":
         logs = {seed: self.logs[seed] - other.logs[seed] for seed in self.logs.keys() & other.logs.keys()}
-        return Part(logs, self.sides | {TURNED[side] for side in other.sides})
+        shared = self.items.keys() & other.items.keys()
+        items = {seed: [a - b for a, b in zip(self.items[seed], other.items[seed], strict=True)] for seed in shared}
+        return Part(logs, self.sides | {TURNED[side] for side in other.sides}, items)
 
 
 def speedups(view: View, context: str, baseline: str) -> tuple[Speedup, ...]:
@@ -49,12 +55,33 @@ def parts(view: View, context: str, baseline: str) -> dict[str, Part]:
     for model in (baseline, CANDIDATE):
         for run in best_runs(view, context=context, size=SIZE, model=model):
             view.samples(judged_by(view), run.place)
+    ours, others = (_items(view, context, model) for model in (CANDIDATE, baseline))
     found = {}
     for one in speedups(view, context, baseline):
         sides = frozenset(bound for _, bound in one.by_seed.values() if bound != "=")
         logs = {seed: value for seed, (value, _) in one.by_seed.items()}
-        found[f"{one.candidate.tokens:,.0f} tokens"] = Part(logs, sides)
+        end = CANDIDATE, one.candidate.tokens
+        losses = {seed: {end: ours[seed].get(end, []), **others[seed]} for seed in logs}
+        items = {seed: stats.jackknife(_log_speedup, own) for seed, own in losses.items() if all(own.values())}
+        found[f"{one.candidate.tokens:,.0f} tokens"] = Part(logs, sides, items)
     return found
+
+
+def _items(view: View, context: str, model: str) -> dict[int, dict[End, list[float]]]:
+    """Return by seed the losses of single test items at the end of each budget, at its best rate; empty if absent."""
+    found: dict[int, dict[End, list[float]]] = {}
+    for run in best_runs(view, context=context, model=model, size=SIZE):
+        losses = claims.item_losses(view.unwatched(), ITEMS, run.place)
+        found.setdefault(run.seed, {})[model, run.tokens] = losses.get(run.seed, [])
+    return found
+
+
+def _log_speedup(losses: Mapping[End, float]) -> float:
+    """Return the logarithm of the speedup of one seed, from the losses at the end of each budget."""
+    sides: tuple[list[FinishedRun], list[FinishedRun]] = [], []
+    for (model, tokens), loss in losses.items():
+        sides[model == CANDIDATE].append(FinishedRun(tokens, loss, 0.0, 0))
+    return math.log(tokens_to_same_loss(*sides)[0].ratio)
 
 
 def pooled(of: str, found: Mapping[str, Part]) -> claims.Estimate:
@@ -65,7 +92,8 @@ def pooled(of: str, found: Mapping[str, Part]) -> claims.Estimate:
     if len(sides) > 1 or not used:
         return claims.nothing("bounds on both sides" if found else "not run")
     samples = {label: {seed: math.exp(log) for seed, log in part.logs.items()} for label, part in used.items()}
-    return claims.number(of, samples, geometric=True, bound=next(iter(sides), "="))
+    items = {label: part.items for label, part in used.items()}
+    return claims.number(of, samples, geometric=True, bound=next(iter(sides), "="), items=items)
 
 
 def speedup(view: View, context: str, baseline: str) -> claims.Estimate:
@@ -137,9 +165,9 @@ class Speedups(table.Table):
         for context, baseline in itertools.product(self.view.chosen("context"), self.view.chosen("model")):
             each = speedups(self.view, context, baseline) if baseline != CANDIDATE else ()
             texts = [f"{one.candidate.tokens:,.0f} tokens: {one}" for one in each]
-            names = self.view.label("model", baseline), context_of(self.view, context)
+            names = f"{self.view.label('model', baseline)}, {context_of(self.view, context)}"
             if texts:
-                found.append(f"nGPT over {', '.join(names)}, by nGPT's budget (95 % interval): {'; '.join(texts)}.")
+                found.append(f"nGPT over {names}, by nGPT's budget (95 % interval over seeds): {'; '.join(texts)}.")
         for context in self.view.chosen("context"):
             if (times := step_time_ratio(self.view, context)) is not None:
                 told = "median over pairs of equal budget and seed, beside other work"
@@ -153,7 +181,7 @@ class Figure2(figure.Figure):
     size = (9.0, 6.0)
     marks = (
         "Above: the best rate of each budget, mean and standard deviation over seeds. Below: nGPT's speedup at each of "
-        "its budgets with its 95 % interval; triangles are bounds, beyond the losses of the baseline."
+        "its budgets with its 95 % interval over seeds; triangles are bounds, beyond the losses of the baseline."
     )
     printed_words = "Dash-dotted: the paper's speedup; above, where nGPT would reach GPT's last loss by it."
 

@@ -2,7 +2,7 @@
 
 import math
 
-from paper_repro.papers.ngpt.runs import best_runs, judged_by
+from paper_repro.papers.ngpt.runs import ITEMS, best_runs, judged_by
 from paper_repro.tables import claims
 from paper_repro.tables.stats import Samples
 from paper_repro.tables.view import View
@@ -10,18 +10,25 @@ from paper_repro.tables.view import View
 STORED = {"gpt": "gpt_bf16", "ngpt": "ngpt_bf16"}
 
 
-def losses(view: View, model: str) -> Samples:
-    """Return the test losses of a model by seed, at its best rate; none where it has not run."""
-    best = best_runs(view, model=model)
-    return view.samples(judged_by(view), best[0].place) if best else {}
+def cost(view: View, model: str) -> tuple[Samples, dict[int, list[float]]]:
+    """Return the logarithm of the factor by which storage in bfloat16 raises a model's test loss, by seed.
+
+    Each model is read at its best rate.  The second mapping has what single test items add to it.
+    """
+    best = [best_runs(view, model=name) for name in (STORED[model], model)]
+    if not all(best):
+        return {}, {}
+    stored, plain = (view.samples(judged_by(view), own[0].place) for own in best)
+    left, right = (claims.item_losses(view, ITEMS, own[0].place) for own in best)
+    logs = {seed: math.log(stored[seed] / plain[seed]) for seed in stored.keys() & plain.keys()}
+    return logs, {seed: claims.relative(left[seed], right[seed]) for seed in left.keys() & right.keys()}
 
 
 def estimate_storage_hurts_gpt_more(view: View) -> claims.Estimate:
     """Return the factor by which storage raises GPT's loss over that of nGPT."""
-    costs = []
-    for model, stored in STORED.items():
-        plain, other = losses(view, model), losses(view, stored)
-        costs.append({seed: math.log(other[seed] / plain[seed]) for seed in plain.keys() & other.keys()})
-    both = {seed: math.exp(costs[0][seed] - costs[1][seed]) for seed in costs[0].keys() & costs[1].keys()}
+    (gpt, gpt_items), (ngpt, ngpt_items) = (cost(view, model) for model in STORED)
+    both = {seed: math.exp(gpt[seed] - ngpt[seed]) for seed in gpt.keys() & ngpt.keys()}
+    shared = gpt_items.keys() & ngpt_items.keys()
+    items = {seed: [a - b for a, b in zip(gpt_items[seed], ngpt_items[seed], strict=True)] for seed in shared}
     named = "(loss of GPT stored in bfloat16 / in float32) / (the same of nGPT)"
-    return claims.number(named, {"": both}, geometric=True)
+    return claims.number(named, {"": both}, geometric=True, items={"": items})

@@ -78,20 +78,12 @@ def loss_difference(view: View, of: Place, to: Place) -> claims.Estimate:
 
     The interval carries the error of the test sample where records hold the losses of its items.
     """
-    metric, best = judged_by(view), [best_runs(view, **place) for place in (of, to)]
-    places = [own[0].place for own in best if own]
-    left_name, right_name = (
-        f"final loss of {view.artifact.axes['model'].values[place['model']].label}" for place in (of, to)
-    )
-    samples = [view.samples(metric, place) for place in places]
-    if len(samples) < len(best):
+    best = [best_runs(view, **place) for place in (of, to)]
+    if not all(best):
         return claims.nothing("not run")
-    left, right = (claims.item_losses(view, ITEMS, place) for place in places)
-    seeds = left.keys() & right.keys()
-    if metric == TEST_LOSS and len(seeds) == len(samples[0].keys() & samples[1].keys()):
-        found = {seed: [a - b for a, b in zip(left[seed], right[seed], strict=True)] for seed in seeds}
-        return claims.over_items(claims.DIFFERENCE, left_name, right_name, {"": found}, "nats")
-    return claims.difference(left_name, right_name, {"": (samples[0], samples[1])}, "nats")
+    places = best[0][0].place, best[1][0].place
+    sides = [(f"final loss of {view.label('model', place['model'])}", judged_by(view)) for place in places]
+    return claims.at_places(view, claims.DIFFERENCE, sides[0], sides[1], {"": places})
 
 
 def named(view: View, model: str, size: str) -> str:

@@ -78,7 +78,8 @@ def estimate_shakespeare_parity(view: View) -> claims.Estimate:
             pairs[f"{parameters:,.0f} parameters"] = best, right
     to = f"test loss of {view.label('model', 'rgpt_parallel')} with as many parameters"
     items = {label: _items(view, *sides) for label, sides in pairs.items()}
-    return claims.over_items(claims.RATIO, "test loss of NRGPT", to, items, "") if items else claims.nothing("not run")
+    named = claims.RATIO, "test loss of NRGPT", to
+    return claims.over_items(*named, items, "", logs=True) if items else claims.nothing("not run")
 
 
 def estimate_shakespeare_no_overfit(view: View) -> claims.Estimate:

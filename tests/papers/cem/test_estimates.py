@@ -53,7 +53,14 @@ def valley(at: Mapping[str, float], gain: float = 0.0) -> Made:
 
 
 def test_best_rates_are_read_off_each_seeds_interpolant() -> None:
-    found = estimate(view("cem/fig3a", valley({"llama": 0.003, "full": 0.006})), "higher_rate")
+    made = valley({"llama": 0.003, "full": 0.006})
+
+    def files(place: Place, seed: int) -> dict[str, bytes]:
+        loss = made.metrics(place, seed)["val_loss"]
+        return {"test_losses.json": json.dumps({"losses": [loss - 0.1, loss + 0.1]}).encode()}
+
+    found = estimate(view("cem/fig3a", replace(made, files=files)), "higher_rate")
+    assert found.items == SEEDS_AND_ITEMS
     # One doubling; Akima between points of a parabola is off by less than a tenth of one.
     assert found.interval is not None and found.interval.mean == pytest.approx(1.0, abs=0.1)
 

@@ -179,6 +179,20 @@ def test_the_error_of_the_test_sample_widens_the_interval_of_a_difference_of_los
     assert found.interval is not None and found.interval.low < 0
 
 
+def test_the_error_of_the_test_sample_enters_speedups() -> None:
+    metrics = losses(ngpt=1.2)
+
+    def files(place: Place, seed: int) -> dict[str, bytes]:
+        spread = 0.01 * DOUBLED if place["model"] == "ngpt" else 0.0
+        own = [metrics(place, seed)["test_loss"] + spread * one for one in (-1.0, 3.0, -3.0, 1.0)]
+        return {"test_losses.json": json.dumps({"losses": own}).encode()}
+
+    found = estimate(made_up.view("ngpt/fig2", Made(metrics, files=files, seeds=SEEDS)), "speedup_1k")
+    assert value(found) == pytest.approx(1.2, rel=1e-3) and found.items == claims.SEEDS_AND_ITEMS
+    error = 0.01 * math.log(2.0) * math.sqrt(20 / 3 / 4)  # a loss of DOUBLED is a factor of two in tokens
+    assert found.interval is not None and found.interval.error == pytest.approx(error, rel=0.02)
+
+
 def test_a_change_is_against_the_default_of_the_same_seed() -> None:
     def metrics(place: Place, seed: int) -> Numbers:
         if place["setting"] == "default" and seed == 2:

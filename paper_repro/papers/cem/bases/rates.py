@@ -1,7 +1,7 @@
 """Sweeps over learning rates, and the best rate of each by an Akima interpolant over log2 rate (figures 3a and 5)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from paper_repro.cells.tasks import DIVERGED
@@ -11,6 +11,9 @@ from paper_repro.tables import claims, plots, stats
 from paper_repro.tables.figure import Axes, Canvas, Row
 from paper_repro.tables.view import View
 
+MODELS = ("full", "llama")
+ITEMS = "test_losses.json"
+"""The file of ``probes.item_losses``."""
 Sweep = dict[float, dict[int, float]]
 """Perplexity by rate and seed; infinite for a run that diverged."""
 
@@ -97,18 +100,36 @@ def optima(view: View, size: str, model: str) -> dict[int, LearningRateOptimum]:
 
 def estimate_higher_rate(view: View) -> claims.Estimate:
     """Return by how many doublings full CEM's best rate is above Llama's, of each seed."""
-    models = ("full", "llama")
-    labels = [view.label("model", model) for model in models]
-    parts = {}
+    labels = [view.label("model", model) for model in MODELS]
+    parts, items = {}, {}
     for size in view.chosen("size"):
-        both = [optima(view, size, model) for model in models]
+        both = [optima(view, size, model) for model in MODELS]
         for label, found in zip(labels, both, strict=True):
             if any(one.at_edge for one in found.values()):
                 return claims.nothing(f"the best rate of {label} is at the edge of the grid")
         left, right = ({seed: math.log2(one.learning_rate) for seed, one in found.items()} for found in both)
         parts[view.label("size", size)] = left, right
+        losses = _item_losses(view, size, left.keys() & right)
+        items[view.label("size", size)] = {seed: stats.jackknife(_doublings, own) for seed, own in losses.items()}
     names = [f"best rate of {label}" for label in labels]
-    return claims.difference(names[0], names[1], parts, "doublings")
+    return claims.difference(names[0], names[1], parts, "doublings", items)
+
+
+def _item_losses(view: View, size: str, seeds: Iterable[int]) -> dict[int, dict[tuple[str, float], list[float]]]:
+    """Return by seed the losses of single test items at each model and rate, of seeds whose records all keep them."""
+    plain, found = view.unwatched(), dict[int, dict[tuple[str, float], list[float]]]()
+    places = [place for model in MODELS for place in plain.places(size=size, model=model)]
+    for place in places:
+        for seed, losses in claims.item_losses(plain, ITEMS, place).items():
+            found.setdefault(seed, {})[place["model"], plain.counted("lr", place) or 0.0] = losses
+    return {seed: found[seed] for seed in seeds if len(found.get(seed, ())) == len(places)}
+
+
+def _doublings(losses: Mapping[tuple[str, float], float]) -> float:
+    """Return by how many doublings the best rate of full CEM is above Llama's, from the losses of one seed."""
+    sweeps = ({rate: math.exp(loss) for (name, rate), loss in losses.items() if name == model} for model in MODELS)
+    full, llama = (optimal_learning_rate(list(own), list(own.values())).learning_rate for own in sweeps)
+    return math.log2(full / llama)
 
 
 def _interpolant(heights: dict[float, float]) -> tuple[list[float], list[float]]:
