@@ -16,8 +16,9 @@ from typing import Any
 
 from paper_repro.base import configs
 from paper_repro.base.configs import Node
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, nearest
 from paper_repro.cells.planned import Key
+from paper_repro.cells.tasks import FINISHED
 from paper_repro.tables import stats
 from paper_repro.tables.stats import Bound, Interval, Samples
 
@@ -490,7 +491,7 @@ def judge(claim: Claim, view: Records) -> Judgement:
     except UsageError as error:
         raise UsageError(f"{claim.line}: claim '{claim.id}': {error}") from error
     if (reason := _unfit(claim, view, read, estimate)) is not None:
-        if reason[0] == CANNOT_TELL and estimate.interval is not None:
+        if reason[0] == CANNOT_TELL and reason[1] != estimate.because:
             _log.warning("%s: claim '%s': %s", claim.line, claim.id, reason[1])
         return Judgement(claim, estimate, *reason)
     found, wanted = estimate.interval, claim.threshold
@@ -530,12 +531,22 @@ def _unfit(
     if short:
         return CANNOT_TELL, short[0][1]
     if estimate.interval is None:
-        return CANNOT_TELL, estimate.because
+        return CANNOT_TELL, _unmeasured(view, read) or estimate.because
     if estimate.kind != SHARE and estimate.interval.count < 2:
         return CANNOT_TELL, "one seed"
     if not estimate.interval.has_spread:
         return CANNOT_TELL, "equal values in all seeds"
     return None
+
+
+def _unmeasured(view: Records, read: Mapping[tuple[Key, str | None], None]) -> str:
+    """Return which metric an estimate asks of finished records that do not name it; empty where there is none."""
+    for key, name in read:
+        found = [one for one in view.results(view.point(dict(key))).values() if one.status == FINISHED]
+        known = {metric for record in found for metric in (*record.metrics, *record.unavailable)}
+        if name is not None and known and name not in known:
+            return f"no record of {view.artifact.label(key)} has a metric '{name}'{nearest(name, known)}"
+    return ""
 
 
 def _no_difference(claim: Claim, estimate: Estimate, ends: Sequence[float]) -> str | None:

@@ -156,6 +156,16 @@ def test_a_function_that_reads_an_unknown_place_is_refused_with_file_and_line(tm
         judged(tmp_path, "above: 1")
 
 
+def test_a_function_that_reads_a_metric_of_no_record_says_which(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    computed(tmp_path, "claims.number('n', {'': view.samples('eror', {'task': 'easy', 'model': 'old'})})")
+    found = judged(tmp_path, "above: 1")
+    assert found.verdict == CANNOT_TELL and "'eror' (did you mean 'error'?)" in found.because
+    (line,) = caplog.messages
+    assert "up.yaml:" in line and found.because in line
+
+
 def test_an_effect_smaller_than_the_smallest_that_matters_is_no_difference(tmp_path: Path) -> None:
     alike = dict.fromkeys(FIRST, 0.5)
     found = judged(tmp_path / "a", f"{RATIO}, above: 1", alike, outcome=outcomes(alike, {0: -1e-4, 1: 0.0, 2: 1e-4}))
