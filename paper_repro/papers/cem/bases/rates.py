@@ -72,7 +72,7 @@ class RatesFigure(PerplexityFigure):
 def sweep(view: View, size: str, model: str) -> Sweep:
     """Return the finished and the diverged runs of a model; rates without either are left out."""
     return {
-        view.counted("lr", place) or 0.0: values
+        float(place["lr"]): values
         for place in view.places(size=size, model=model)
         if (values := {**view.samples(PERPLEXITY, place), **dict.fromkeys(view.lost(None, place), math.inf)})
     }
@@ -91,7 +91,7 @@ def optima(view: View, size: str, model: str) -> dict[int, LearningRateOptimum]:
     found, places = sweep(view.unwatched(), size, model), view.places(size=size, model=model)
     means = {stats.mean(list(values.values())): rate for rate, values in found.items()}
     for place in places:
-        if means and view.counted("lr", place) == means[min(means)]:
+        if means and float(place["lr"]) == means[min(means)]:
             view.samples(PERPLEXITY, place)
     seeds = set.intersection(*(set(values) for values in found.values())) if len(found) == len(places) else set()
     best = {seed: optimum({rate: {seed: values[seed]} for rate, values in found.items()}) for seed in sorted(seeds)}
@@ -121,7 +121,7 @@ def _item_losses(view: View, size: str, seeds: Iterable[int]) -> dict[int, dict[
     places = [place for model in MODELS for place in plain.places(size=size, model=model)]
     for place in places:
         for seed, losses in claims.item_losses(plain, ITEMS, place).items():
-            found.setdefault(seed, {})[place["model"], plain.counted("lr", place) or 0.0] = losses
+            found.setdefault(seed, {})[place["model"], float(place["lr"])] = losses
     return {seed: found[seed] for seed in seeds if len(found.get(seed, ())) == len(places)}
 
 
