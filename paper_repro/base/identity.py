@@ -22,9 +22,8 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from paper_repro.base import configs
 from paper_repro.base.configs import TARGET, modules, own_packages
@@ -46,12 +45,12 @@ Hashes = dict[str, str]
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-@dataclass(frozen=True)
-class Rules:
+class Rules(NamedTuple):
     """The content of ``identity.yaml``, which explains each part."""
 
     renamed: dict[str, str]
-    between: dict[str, str]
+    moved: dict[str, str]
+    """The first name of a class, and any between, to today's."""
     speed: frozenset[str]
     hints: frozenset[str]
     unread: Mapping[str, frozenset[str]]
@@ -59,16 +58,6 @@ class Rules:
     reads: dict[str, list[str]]
     neutral: dict[str, dict[str, Any]]
     """A class, or a section without a class, to its keys' neutral values."""
-
-    @functools.cached_property
-    def moved(self) -> dict[str, str]:
-        """The first name of a class, and any between, to today's."""
-        return {first: now for now, first in self.renamed.items()} | self.between
-
-    @functools.cached_property
-    def uncounted(self) -> frozenset[str]:
-        """The keys that change no result, except in ``machine``."""
-        return self.speed | self.hints
 
 
 @functools.cache
@@ -79,9 +68,10 @@ def rules() -> Rules:
     for entry in content.pop("neutral"):
         for name in entry["of"]:
             neutral.setdefault(name, {}).update(entry["values"])
+    moved = {first: now for now, first in content["renamed"].items()} | content.pop("between")
     own: Any = {key: frozenset(content.pop(key)) for key in ("speed", "hints")}
     unread = {name: frozenset(keys) for name, keys in content.pop("unread").items()}
-    return Rules(**{"between": {}, **content}, **own, unread=unread, neutral=neutral)
+    return Rules(**content, **own, moved=moved, unread=unread, neutral=neutral)
 
 
 # Ids.
@@ -202,7 +192,7 @@ def _canonical(node: Any, section: str) -> Any:
         known = rules()
         name = _target(node) or section
         neutral = known.neutral.get(name, {})
-        left_out = known.uncounted if section != MACHINE else ()
+        left_out = known.speed | known.hints if section != MACHINE else ()
         result = {}
         for key, value in node.items():
             if key in left_out:

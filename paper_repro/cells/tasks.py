@@ -188,10 +188,6 @@ class Task:
     def check_devices(self, config: Mapping[str, Any]) -> None:
         """Raise UsageError where this machine lacks the devices that the config's ``machine`` section asks for."""
 
-    def has_weights(self, folder: Path) -> bool:
-        """Return whether the folder of a finished cell holds weights that a probe could measure."""
-        return False
-
     def measure(self, cell: Cell, folder: Path, name: str) -> Findings:
         """Return what the probe of that name finds on the weights in ``folder``; nothing is trained.
 

@@ -30,6 +30,7 @@ from paper_repro.cells.tasks import (
     FAILED,
     FINISHED,
     OUT_OF_MEMORY,
+    WEIGHTS,
     Cell,
     Cost,
     Outcome,
@@ -116,7 +117,7 @@ class Worker:
         if not wanted:
             return True
         folder, task = record_path(self.runs, cell.id).parent, task_of(cell.config)
-        if not task.has_weights(folder):
+        if not (folder / WEIGHTS).is_file():
             print(f"cell {cell.id}: no weights in {folder}: it is run again for probes {', '.join(wanted)}")
             return False
         origin = records.provenance(records.device(cell.config), self.code)

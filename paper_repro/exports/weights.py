@@ -99,7 +99,14 @@ def opened(
     """
     if (folder := _exported(source)) is not None:
         return _read(folder, device)
-    folder, record = _find(source, runs)
+    word, root = Path(source).expanduser(), default_runs() if runs is None else Path(runs).expanduser()
+    if re.fullmatch(r"[A-Za-z]\w*", str(word)) and not re.fullmatch("[0-9a-f]{4,}", str(word)) and not word.exists():
+        near = nearest(str(word), names())
+        raise UsageError(f"{word}: no model of that name{near}; give a name, {HUB}owner/name, or a cell's folder or id")
+    folder, record = find_record(source, root)
+    if record.status != FINISHED:
+        raise UsageError(f"{folder}: the cell is {record.status} ({record.note}), expected finished: it has no weights")
+    weights_of(folder)
 
     from paper_repro.training.build import rebuild
 
@@ -237,19 +244,6 @@ def _exported(source: str | Path) -> Path | None:
     if len(word.parts) == 1 and (SHIPPED / word / CONFIG).is_file():
         return SHIPPED / word
     return word if (word / CONFIG).is_file() else None
-
-
-def _find(source: str | Path, runs: str | Path | None) -> tuple[Path, Record]:
-    """Return the folder and the record of a finished cell that has trained a model and kept its weights."""
-    word, root = Path(source).expanduser(), default_runs() if runs is None else Path(runs).expanduser()
-    if re.fullmatch(r"[A-Za-z]\w*", str(word)) and not re.fullmatch("[0-9a-f]{4,}", str(word)) and not word.exists():
-        near = nearest(str(word), names())
-        raise UsageError(f"{word}: no model of that name{near}; give a name, {HUB}owner/name, or a cell's folder or id")
-    folder, record = find_record(source, root)
-    if record.status != FINISHED:
-        raise UsageError(f"{folder}: the cell is {record.status} ({record.note}), expected finished: it has no weights")
-    weights_of(folder)
-    return folder, record
 
 
 def find_record(word: str | Path, root: Path) -> tuple[Path, Record]:

@@ -159,21 +159,22 @@ class Contrast:
 
     def _names(self, view: "Records") -> tuple[str, str]:
         """Return the names of both sides: the metric, and the labels that tell their places apart from others."""
-        artifact = view.artifact
-        several = {axis for axis in artifact.axes if len({dict(key)[axis] for key in view.points}) > 1}
+        artifact, axes = view.artifact, view.artifact.axes
+        several = {axis for axis in axes if len({dict(key)[axis] for key in view.points}) > 1}
 
         def name(side: Side, other: Side | None) -> str:
             spec = artifact.columns.get(side.metric) or artifact.metrics.get(side.metric)
             title = spec.title if spec is not None else side.metric
             than = {} if other is None else other.place
             shown = {axis for axis in side.place if axis in several or than.get(axis) != side.place[axis]}
-            labels = [_labelled(artifact, axis, value) for axis, value in side.place.items() if axis in shown]
+            values = [(axes[axis], axes[axis].values[value]) for axis, value in side.place.items() if axis in shown]
+            labels = [f"{axis.title} {one.label}" if one.number is not None else one.label for axis, one in values]
             title = title if title[:2].isupper() else title[0].lower() + title[1:]
             return f"{title} of {', '.join(labels)}" if labels else title
 
         if self.to is None:
             return name(self.of, None), ""
-        ends = [f", each at its best {artifact.axes[axis].title.lower()}" for axis in self.best]
+        ends = [f", each at its best {axes[axis].title.lower()}" for axis in self.best]
         return name(self.of, self.to), name(self.to, self.of) + "".join(ends)
 
 
@@ -240,12 +241,6 @@ def _item_file(artifact: Any, kind: str, metric: str) -> tuple[str, bool] | None
     losses = spec.derived.get("exp") if spec is not None and kind == RATIO else None
     source = (losses[0] if losses else metric).split(" or ")[0]
     return (f"{source}es.json", bool(losses)) if source in ("test_loss", "val_loss") else None
-
-
-def _labelled(artifact: Any, axis: str, value: str) -> str:
-    spec = artifact.axes[axis]
-    label = spec.values[value].label
-    return f"{spec.title} {label}" if spec.values[value].number is not None else label
 
 
 @dataclass(frozen=True)
@@ -362,7 +357,7 @@ def _contrast(
     if items and all(items.get(label, {}).keys() == left.keys() & right for label, (left, right) in parts.items()):
         return over_items(kind, of, to, items, unit, logs, bound)
     several = parts.items() if len(parts) > 1 else ()
-    each = tuple((label, stats.compare(*sides).opened(bound)) for label, sides in several)
+    each = tuple((label, stats.pooled([sides]).opened(bound)) for label, sides in several)
     base = stats.mean([stats.mean(list(right.values())) for _, right in parts.values()])
     return Estimate(kind, of, to, stats.pooled(list(parts.values())).opened(bound), logs, unit, each, base=base)
 

@@ -115,11 +115,6 @@ def of(values: Sequence[float]) -> Interval:
     return student(center, spread / math.sqrt(len(values)), len(values) - 1, len(values))
 
 
-def compare(left: Samples, right: Samples) -> Interval:
-    """Return the interval of mean(left) - mean(right): paired where they share two or more seeds, else Welch's."""
-    return pooled([(left, right)])
-
-
 def pooled(parts: Sequence[tuple[Samples, Samples]]) -> Interval:
     """Return the interval of mean(left) - mean(right), averaged over parts.
 
@@ -131,7 +126,7 @@ def pooled(parts: Sequence[tuple[Samples, Samples]]) -> Interval:
         return of([mean([left[seed] - right[seed] for left, right in parts]) for seed in common])
     if len(parts) == 1:
         return welch(*(list(side.values()) for side in parts[0]))
-    each = [compare(left, right) for left, right in parts]
+    each = [pooled([part]) for part in parts]
     center, count = mean([one.mean for one in each]), min(one.count for one in each)
     variances = [(one.error / len(each)) ** 2 for one in each]
     return _of_variances(center, variances, [one.freedom for one in each], count)
@@ -161,9 +156,7 @@ def share(counts: Mapping[int, tuple[int, int]]) -> Share:
 
     hits, cases = (sum(column) for column in zip(*counts.values(), strict=True))
     found = binomtest(hits, cases).proportion_ci(CONFIDENCE, method="wilson")
-    center = hits / cases
-    error = math.sqrt(center * (1 - center) / cases)
-    return Share(center, float(found.low), float(found.high), len(counts), True, error, math.inf, hits, cases)
+    return Share(hits / cases, float(found.low), float(found.high), len(counts), hits=hits, cases=cases)
 
 
 def over_items(values: Mapping[int, Sequence[float]]) -> Interval:

@@ -161,7 +161,7 @@ class Table:
 
     def _column_text(self, name: str, point: Point) -> str:
         text = self._on_column(name, point)[2]
-        return self._unknown(point) if text == NOT_RUN else text
+        return "" if text == NOT_RUN and self.view.judged(point) else text
 
     def _on_column(self, name: str, point: Point) -> tuple[float | None, str, str]:
         """Return a column's value at a point, and the word and the text of its comparison with the paper's."""
@@ -211,16 +211,17 @@ class Table:
         metric, row = self.artifact.metrics[name], self._rows[point.key, name]
         if kind == VERDICT:
             text = self.verdict(name, point)[1]
-            return self._unknown(point) if text == NOT_RUN else text
+            return "" if text == NOT_RUN and self.view.judged(point) else text
         if kind == AS_REFERENCE:
             return str(row["as_reference"])
         mean, std = row[f"{kind}_mean"], row[f"{kind}_std"]
-        if kind == PAPER:
-            text = _printed_text(metric, mean, std)
-            return _bold(text) if bold else text
         if mean is None:
-            return self.absence(point, name, kind)
-        text = _bold(_spread(metric, mean, std)) if bold else _spread(metric, mean, std)
+            return "" if kind == PAPER else self.absence(point, name, kind)
+        exact = kind == PAPER and std is None and metric.format == "f"  # as the paper prints it
+        text = f"{mean:.10g}" if exact else _spread(metric, mean, std)
+        text = _bold(text) if bold else text
+        if kind == PAPER:
+            return text
         if (kind == OWN) == self.view.has_own and row.get("beaten") is False:
             text += NOT_BEATEN
         if kind == OWN and any(cell.id in self.view.changed for cell in point.cells.values()):
@@ -241,9 +242,6 @@ class Table:
             return f"{FAILED} [{self._failed.index(point.key) + 1}]"
         known = trouble(found) or lack(found, name) or self.view.unnamed.get(name)
         return known or ("" if found else NOT_RUN)
-
-    def _unknown(self, point: Point) -> str:
-        return "" if self.view.judged(point) else NOT_RUN
 
     def _best(self, name: str, kind: str) -> set[Key]:
         """Return the keys of the best values, as printed, of each group of ``best_within`` that has several."""
@@ -547,15 +545,7 @@ def _ends(estimate: Estimate, interval: stats.Interval) -> dict[str, float | Non
     return {name: stats.rounded(estimate.shown(end)) if math.isfinite(end) else None for name, end in ends.items()}
 
 
-def _printed_text(metric: Metric, mean: float | None, std: float | None) -> str:
-    if mean is None or std is not None:
-        return _spread(metric, mean, std)
-    return f"{mean:.10g}" if metric.format == "f" else metric.text(mean)
-
-
-def _spread(metric: Metric, mean: float | None, std: float | None) -> str:
-    if mean is None:
-        return ""
+def _spread(metric: Metric, mean: float, std: float | None) -> str:
     return metric.text(mean) if std is None else f"{metric.text(mean)} ± {metric.text(std)}"
 
 

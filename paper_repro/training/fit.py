@@ -36,7 +36,6 @@ from paper_repro.training.watch import Evaluations, Journal, LossLog, Watch
 _log = logging.getLogger(__name__)
 WARM_UP, STEPS = 2, 3
 """Steps that are not timed, because kernels and graphs are built in them, and steps that are."""
-SPLIT = "made_up"
 SHARED_SECTIONS = ("task", "module", "model", "training", "probes")
 """What cells must have in common to be trained together: the stack runs the code of the first for all of them."""
 
@@ -130,9 +129,6 @@ class Fit(Task):
             checkpoint_bytes=found,
             micro_batch=self.micro_batch,
         )
-
-    def has_weights(self, folder: Path) -> bool:
-        return (folder / checkpoints.WEIGHTS).is_file()
 
     def measure(self, cell: Cell, folder: Path, name: str) -> Findings:
         with settings(Machine.of(cell.machine)):
@@ -285,7 +281,7 @@ def _check_stackable(training: TrainingSettings, machine: Machine) -> None:
 class MadeUp(CounterBasedDataModule):
     """Batches of the shapes of other data, zeros for whole numbers, and numbers between 0 and 1; nothing is read."""
 
-    splits = (SPLIT,)
+    splits = ("made_up",)
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         super().__init__()
@@ -301,9 +297,6 @@ class MadeUp(CounterBasedDataModule):
         self._batch = map_tensors(filled, self.data.example_batch())
 
     def train_batch(self, step: int) -> Batch:
-        return self._batch
-
-    def example_batch(self) -> Batch:
         return self._batch
 
     def evaluation_batches(self, split: str) -> Iterator[Batch]:

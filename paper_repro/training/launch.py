@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
 import torch.distributed as dist
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
@@ -33,13 +34,15 @@ from paper_repro.base.errors import BY_TORCHRUN, STOPPING, Place, UsageError, ch
 from paper_repro.cells.tasks import NODE_LOST, Cell, StopRequestedError
 from paper_repro.training import single
 from paper_repro.training.build import build
-from paper_repro.training.machine import Machine, Rank, Started, join, settings
+from paper_repro.training.machine import Machine, Rank, Started, settings
 
 BEAT_SECONDS = 2.0
 SILENT_SECONDS = 20.0
 """A rank whose heartbeat has stopped for so long is lost, and its node with it."""
 START_SECONDS = 100.0
 """How much longer a rank may take to come."""
+PATIENCE = timedelta(days=7)
+"""How long a process waits for another: rank 0 may be preparing data; that one has died is seen elsewhere."""
 _END = b"end"
 BY_US = "machine.devices"
 _LEFT = "left"
@@ -117,9 +120,14 @@ class Group:
         return dist.PrefixStore(f"paper_repro/{restart}", store)  # type: ignore[attr-defined]
 
     def join(self, store: Any, number: int, machine: Machine) -> Rank:
+        """Meet the other processes in the store."""
         met = dist.PrefixStore(f"job/{number}/group", store)  # type: ignore[attr-defined]
         device = machine.device_of(self.environment.local_rank())
-        return join(self.place.rank, self.place.count, self.environment, met, device)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        backend, index, count = "nccl" if device.type == "cuda" else "gloo", self.place.rank, self.place.count
+        dist.init_process_group(backend, store=met, rank=index, world_size=count, timeout=PATIENCE)
+        return Rank(index, count, self.environment, dist.new_group(backend="gloo", timeout=PATIENCE))
 
     def end_process(self, why: str) -> NoReturn:
         advice = "start all nodes again, it goes on from its last checkpoint"
@@ -188,7 +196,12 @@ def follow(own: Group) -> int:
 
 def _follow(own: Group, store: Any) -> int:
     for number in itertools.count(1):
-        content = _next(own, store, number)
+        key, content = f"job/{number}", b""
+        while not content:
+            with own.answered():
+                content = store.get(key) if store.check([key]) else b""
+            if not content:
+                time.sleep(BEAT_SECONDS / 4)
         if content == _END:
             break
         job = json.loads(content)
@@ -254,16 +267,6 @@ def _beat(own: Group, store: Any, job: str, over: threading.Event) -> None:
                     time.sleep(2 * BEAT_SECONDS)
                 own.end_process(lost)
         over.wait(BEAT_SECONDS)
-
-
-def _next(own: Group, store: Any, number: int) -> bytes:
-    key = f"job/{number}"
-    while True:
-        with own.answered():
-            if store.check([key]):
-                content: bytes = store.get(key)
-                return content
-        time.sleep(BEAT_SECONDS / 4)
 
 
 def end(own: Group, store: Any) -> None:

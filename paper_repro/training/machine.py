@@ -13,7 +13,6 @@ import resource
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +27,6 @@ from paper_repro.cells.planned import MachineSettings, count_devices
 from paper_repro.kernels.preferences import prefer
 from paper_repro.training.tensors import map_tensors
 
-PATIENCE = timedelta(days=7)
-"""How long a process waits for another: rank 0 may be preparing data; that one has died is seen elsewhere."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEEP_BYTES = 1 << 30
 _FALLBACK_BYTES = 32 << 20
@@ -169,12 +166,3 @@ class Rank:
         boxes: list[Any] | None = None if self.index else [None] * self.count
         dist.gather_object(map_tensors(Tensor.cpu, dict(own)), boxes, group=self.words)
         return {slot: tree for box in boxes or [own] for slot, tree in box.items()}
-
-
-def join(index: int, count: int, environment: ClusterEnvironment, store: Any, device: torch.device) -> Rank:
-    """Meet the other processes in a store."""
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=store, rank=index, world_size=count, timeout=PATIENCE)
-    return Rank(index, count, environment, dist.new_group(backend="gloo", timeout=PATIENCE))

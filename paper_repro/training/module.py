@@ -175,13 +175,6 @@ class PaperModule(L.LightningModule):
         declared = self.random_tensors(batch)
         return place(draw(declared, device, self.seed, step, slot), device, self._floating_dtype())
 
-    def example_draws(self, batch: Batch) -> Draws:
-        """Return random tensors for one call of ``loss_and_carry`` without ``constants``, on the device of ``batch``,
-        which may be meta.
-        """
-        draws = self.draws_of(batch, 0, 0, tensors_of(batch)[0].device)
-        return {name: draw for name, draw in draws.items() if name not in self.constants}
-
     def split(self, batch: Batch, draws: Draws, carry: Tree, parts: Sequence[slice]) -> list[tuple[Batch, Draws]]:
         """Return rows of a batch, each with their draws, so that the losses of all parts are those of the batch.
 
@@ -201,8 +194,10 @@ class PaperModule(L.LightningModule):
         return found
 
     def counted(self, batch: Batch) -> Tensor:
-        """Compute the forward pass whose multiply-adds are counted, on the meta device."""
-        return self.loss_and_carry(batch, self.example_draws(batch), self.initial_carry(batch))[0]
+        """Compute the forward pass whose multiply-adds are counted, on the device of ``batch``, which may be meta."""
+        draws = self.draws_of(batch, 0, 0, tensors_of(batch)[0].device)
+        varying = {name: draw for name, draw in draws.items() if name not in self.constants}
+        return self.loss_and_carry(batch, varying, self.initial_carry(batch))[0]
 
     def counted_step(self, batch: Batch) -> None:
         """Compute the loss and its gradients, whose FLOPs are counted, on the meta device."""

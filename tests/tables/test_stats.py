@@ -29,14 +29,14 @@ def same(found: Interval, expected: object, limit: float = 0.0) -> None:
 
 @pytest.mark.parametrize(("left", "right"), PAIRED)
 def test_common_seeds_are_paired(left: np.ndarray, right: np.ndarray) -> None:
-    found = stats.compare(by_seed(left), by_seed(right))
+    found = stats.pooled([(by_seed(left), by_seed(right))])
     same(found, reference.ttest_rel(left, right))
     assert found.paired and found.mean == pytest.approx(float(np.mean(left - right)))
 
 
 @pytest.mark.parametrize(("left", "right"), APART)
 def test_other_seeds_are_compared_by_welch(left: np.ndarray, right: np.ndarray) -> None:
-    found = stats.compare(by_seed(left), by_seed(right, first=50))
+    found = stats.pooled([(by_seed(left), by_seed(right, first=50))])
     same(found, reference.ttest_ind(left, right, equal_var=False))
     assert not found.paired and found.count == min(len(left), len(right))
 
@@ -66,7 +66,7 @@ def test_a_share_is_binomial(hits: int, cases: int) -> None:
 
 
 def test_one_seed_has_no_interval_and_equal_values_have_no_p_value() -> None:
-    single, equal = stats.compare({0: 1.0}, {0: 0.5}), stats.compare({0: 1.0, 1: 1.0}, {0: 0.5, 1: 0.5})
+    single, equal = stats.pooled([({0: 1.0}, {0: 0.5})]), stats.pooled([({0: 1.0, 1: 1.0}, {0: 0.5, 1: 0.5})])
     assert (single.low, single.high) == (-np.inf, np.inf)
     assert (single.p_value(0.0), equal.p_value(0.0), equal.mean) == (1.0, 1.0, 0.5)
 
