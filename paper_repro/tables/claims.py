@@ -28,7 +28,7 @@ VERDICTS = (HOLDS, FAILS, SEEN, OPPOSITE, NO_DIFFERENCE, CANNOT_TELL, NOT_BEATEN
 RATIO, DIFFERENCE, NUMBER, SHARE, COUNT = "ratio", "difference", "number", "share", "count"
 SEEDS_ONLY, SEEDS_AND_ITEMS, EXACT = "seeds only", "seeds and items", "exact"
 COMPUTED = "computed"
-FORMS = (RATIO, DIFFERENCE, COUNT, COMPUTED)
+FORMS = (RATIO, DIFFERENCE, NUMBER, COUNT, COMPUTED)
 LIMITS = ("above", "below", "at_least", "at_most", "between", "equals")
 NO_EFFECT = {RATIO: 1.0, DIFFERENCE: 0.0}
 LARGEST_EXPONENT = 700.0
@@ -106,26 +106,32 @@ class Side:
 
 @dataclass(frozen=True)
 class Contrast:
-    """The ratio or difference of two sides, or a count, over all values of some axes."""
+    """The ratio or difference of two sides, or a number or count of one, over all values of some axes."""
 
     kind: str
     of: Side
     to: Side | None
-    over: tuple[str, ...] = ()
+    over: list[str] = field(default_factory=list)
     only: dict[str, list[str]] = field(default_factory=dict)
     best: dict[str, str] = field(default_factory=dict)
     """By axis the metric that chooses its value, for each side and place apart: ``{lr: val_loss}``."""
+    called: list[str] = field(default_factory=list)
+    """The names of the sides; empty: their metrics, and the labels that tell their places apart from others."""
+    geometric: bool = False
+    """Whether a number is pooled by the geometric mean."""
 
     @classmethod
     def from_yaml(cls, kind: str, node: Node) -> "Contrast":
-        named, sides = ("column", ("of",)) if kind == COUNT else ("metric", ("of", "to"))
-        hints = {"over": list[str], "only": dict[str, list[str]], "best": dict[str, str]}
-        found = configs.entries(node, sides, (named, *hints))
+        named, sides = "column" if kind == COUNT else "metric", ("of", "to") if kind in NO_EFFECT else ("of",)
+        keys = ("over", "only", "best", "called", *(("geometric",) if kind == NUMBER else ()))
+        found = configs.entries(node, sides, (named, *keys))
         metric = configs.convert(str, found[named]) if named in found else None
         of, to = (Side.read(found[name], metric) if name in found else None for name in ("of", "to"))
-        over, only, best = (configs.convert(hint, found[name]) if name in found else () for name, hint in hints.items())
         assert of is not None
-        return cls(kind, of, to, tuple(over), dict(only), dict(best))
+        options = {key: configs.convert(cls.__annotations__[key], found[key]) for key in keys if key in found}
+        if len(options.get("called", sides)) != len(sides):
+            raise node.error(f"'called' takes a name for each of {', '.join(sides)}")
+        return cls(kind, of, to, **options)
 
     def places(self, view: "Records") -> Iterator[tuple[str, Place]]:
         """Yield the values of ``over`` of which the scale runs both sides, each with its label."""
@@ -140,17 +146,20 @@ class Contrast:
         places = list(self.places(view))
         if not places:
             return nothing("the scale runs no such cells")
-        of, to = self._names(view)
+        of, *others = self.called or self._names(view)
         if self.kind == COUNT:
             counted = {name: view.counted(self.of.metric, {**place, **self.of.place}) for name, place in places}
             return count(of, counted)
-        assert self.to is not None
+        if self.to is None:
+            own = {label: self._best(view, {**place, **self.of.place}) for label, place in places}
+            samples = {label: view.samples(self.of.metric, place) for label, place in own.items()}
+            return number(of, samples, geometric=self.geometric)
         left, right = self.of, self.to
         pairs = {
             label: (self._best(view, {**place, **left.place}), self._best(view, {**place, **right.place}))
             for label, place in places
         }
-        return at_places(view, self.kind, (of, left.metric), (to, right.metric), pairs)
+        return at_places(view, self.kind, (of, left.metric), (others[0], right.metric), pairs)
 
     def _best(self, view: "Records", place: Place) -> Place:
         for axis, metric in self.best.items():

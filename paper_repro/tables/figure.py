@@ -85,7 +85,7 @@ class Figure(ABC):
 
     stem = "figure"  # of its files' names
     is_appendix = False
-    marks = ""
+    marks = "Faint dots: seeds; marks and lines: means over seeds."
     """Describes dots, lines and bars in a sentence or two."""
     legend = True
     legend_title: str | None = None

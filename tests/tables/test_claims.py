@@ -97,6 +97,17 @@ def test_a_ratio_is_the_geometric_mean_over_places_paired_by_seed(tmp_path: Path
     assert [label for label, _ in found.estimate.parts] == ["Easy", "Hard"] and found.verdict == SEEN
 
 
+def test_a_number_is_pooled_over_places_under_its_own_name(tmp_path: Path) -> None:
+    asked = "number: {metric: error, of: {model: old}, over: [task], called: [the old error]"
+    plain = judged(tmp_path / "a", f"{asked}}}, above: 0.1").estimate
+    assert plain.named == "the old error, mean of 2" and shown(plain) == pytest.approx(0.7)
+    geometric = judged(tmp_path / "b", f"{asked}, geometric: true}}, above: 0.1").estimate
+    assert shown(geometric) == pytest.approx(math.sqrt(0.5 * 0.9), rel=1e-3)
+    assert [label for label, _ in geometric.parts] == ["Easy", "Hard"]
+    named = judged(tmp_path / "c", f"{RATIO.replace('over', 'called: [old, new], over')}, above: 1").estimate
+    assert named.named == "old / new, geometric mean of 2"
+
+
 def test_a_ratio_of_losses_carries_the_error_of_the_test_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "TEXT", TEXT.replace("error", "val_loss"))
     items = {"old": [1.0, 3.0], "new": [1.5, 1.5]}
@@ -245,6 +256,7 @@ def test_estimates_of_functions_have_known_answers() -> None:
         (f"{RATIO.replace('metric: error', 'metric: eror')}, above: 1", "eror"),
         (f"{RATIO.replace(', over: [task]', '')}, above: 1", "axis 'task'"),
         (f"{BEST.replace('{task:', '{tusk:')}, above: 1", "tusk"),
+        (f"{RATIO.replace('over', 'called: [old], over')}, above: 1", "'called' takes a name for each of of, to"),
         (f"{RATIO}, above: 1, predicate: 3", "predicate"),
     ],
 )

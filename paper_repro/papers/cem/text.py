@@ -17,7 +17,6 @@ class PerplexityFigure(figure.Figure):
     """A row for each finished run; of several rates only the best, by validation loss."""
 
     metric: str | None = PERPLEXITY
-    marks = "Faint dots: seeds; marks and lines: means over seeds."
 
     def rows(self) -> list[figure.Row]:
         found: list[figure.Row] = []

@@ -16,7 +16,6 @@ class Figure4(Figure):
     """Three panels: losses while one run trains, and final losses over batch sizes and over layers."""
 
     size = (10.0, 3.4)
-    marks = learning.MARKS
     metric = learning.LOSS
 
     def rows(self) -> list[Row]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from paper_repro.papers.ebt import learning
-from paper_repro.papers.ebt.learning import LOSS, MARKS, S1, TRANSFORMER, Size, runs
+from paper_repro.papers.ebt.learning import LOSS, S1, TRANSFORMER, Size, runs
 from paper_repro.tables import claims, plots, stats
 from paper_repro.tables.figure import Axes, Canvas, Figure, Row
 from paper_repro.tables.table import Table
@@ -40,7 +40,7 @@ class Figure5(Figure):
     """Three panels of the paper; a fourth has Transformer++'s loss over longer training, EBT's marked at equal cost."""
 
     size = (9.0, 6.4)
-    marks = f"{MARKS} Last panel: at a vertical line Transformer++ has cost as much as EBT."
+    marks = f"{Figure.marks} Last panel: at a vertical line Transformer++ has cost as much as EBT."
     metric = LOSS
 
     def rows(self) -> list[Row]:

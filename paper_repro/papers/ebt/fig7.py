@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from paper_repro.papers.ebt import thinking
-from paper_repro.papers.ebt.learning import MARKS, S2, TRANSFORMER
+from paper_repro.papers.ebt.learning import S2, TRANSFORMER
 from paper_repro.tables import claims, plots, stats
 from paper_repro.tables.figure import Axes, BaselineLine, Canvas, Figure, Row, baseline_lines
 from paper_repro.tables.table import Table
@@ -36,7 +36,7 @@ class Figure7(Figure):
     """Panel a over evaluations, panel b over training tokens."""
 
     size = (10.0, 4.0)
-    marks = f"{MARKS} Right: bars are means over seeds."
+    marks = f"{Figure.marks} Right: bars are means over seeds."
 
     def baselines(self) -> list[BaselineLine]:
         found = list(thinking.grids(self.view, _place(S2)).values())

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from paper_repro.papers.ebt.learning import MARKS, fitted
+from paper_repro.papers.ebt.learning import fitted
 from paper_repro.tables import claims, figure, plots
 from paper_repro.tables.view import View
 
@@ -15,7 +15,6 @@ class FigureB1(figure.Figure):
     """Loss over width and over parameters; every seed a dot, a line through the means."""
 
     size = (8.0, 3.6)
-    marks = MARKS
     metric = LOSS
 
     def rows(self) -> list[figure.Row]:

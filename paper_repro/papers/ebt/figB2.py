@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from paper_repro.tables import claims, figure, plots, stats
-from paper_repro.tables.view import View
+from paper_repro.tables import figure, plots, stats
 
 EBT = {"model": "ebt"}
 KINDS = {"goes_on": "goes on", "still": "stands still", "cut": "is cut"}
@@ -47,8 +46,3 @@ class FigureB2(figure.Figure):
             pixels = plots.pixels(self.view.attachments(f"{kind}.png", EBT).get(rows[0]["seed"]))
             if pixels is not None:
                 plots.draw_strip(axes, pixels, name)
-
-
-def estimate_frame_energy_is_uncertainty(view: View) -> claims.Estimate:
-    """Return Spearman's correlation of energy and loss over predicted frames."""
-    return claims.number("rank correlation of energy and loss", {"": view.samples("energy_rank", EBT)})

@@ -59,11 +59,6 @@ class FigureB3(Figure):
         parts[-1].set(ylabel="AUROC against validation", ylim=(0, 1.02))
 
 
-def estimate_energy_is_uncertainty(view: View) -> claims.Estimate:
-    """Spearman's rank correlation of energies and losses over the tokens of validation."""
-    return claims.number("rank correlation of energy and loss", {"": view.samples("energy_rank", PLACE)})
-
-
 def estimate_ood_energy(view: View) -> claims.Estimate:
     """The AUROC of energies of each set against validation, the mean over sets."""
     found = {name: view.samples(f"{name}_energy_auroc", PLACE) for name in SETS}

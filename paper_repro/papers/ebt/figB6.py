@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-from paper_repro.papers.ebt.learning import MARKS
 from paper_repro.tables import claims, figure, plots
 from paper_repro.tables.figure import BaselineLine, Canvas, Row, panel_lines
 from paper_repro.tables.view import View
@@ -21,7 +20,6 @@ class FigureB6(figure.Figure):
     """PSNR over evaluations of the network, with a panel for each level of noise."""
 
     size = (10.0, 4.0)
-    marks = MARKS
 
     def rows(self) -> list[Row]:
         found = list(_ways(self.view, "ebt")) + list(_ways(self.view, "dit"))

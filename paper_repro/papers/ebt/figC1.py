@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from paper_repro.papers.ebt.learning import LOSS, MARKS, S1, S2, curve_rows, curves, draw_panel, late_exponents
+from paper_repro.papers.ebt.learning import LOSS, S1, S2, curve_rows, curves, draw_panel, late_exponents
 from paper_repro.tables import claims
 from paper_repro.tables.figure import Canvas, Figure, Row
 from paper_repro.tables.view import View
@@ -12,7 +12,6 @@ class FigureC1(Figure):
     """Validation losses of both while they train."""
 
     size = (5.5, 3.6)
-    marks = MARKS
     metric = LOSS
 
     def rows(self) -> list[Row]:

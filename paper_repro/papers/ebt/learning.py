@@ -13,7 +13,6 @@ from paper_repro.tables.view import View
 
 LOSS = "val_loss"
 TRANSFORMER, S1, S2 = "transformer", "s1", "s2"
-MARKS = "Faint dots: seeds; marks and lines: means over seeds."
 FEWEST_SIZES = 3
 """Different sizes that a power law is fitted to."""
 MOST_TICKS, LARGEST_TICK = 4, 10_000

@@ -4,17 +4,14 @@ import json
 import math
 from collections.abc import Sequence
 
-from paper_repro.papers.ngpt.runs import MARKS
-from paper_repro.tables import claims, figure, plots
+from paper_repro.tables import figure, plots
 from paper_repro.tables.figure import BaselineLine, Canvas, Row, baseline_lines
-from paper_repro.tables.view import View
 
 ATTACHMENT = "lengths.json"
 
 
 class Figure13(figure.Figure):
     size = (5.0, 3.4)
-    marks = MARKS
 
     def baselines(self) -> list[BaselineLine]:
         lines = baseline_lines(self.view, "val_loss")
@@ -38,10 +35,3 @@ class Figure13(figure.Figure):
         plots.log_ticks(axes.yaxis)
         lengths = sorted({row["length"] for row in rows})
         axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
-
-
-def estimate_length_extrapolation(view: View) -> claims.Estimate:
-    """Return the perplexity of nGPT at 8 times the trained length over that at the trained length."""
-    sides = [view.samples(f"perplexity_{length}", {"model": "ngpt"}) for length in ("x8", "x1")]
-    of = "perplexity of nGPT at 8 times the trained length"
-    return claims.ratio(of, "perplexity of nGPT at the trained length", {"": (sides[0], sides[1])})

@@ -5,7 +5,7 @@ At scales smoke and cpu the tasks are continuations of our own (``datamodules.co
 
 from collections.abc import Sequence
 
-from paper_repro.papers.ngpt.runs import MARKS, best_runs, context_of, named
+from paper_repro.papers.ngpt.runs import best_runs, context_of, named
 from paper_repro.tables import claims, figure, plots
 from paper_repro.tables.stats import Samples
 from paper_repro.tables.view import View
@@ -22,7 +22,6 @@ class Figure3(figure.Figure):
     """Two lines of three panels for each context: every seed as a dot, a line through the means of each model."""
 
     size = (9.0, 5.0)
-    marks = MARKS
 
     @property
     def tasks(self) -> list[str]:

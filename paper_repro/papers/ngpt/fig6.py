@@ -145,10 +145,3 @@ def estimate_modest_steps(view: View) -> claims.Estimate:
     labels = {run: view.label("run", run) for run in runs}
     parts = {f"{labels[run]}, {RATES[v]}": view.samples(f"mean_{v}", {"run": run}) for run in runs for v in RATES}
     return claims.number("mean eigen learning rate", parts)
-
-
-def estimate_sqk_stable(view: View) -> claims.Estimate:
-    """Return the largest layer mean of |s_qk| over the smallest, in the runs of figure 6."""
-    runs = [run for run in PRINTED_FOR if view.places(run=run)]
-    parts = {view.label("run", run): view.samples("sqk_spread", {"run": run}) for run in runs}
-    return claims.number("largest / smallest layer mean of |s_qk|", parts, geometric=True)

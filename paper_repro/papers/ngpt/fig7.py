@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from paper_repro.papers.ngpt.runs import LOSS, MARKS, named, runs
+from paper_repro.papers.ngpt.runs import LOSS, named, runs
 from paper_repro.tables import figure, plots, stats
 from paper_repro.tables.figure import Axes, BaselineLine, Canvas, Row, panel_lines
 
@@ -19,7 +19,7 @@ class Figure7(figure.Figure):
     """One panel for each context and budget: the loss against the rate, a line a model."""
 
     size = (10.0, 5.2)
-    marks = f"{MARKS} {FAR_MARKS}"
+    marks = f"{figure.Figure.marks} {FAR_MARKS}"
 
     def rows(self) -> list[Row]:
         found: list[Row] = []

@@ -14,7 +14,6 @@ LOSS = "val_loss"
 TEST_LOSS = "test_loss"
 ITEMS = "test_losses.json"
 """The file of ``probes.item_losses``."""
-MARKS = "Faint dots: seeds; marks and lines: means over seeds."
 
 
 @dataclass(frozen=True)

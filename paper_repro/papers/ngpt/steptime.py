@@ -3,42 +3,17 @@
 from paper_repro.tables import claims, stats, table
 from paper_repro.tables.view import View
 
-RATIO, NAME = "ratio_ngpt", "time of a step of nGPT / of GPT"
-UNFUSED, FUSED = {"implementation": "reference"}, {"implementation": "auto"}
+RATIO, UNFUSED = "ratio_ngpt", {"implementation": "reference"}
 PRINTED = {"ratio_4k": "t4096", "ratio_8k": "t8192"}
 
 
 class StepTimes(table.Table):
     def summary(self) -> dict[str, stats.Samples]:
-        each = {name: _measured(self.view, UNFUSED, [context]).values() for name, context in PRINTED.items()}
-        return {name: next(filter(None, samples), {}) for name, samples in each.items()}
-
-
-def estimate_step_takes_longer(view: View) -> claims.Estimate:
-    """Return time of a step of nGPT over that of GPT at every size and context; not fused."""
-    return claims.number(f"{NAME}, not fused", _measured(view, UNFUSED), geometric=True)
-
-
-def estimate_step_overhead(view: View) -> claims.Estimate:
-    """Return the same at the two contexts that the paper prints."""
-    return claims.number(f"{NAME}, not fused", _measured(view, UNFUSED, [*PRINTED.values()]), geometric=True)
-
-
-def estimate_step_overhead_fused(view: View) -> claims.Estimate:
-    """Return time of a step of nGPT over that of GPT at every size and context; fused."""
-    return claims.number(f"{NAME}, fused", _measured(view, FUSED), geometric=True)
-
-
-def _measured(
-    view: View, implementation: dict[str, str], contexts: list[str] | None = None
-) -> dict[str, stats.Samples]:
-    axes, found = view.artifact.axes, dict[str, stats.Samples]()
-    for size, spec in axes["size"].values.items():
-        for context in contexts or axes["context"].values:
-            place = {"size": size, "context": context, **implementation}
-            if view.places(**place):
-                found[f"{spec.label}, {axes['context'].values[context].label}"] = view.samples(RATIO, place)
-    return found
+        found: dict[str, stats.Samples] = {}
+        for name, context in PRINTED.items():
+            samples = (self.view.samples(RATIO, place) for place in self.view.places(context=context, **UNFUSED))
+            found[name] = next(filter(None, samples), {})
+        return found
 
 
 def estimate_overhead_falls_with_context(view: View) -> claims.Estimate:

@@ -69,16 +69,6 @@ def estimate_descent_after_predecessors(view: View) -> claims.Estimate:
     return claims.share("tokens whose energy only falls once their predecessors have settled", counts)
 
 
-def estimate_late_change(view: View) -> claims.Estimate:
-    """Return the largest change of a token's energy in the last tenth of the steps, over the range of its energy."""
-    name = "largest change of a token's energy in the last tenth of the steps / its span"
-    return claims.number(name, {"": view.samples("late_change", PLACE)}, geometric=True)
-
-
-def estimate_energy_bounded(view: View) -> claims.Estimate:
-    return claims.number("largest energy / its bound", {"": view.samples("bound_use", PLACE)})
-
-
 def falling_after_predecessors(rows: Sequence[Mapping[str, str]]) -> tuple[int, int]:
     """Count the tokens that are further than ``SETTLED`` of their span from their last energy when all earlier tokens
     have settled, and those of them whose energy rises in no step from then on.
