@@ -535,7 +535,7 @@ def _unfit(
     if short:
         return CANNOT_TELL, short[0][1]
     if estimate.interval is None:
-        return CANNOT_TELL, _unmeasured(view, read) or estimate.because
+        return CANNOT_TELL, (estimate.because == "not run" and _unmeasured(view, read)) or estimate.because
     if estimate.kind != SHARE and estimate.interval.count < 2:
         return CANNOT_TELL, "one seed"
     if not estimate.interval.has_spread:
