@@ -434,8 +434,8 @@ def entries(node: Node, required: Sequence[str] = (), optional: Sequence[str] = 
 
 
 def convert(hint: Any, node: Node) -> Any:
-    """Return the value of ``node`` as the type ``hint``: a scalar, a list, a dict, a dataclass, or a class with its own
-    ``from_yaml(node)``.
+    """Return the value of ``node`` as the type ``hint``: a scalar, a list, a dict, a dataclass, whose fields may have
+    another ``key`` in their metadata, or a class with its own ``from_yaml(node)``.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
@@ -466,10 +466,10 @@ def convert(hint: Any, node: Node) -> Any:
 
 
 def _built(kind: Any, node: Node) -> Any:
-    fields, hints = dataclasses.fields(kind), _hints(kind)
-    required = [one.name for one in fields if {one.default, one.default_factory} == {dataclasses.MISSING}]
-    found = entries(node, required, [one.name for one in fields])
-    values = {name: convert(hints[name], child) for name, child in found.items()}
+    fields = {one.metadata.get("key", one.name): one for one in dataclasses.fields(kind)}
+    required = [key for key, one in fields.items() if {one.default, one.default_factory} == {dataclasses.MISSING}]
+    found = [(fields[key].name, child) for key, child in entries(node, required, list(fields)).items()]
+    values = {name: convert(_hints(kind)[name], child) for name, child in found}
     try:
         return kind(**values)
     except UsageError:

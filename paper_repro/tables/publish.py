@@ -82,8 +82,7 @@ def content(plan: Plan, runs: Path, results: Path) -> tuple[list[Record], dict[P
             + (absent if lacking[0].missing else first)
         )
     code = {record.cell: measurements.code_of(record) for record in found}
-    clean = {cell for cell, parts in code.items() if all(one["commit"] and one["dirty"] is False for one in parts)}
-    if wrong := [cell for cell in code if cell not in clean]:
+    if wrong := [cell for cell, own in code.items() if not all(one["commit"] and one["dirty"] is False for one in own)]:
         raise UsageError(
             f"{len(wrong)} records come from uncommitted code, or name no commit (the first: {wrong[0]}); commit, "
             "delete them and run again"
@@ -107,16 +106,12 @@ def content(plan: Plan, runs: Path, results: Path) -> tuple[list[Record], dict[P
     return [new for (old, _), new in zip(pairs, whole, strict=True) if new != old], beside
 
 
-def adopt(plan: Plan, runs: Path, results: Path) -> int:
-    """Copy the published cells of a plan that have no result below ``runs`` into it, and return how many."""
-    wanted = [
-        cell for cell in plan.all_cells if not cell.missing and not is_done(runs, cell) and is_done(results, cell)
-    ]
-    pairs = [[record_path(root, cell.id).parent for root in (results, runs)] for cell in wanted]
-    fresh = [(source, target) for source, target in pairs if not target.exists()]
-    for source, target in fresh:
-        shutil.copytree(source, target)
-    return len(fresh)
+def adopt(plan: Plan, runs: Path, results: Path) -> None:
+    """Copy the published cells of a plan that have nothing below ``runs`` into it."""
+    for cell in plan.all_cells:
+        source, target = (record_path(root, cell.id).parent for root in (results, runs))
+        if not cell.missing and not target.exists() and is_done(results, cell):
+            shutil.copytree(source, target)
 
 
 def listing(runs: Path, results: Path, names: Sequence[str] = (), columns: int | None = None) -> str:

@@ -327,18 +327,11 @@ class Column:
     """
 
     title: str
-    source: str
+    source: str = field(metadata={"key": "from"})
     unit: str = ""
     factor: float = 1.0
     digits: int = 0
     published: bool = True
-
-    @classmethod
-    def from_yaml(cls, node: Node) -> "Column":
-        hints = {"from" if name == "source" else name: hint for name, hint in cls.__annotations__.items()}
-        found = configs.entries(node, ("title", "from"), [name for name in hints if name not in ("title", "from")])
-        values: dict[str, Any] = {key: configs.convert(hints[key], child) for key, child in found.items()}
-        return cls(source=values.pop("from"), **values)
 
     def text(self, value: float) -> str:
         return f"{value / self.factor:.{self.digits}f}{self.unit}"
