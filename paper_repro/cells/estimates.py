@@ -25,9 +25,9 @@ from paper_repro.cells.fork_server import ForkServer
 from paper_repro.cells.planned import PlannedCell, count_devices, file_hashes, on_gpu
 from paper_repro.cells.tasks import Cost, Rehearsal, task_of
 
-COUNTING = (*(room for room in ROOMS if room != "tests"), "kernels", "evaluation", "cells", "base")
+COUNTING = (*(room for room in ROOMS if room != "tests"), "kernels", "cells", "base")
 """The parts of the package that take part in a count."""
-COSTS, REHEARSALS = Path("cache") / "costs.json", Path("cache") / "rehearsals.json"
+REHEARSALS = Path("cache") / "rehearsals.json"
 PLACES = ("cache", "data_root", "data_workers", "workers", "logger")
 """Keys of ``machine`` that no count reads."""
 UNMEASURED_RATE = 5e10
@@ -176,10 +176,8 @@ def _work(cost: Cost | None) -> float:
 
 
 def _costs(cells: Sequence[PlannedCell], kept: Path, count: Count) -> dict[str, Cost | None]:
-    """Return the cost of each cell by its id; what is in the file that is kept is not counted again, with this code."""
-    folders = [Path(home, room) for home in sys.modules["paper_repro"].__path__ for room in COUNTING]
-    code = (path for folder in (*folders, *own_packages().values()) for path in sorted(folder.rglob("*.py")))
-    stamp, path = identity.fingerprint([metadata.version("torch"), *map(sha256_of_file, code)]), kept / COSTS
+    """Return the cost of each cell by its id; what is in the file that is kept is not counted again."""
+    path, stamp = kept / "cache" / "costs.json", _stamp()
     known = dict[str, dict[str, int] | None]()
     with contextlib.suppress(OSError, CorruptFileError, ValueError):
         content = json.loads(read_with_digest(path))
@@ -208,3 +206,10 @@ def _key(cell: PlannedCell) -> str:
     read = {key: value for key, value in cell.machine.items() if key not in PLACES}
     config = without_seeds(configs.without(cell.config, [MACHINE]))
     return identity.fingerprint({"config": config, "machine": read, "files": file_hashes(cell.config)})
+
+
+def _stamp() -> str:
+    """Return the hash of the code that counts."""
+    folders = [Path(home, room) for home in sys.modules["paper_repro"].__path__ for room in COUNTING]
+    paths = (path for folder in (*folders, *own_packages().values()) for path in sorted(folder.rglob("*.py")))
+    return identity.fingerprint([metadata.version("torch"), *map(sha256_of_file, paths)])

@@ -80,11 +80,14 @@ class Workers:
         if rate < LEAST_GAIN * self._rate:
             self.count, self.grows = self.count - self.cards, False
             return True
-        known = [each for each in memory if each is not None]
-        full = not known or min(free for _, free in known) <= SPARE * max(reserved for reserved, _ in known)
-        if full or self.count >= MOST_ON_A_CARD * self.cards:
+        if self.count >= MOST_ON_A_CARD * self.cards or not _fits(memory):
             self.grows = False
             return False
         self.count += self.cards
         self._rate, self._began, self._from = rate, None, None
         return True
+
+
+def _fits(memory: Sequence[Memory | None]) -> bool:
+    known = [each for each in memory if each is not None]
+    return bool(known) and min(free for _, free in known) > SPARE * max(reserved for reserved, _ in known)

@@ -32,6 +32,8 @@ FORMS = (RATIO, DIFFERENCE, NUMBER, COUNT, COMPUTED)
 LIMITS = ("above", "below", "at_least", "at_most", "between", "equals")
 NO_EFFECT = {RATIO: 1.0, DIFFERENCE: 0.0}
 LARGEST_EXPONENT = 700.0
+TEST_ITEMS = "test_losses.json"
+"""The file of ``probes.item_losses`` of the test split."""
 Place = dict[str, str]
 Parts = Mapping[str, tuple[Samples, Samples]]
 """Both sides by seed, by the label of the part."""
@@ -240,6 +242,13 @@ def relative(left: Sequence[float], right: Sequence[float]) -> list[float]:
 def item_losses(view: Records, file: str, place: Place) -> dict[int, list[float]]:
     """Return by seed the losses of single batches that ``probes.item_losses`` kept in a file."""
     return {seed: json.loads(content)["losses"] for seed, content in view.attachments(file, place).items()}
+
+
+def losses_by_seed(view: Records, places: Mapping[Any, Place]) -> dict[int, dict[Any, list[float]]]:
+    """Return the losses of single test items at each place, by its name; of the seeds whose records all keep them."""
+    each = {name: item_losses(view, TEST_ITEMS, place) for name, place in places.items()}
+    seeds = sorted(set.intersection(*(set(found) for found in each.values()))) if each else ()
+    return {seed: {name: found[seed] for name, found in each.items()} for seed in seeds}
 
 
 def _item_file(artifact: Any, kind: str, metric: str) -> tuple[str, bool] | None:

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from paper_repro.metrics.speedup import Bound, FinishedRun, Speedup, tokens_to_same_loss, tune
-from paper_repro.papers.ngpt.runs import ITEMS, best_runs, context_of, judged_by, named, runs
+from paper_repro.papers.ngpt.runs import best_runs, context_of, judged_by, named, runs
 from paper_repro.tables import claims, figure, plots, stats, table
 from paper_repro.tables.figure import Axes, BaselineLine, Canvas, PrintedNumber, Row, panel_lines
 from paper_repro.tables.view import View
@@ -52,27 +52,19 @@ def speedups(view: View, context: str, baseline: str) -> tuple[Speedup, ...]:
 
 def parts(view: View, context: str, baseline: str) -> dict[str, Part]:
     """Return the speedups of nGPT by its budget; both models are read at the best rate of each budget."""
-    for model in (baseline, CANDIDATE):
-        for run in best_runs(view, context=context, size=SIZE, model=model):
-            view.samples(judged_by(view), run.place)
-    ours, others = (_items(view, context, model) for model in (CANDIDATE, baseline))
-    found = {}
+    runs = [run for name in (baseline, CANDIDATE) for run in best_runs(view, context=context, size=SIZE, model=name)]
+    ends = {(run.place["model"], run.tokens): run.place for run in runs}
+    for place in ends.values():
+        view.samples(judged_by(view), place)
+    losses, found = claims.losses_by_seed(view.unwatched(), ends), {}
     for one in speedups(view, context, baseline):
         sides = frozenset(bound for _, bound in one.by_seed.values() if bound != "=")
         logs = {seed: value for seed, (value, _) in one.by_seed.items()}
-        end = CANDIDATE, one.candidate.tokens
-        losses = {seed: {end: ours[seed].get(end, []), **others[seed]} for seed in logs}
-        items = {seed: stats.jackknife(_log_speedup, own) for seed, own in losses.items() if all(own.values())}
-        found[f"{one.candidate.tokens:,.0f} tokens"] = Part(logs, sides, items)
-    return found
-
-
-def _items(view: View, context: str, model: str) -> dict[int, dict[End, list[float]]]:
-    """Return by seed the losses of single test items at the end of each budget, at its best rate; empty if absent."""
-    found: dict[int, dict[End, list[float]]] = {}
-    for run in best_runs(view, context=context, model=model, size=SIZE):
-        losses = claims.item_losses(view.unwatched(), ITEMS, run.place)
-        found.setdefault(run.seed, {})[model, run.tokens] = losses.get(run.seed, [])
+        tokens, items = one.candidate.tokens, {}
+        for seed in losses.keys() & logs:
+            read = {end: own for end, own in losses[seed].items() if end[0] == baseline or end[1] == tokens}
+            items[seed] = stats.jackknife(_log_speedup, read)
+        found[f"{tokens:,.0f} tokens"] = Part(logs, sides, items)
     return found
 
 

@@ -2,7 +2,7 @@
 
 import math
 
-from paper_repro.papers.ngpt.runs import ITEMS, best_runs, judged_by
+from paper_repro.papers.ngpt.runs import best_runs, judged_by
 from paper_repro.tables import claims
 from paper_repro.tables.stats import Samples
 from paper_repro.tables.view import View
@@ -19,7 +19,7 @@ def cost(view: View, model: str) -> tuple[Samples, dict[int, list[float]]]:
     if not all(best):
         return {}, {}
     stored, plain = (view.samples(judged_by(view), own[0].place) for own in best)
-    left, right = (claims.item_losses(view, ITEMS, own[0].place) for own in best)
+    left, right = (claims.item_losses(view, claims.TEST_ITEMS, own[0].place) for own in best)
     logs = {seed: math.log(stored[seed] / plain[seed]) for seed in stored.keys() & plain.keys()}
     return logs, {seed: claims.relative(left[seed], right[seed]) for seed in left.keys() & right.keys()}
 

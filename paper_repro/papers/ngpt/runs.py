@@ -12,8 +12,6 @@ from paper_repro.tables.view import View
 LOSS = "val_loss"
 """Chooses the rate, and judges a model where its data have no test split."""
 TEST_LOSS = "test_loss"
-ITEMS = "test_losses.json"
-"""The file of ``probes.item_losses``."""
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,6 @@ from paper_repro.tables import claims, figure, plots, stats
 from paper_repro.tables.view import View
 
 BEST, TEST = "best_val_loss", "best_test_loss"
-ITEMS = "test_losses.json"
-"""The file of ``probes.item_losses``."""
 PANELS = {TEST: "test loss", "train_loss": "training loss at the end"}
 NRGPT = ("ff1", "ff2w")
 Mixture = list[tuple[float, claims.Place]]
@@ -164,7 +162,9 @@ def _items(view: View, *mixtures: Mixture) -> dict[int, list[float]]:
     """Return by seed what single test batches add to the logarithm of the ratio of two mixtures' test losses."""
     sides = []
     for mixture in mixtures:
-        found = [(view.samples(TEST, place), claims.item_losses(view, ITEMS, place)) for _, place in mixture]
+        found = [
+            (view.samples(TEST, place), claims.item_losses(view, claims.TEST_ITEMS, place)) for _, place in mixture
+        ]
         seeds = set.intersection(*(tested.keys() & losses.keys() for tested, losses in found))
         pairs = [(weight, losses) for (weight, _), (_, losses) in zip(mixture, found, strict=True)]
         scaled = {seed: [[weight * loss for loss in losses[seed]] for weight, losses in pairs] for seed in seeds}

@@ -1,7 +1,7 @@
 """Sweeps over learning rates, and the best rate of each by an Akima interpolant over log2 rate (figures 3a and 5)."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paper_repro.cells.tasks import DIVERGED
@@ -12,8 +12,6 @@ from paper_repro.tables.figure import Axes, Canvas, Row
 from paper_repro.tables.view import View
 
 MODELS = ("full", "llama")
-ITEMS = "test_losses.json"
-"""The file of ``probes.item_losses``."""
 Sweep = dict[float, dict[int, float]]
 """Perplexity by rate and seed; infinite for a run that diverged."""
 
@@ -109,20 +107,12 @@ def estimate_higher_rate(view: View) -> claims.Estimate:
                 return claims.nothing(f"the best rate of {label} is at the edge of the grid")
         left, right = ({seed: math.log2(one.learning_rate) for seed, one in found.items()} for found in both)
         parts[view.label("size", size)] = left, right
-        losses = _item_losses(view, size, left.keys() & right)
+        swept = [place for model in MODELS for place in view.places(size=size, model=model)]
+        names = {(place["model"], float(place["lr"])): place for place in swept}
+        losses = claims.losses_by_seed(view.unwatched(), names)
         items[view.label("size", size)] = {seed: stats.jackknife(_doublings, own) for seed, own in losses.items()}
-    names = [f"best rate of {label}" for label in labels]
-    return claims.difference(names[0], names[1], parts, "doublings", items)
-
-
-def _item_losses(view: View, size: str, seeds: Iterable[int]) -> dict[int, dict[tuple[str, float], list[float]]]:
-    """Return by seed the losses of single test items at each model and rate, of seeds whose records all keep them."""
-    plain, found = view.unwatched(), dict[int, dict[tuple[str, float], list[float]]]()
-    places = [place for model in MODELS for place in plain.places(size=size, model=model)]
-    for place in places:
-        for seed, losses in claims.item_losses(plain, ITEMS, place).items():
-            found.setdefault(seed, {})[place["model"], float(place["lr"])] = losses
-    return {seed: found[seed] for seed in seeds if len(found.get(seed, ())) == len(places)}
+    of, to = (f"best rate of {label}" for label in labels)
+    return claims.difference(of, to, parts, "doublings", items)
 
 
 def _doublings(losses: Mapping[tuple[str, float], float]) -> float:
