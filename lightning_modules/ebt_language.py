@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from torch import Tensor
 from torchmetrics import Metric
 
 from paper_repro.lightning_modules.next_token import NextTokenModule
@@ -34,22 +33,10 @@ class EBTLanguage(PredictionDescent):
 
     def update_metrics(self, metrics: dict[str, Metric], batch: Pair) -> None:
         ids, targets = batch
-        sums = self.sums_of_losses(ids, targets, self.noise(ids, 1))
-        for name, found in zip(("first_loss", "loss"), sums, strict=True):
-            metrics[name].update(*found)
-
-    def sums_of_losses(self, ids: Tensor, targets: Tensor, start: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return the sum of the losses, and the number of targets, after the first and after the last step.
-
-        Args:
-            start: logits (1, B, T, V).
-        """
-        settings = replace(self.thinking, num_steps=self.thinking.longest, most_steps=None)
+        start, steps = self.noise(ids, 1), self.thinking.longest  # (1, B, T, V)
+        settings = replace(self.thinking, num_steps=steps, most_steps=None)
         noise = normal_draws(start.flatten(0, 1)) if settings.noise else None
-        found = think(self.model, ids, start, settings.num_steps, settings, noise=noise)
-        sums = {
-            step: summed_negative_log_likelihood(considered.predictions[0], targets)
-            for step, considered in enumerate(found)
-            if step in (1, settings.num_steps)
-        }
-        return [sums[1], sums[settings.num_steps]]
+        for step, considered in enumerate(think(self.model, ids, start, steps, settings, noise=noise)):
+            for name, counted in (("first_loss", 1), ("loss", steps)):
+                if step == counted:
+                    metrics[name].update(*summed_negative_log_likelihood(considered.predictions[0], targets))

@@ -50,11 +50,9 @@ class EBTVideo(PredictionDescent):
     def error(self, prediction: Tensor, targets: Tensor) -> Tensor:
         return functional.smooth_l1_loss(prediction, targets)
 
-    def predicted(self, frames: Tensor, num_steps: int | None = None) -> list[Considered]:
-        """Return what is predicted after each of frames (B, T, V), and its energies, after 0, 1, ..., S steps; None: as
-        many as in training.
-        """
-        steps = self.thinking.longest if num_steps is None else num_steps
+    def predicted(self, frames: Tensor) -> list[Considered]:
+        """Return what is predicted after each of frames (B, T, V), and its energies, after 0, 1, ..., S steps."""
+        steps = self.thinking.longest
         settings = replace(self.thinking, num_steps=steps, most_steps=None, noise=0.0)
         return list(think(self.model, frames, self.noise(frames, 1), steps, settings))
 

@@ -175,15 +175,12 @@ def _timed(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _selected(config: Mapping[str, Any], keys: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    sections: dict[str, list[str]] = {}
-    for key in keys:
-        section, _, rest = key.partition(".")
-        sections.setdefault(section, []).append(rest)
-    for section, rests in sections.items():
-        if section in config:
-            value = config[section]
-            whole = "" in rests or not isinstance(value, Mapping)
-            yield section, value if whole else dict(_selected(value, tuple(rests)))
+    for section, value in config.items():
+        inner = tuple(key.partition(".")[2] for key in keys if key.startswith(f"{section}."))
+        if inner and section not in keys and isinstance(value, Mapping):
+            yield section, dict(_selected(value, inner))
+        elif inner or section in keys:
+            yield section, value
 
 
 def _canonical(node: Any, section: str) -> Any:

@@ -41,10 +41,7 @@ WIDE = frozenset({"avx512f", "avx_ne_convert"})
 
 @dataclass(frozen=True)
 class Estimate:
-    """What one cell costs and how many seconds it is expected to take.
-
-    ``cost`` is None where the cell's task counts nothing.
-    """
+    """What one cell costs, None where its task counts nothing, and how many seconds it is expected to take."""
 
     cost: Cost | None
     seconds: float

@@ -196,16 +196,15 @@ def _read(path: Path) -> Record | None:
     """Return the measurement in ``path``; None where there is none, or a damaged or misplaced one, which is logged."""
     try:
         found = records.read(path)
+        probes = [*identity.probes(found.config).values()]
+        if found.cell != path.parent.parent.name or not probes == [*found.measured] == [path.stem]:
+            raise CorruptFileError(f"{path}: it is the measurement of another probe or cell")
+        return found
     except (FileNotFoundError, NotADirectoryError):
         return None
     except CorruptFileError as error:
         _log.warning("%s; the probe measures again", error)
         return None
-    probes = [*identity.probes(found.config).values()]
-    if found.cell != path.parent.parent.name or not probes == [*found.measured] == [path.stem]:
-        _log.warning("%s: it is the measurement of another probe or cell; the probe measures again", path)
-        return None
-    return found
 
 
 # Results that come from other code or data than there is now.

@@ -99,8 +99,8 @@ def _sha256_of(path: Path, size: int, changed: int) -> str:
     return sha256_of_file(path)
 
 
-def check_attachment_name(name: Any) -> str:
-    """Return a file name that can lie in a cell's folder and nowhere else, and is not taken; else raise UsageError."""
+def check_attachment_name(name: Any) -> None:
+    """Raise UsageError unless a file of that name can lie in a cell's folder and nowhere else, and is not taken."""
     if not isinstance(name, str) or FILE_NAME.fullmatch(name) is None:
         raise UsageError(
             f"attachment {str(name)[:100]!r}: expected a file name of one part, of letters, digits and _ . + -, "
@@ -108,7 +108,6 @@ def check_attachment_name(name: Any) -> str:
         )
     if name.lower() in TAKEN or name.lower().startswith("step-"):
         raise UsageError(f"attachment {name!r}: a name that the cell's folder needs itself; give it another")
-    return name
 
 
 # Jobs.

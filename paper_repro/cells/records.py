@@ -159,17 +159,13 @@ def read(path: Path) -> Record:
     """
     again = "delete it to run the cell again"
     try:
-        raw = read_regular(path, LIMIT_BYTES)
-    except CorruptFileError as error:
-        raise CorruptFileError(f"{error}; {again}") from error
-    try:
-        fields: dict[str, Any] = json.loads(raw)
+        fields: dict[str, Any] = json.loads(raw := read_regular(path, LIMIT_BYTES))
         del fields[SEAL]
         if sealed(fields) != raw:
-            raise CorruptFileError(f"{path}: its hash does not fit its content; {again}")
+            raise CorruptFileError(f"{path}: its hash does not fit its content")
         check_fields(fields)
-    except CorruptFileError:
-        raise
+    except CorruptFileError as error:
+        raise CorruptFileError(f"{error}; {again}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptFileError(f"{path}: not a run record: {error}; {again}") from error
     return Record(**fields)
@@ -211,10 +207,8 @@ def attachment(root: Path, record: Record, name: str) -> bytes | None:
     for path in found:
         if sha256_of_bytes(content := read_regular(path, ATTACHMENT_BYTES)) == record.attachments[name]:
             return content
-    if found:
-        what = f"{found[0]}: not the file that the record beside it names"
-    else:
-        what = f"{folder / name}: the record beside it names this file, which is absent"
+    absent = f"{folder / name}: the record beside it names this file, which is absent"
+    what = f"{found[0]}: not the file that the record beside it names" if found else absent
     raise CorruptFileError(f"{what}; delete the record to run the cell again")
 
 

@@ -29,30 +29,24 @@ def facts(name: str, config: Mapping[str, Any], size: int) -> dict[str, Any]:
         "title": own.get("title") or target.rpartition(".")[2],
         "model": target,
         "parameters": config["parameters"] or 0,
-        "dtype": config["dtype"],
         "kilobytes": round(size / 1000),
         "data": data["title"],
         "licence": data.get("licence", "not known here"),
         "steps": config["training"]["training"]["steps"],
-        "seed": config["seed"],
-        "seconds": config["seconds"],
         "device": config["device"] or "a device that the record does not name",
-        "cell": config["cell"],
-        "commit": config["commit"],
         "published": own.get("cell", config["cell"]),
         "metrics": dict(sorted(config["metrics"].items())),
         "commands": commands,
         "limits": data.get("limits", ""),
+        "changes": ", ".join(f"{key}={value}" for key, value in own.get("set", {}).items()),
+        **{key: config[key] for key in ("dtype", "seed", "seconds", "cell", "commit")},
     }
 
 
 def written(name: str, config: Mapping[str, Any], size: int) -> str:
     """Return the card of a model from the content of config.json and the bytes of its weights, for the hub."""
     found = facts(name, config, size)
-    changes = ", ".join(
-        f"{key}={value}" for key, value in listed()["models"].get(str(config.get("name")), {}).get("set", {}).items()
-    )
-    others = f"; the config of the published cell `{found['published']}` with {changes}"
+    others = f"; the config of the published cell `{found['published']}` with {found['changes']}"
     found["origin"] = others if found["published"] != found["cell"] else ""
     found["metrics"] = "\n".join(f"| {metric} | {value:.6g} |" for metric, value in found["metrics"].items())
     found["use"] = "\n" + "".join(f"    {one}\n" for one in found["commands"]) if found["commands"] else ""

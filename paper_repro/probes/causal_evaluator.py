@@ -4,23 +4,15 @@ Legend: B sequences, T tokens, V vocabulary, P block length.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.tokenizers import Tokenizer
+from paper_repro.metrics.likelihood import summed_negative_log_likelihood
 
 Ids = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Score:
-    """How a model takes a continuation."""
-
-    log_likelihood: float  # nats, summed over the continuation's tokens
-    greedy: bool  # whether each of its tokens is the likeliest
 
 
 class Evaluator:
@@ -60,14 +52,14 @@ class Evaluator:
             raise UsageError("found an empty context and a tokenizer without end-of-text token: give some context")
         return self.tokenizer.end_of_text
 
-    def log_likelihoods(self, pairs: Sequence[tuple[Ids, Ids]]) -> list[Score]:
-        """Return ``sum_t log p(continuation_t | what precedes it)`` for each (context, continuation), float32
-        log-softmax.  Pairs that share all but the last token share a forward pass.
+    def log_likelihoods(self, pairs: Sequence[tuple[Ids, Ids]]) -> list[tuple[float, bool]]:
+        """Return ``sum_t log p(continuation_t | what precedes it)`` in nats for each (context, continuation), and
+        whether each of its tokens is the likeliest.  Pairs that share all but the last token share a forward pass.
 
         Raises:
             UsageError: a continuation of more than P tokens.
         """
-        scores = [Score(0.0, True)] * len(pairs)
+        scores = [(0.0, True)] * len(pairs)
         groups: dict[Ids, list[int]] = {}
         for index, (context, continuation) in enumerate(pairs):
             self.num_requests += 1
@@ -88,10 +80,8 @@ class Evaluator:
                 for index in groups[ids]:
                     target = torch.tensor(pairs[index][1], device=logits.device)  # (T,)
                     own = logits[row, len(ids) - len(target) : len(ids)]  # (T, V)
-                    precise = own if own.dtype is torch.float64 else own.float()
-                    chosen = precise.log_softmax(dim=-1).gather(-1, target[:, None])
-                    greedy = bool((precise.argmax(dim=-1) == target).all())
-                    scores[index] = Score(float(chosen.sum(dtype=torch.float64)), greedy)
+                    total, _ = summed_negative_log_likelihood(own, target)
+                    scores[index] = -float(total), bool((own.argmax(dim=-1) == target).all())
         return scores
 
     def continuations(self, prompts: Sequence[str], num_tokens: int) -> list[str]:

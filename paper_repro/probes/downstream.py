@@ -188,8 +188,7 @@ def _adapter(evaluator: Evaluator) -> "LM":
 
     class Adapter(LM):
         def loglikelihood(self, requests: "list[Instance]") -> list[tuple[float, bool]]:
-            scores = evaluator.log_likelihoods([evaluator.pair(*request.args) for request in requests])
-            return [(score.log_likelihood, score.greedy) for score in scores]
+            return evaluator.log_likelihoods([evaluator.pair(*request.args) for request in requests])
 
         def generate_until(self, requests: "list[Instance]") -> Any:
             raise UsageError("probes.downstream: a task asks for a text; only given answers are scored")

@@ -175,7 +175,7 @@ def prompt(subject: str, examples: Sequence[Question], question: Question) -> st
 def by_log_likelihood(evaluator: Evaluator, prompts: Sequence[str]) -> list[Reading]:
     """Read the answers as the likeliest of " A", " B", " C", " D" after each prompt (of equals the first)."""
     pairs = [evaluator.pair(text, f" {letter}") for text in prompts for letter in LETTERS]
-    found = [score.log_likelihood for score in evaluator.log_likelihoods(pairs)]
+    found = [log_likelihood for log_likelihood, _ in evaluator.log_likelihoods(pairs)]
     rows = [found[start : start + len(LETTERS)] for start in range(0, len(found), len(LETTERS))]
     return [Reading(LETTERS[row.index(max(row))]) for row in rows]
 

@@ -255,10 +255,11 @@ def _item_file(artifact: Any, kind: str, metric: str) -> tuple[str, bool] | None
     """Return the attachment with the losses of single batches behind a metric (``probes.item_losses``), and whether the
     metric is their perplexity, which only a ratio may read.
     """
-    spec = artifact.metrics.get(metric)
-    losses = spec.derived.get("exp") if spec is not None and kind == RATIO else None
-    source = (losses[0] if losses else metric).split(" or ")[0]
-    return (f"{source}es.json", bool(losses)) if source in ("test_loss", "val_loss") else None
+    derived = artifact.metrics[metric].derived if metric in artifact.metrics else {}
+    exponential = "exp" in derived and kind == RATIO
+    source = derived["exp" if exponential else "first"][0] if exponential or "first" in derived else metric
+    source = source.split(" or ")[0]
+    return (f"{source}es.json", exponential) if source in ("test_loss", "val_loss") else None
 
 
 @dataclass(frozen=True)
@@ -318,14 +319,9 @@ def _number(value: float, kind: str) -> str:
 
 
 def ratio(of: str, to: str, parts: Parts, items: Items | None = None) -> Estimate:
-    """Return the geometric mean over parts of ``of`` / ``to``.
+    """Return the geometric mean over parts of the ratio of two sides, ``of`` and ``to`` by name.
 
-    Args:
-        of: the name of the first side.
-        to: that of the second.
-        parts: both sides by seed, by the label of the part.
-        items: what single test items add to the estimate or, of ratios, to its logarithm (see ``stats.jackknife``).
-            The interval carries the error of the test sample where all seeds have them.
+    Items add to the logarithm (see ``stats.jackknife``); where all seeds have them the interval carries their error.
     """
     return _contrast(RATIO, of, to, parts, logs=True, items=items)
 
@@ -344,13 +340,9 @@ def number(
     bound: Bound = "=",
     items: Items | None = None,
 ) -> Estimate:
-    """Return the mean over seeds of one quantity, averaged over parts.
+    """Return the mean over seeds of one quantity, averaged over parts; the geometric mean needs values above 0.
 
-    Args:
-        parts: the values by seed, by the label of the part.
-        geometric: whether it is the geometric mean, of values above 0.
-        bound: whether the values are only known to be at least (>) or at most (<) so much.
-        items: see ``ratio``.
+    With a ``bound`` the values are only known to be at least (>) or at most (<) so much; see ``ratio`` for ``items``.
     """
     nothing_less = {label: (part, dict.fromkeys(part, float(geometric))) for label, part in parts.items()}
     return _contrast(NUMBER, of, "", nothing_less, unit, geometric, bound, items)

@@ -94,9 +94,7 @@ def content(plan: Plan, runs: Path, results: Path) -> tuple[list[Record], dict[P
                 beside[record_path(results, record.cell).parent / name] = records.attachment(runs, record, name) or b""
     except CorruptFileError as error:
         raise UsageError(str(error)) from error
-    listed = {
-        str(each[measurements.LISTED]) for parts in code.values() for each in parts if each.get(measurements.LISTED)
-    }
+    listed = {each[measurements.LISTED] for parts in code.values() for each in parts if each.get(measurements.LISTED)}
     for path in (Path(identity.CODE, f"{name}.json") for name in sorted(listed)):
         if (runs / path).is_file():
             beside[results / path] = (runs / path).read_bytes()

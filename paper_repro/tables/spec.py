@@ -279,8 +279,8 @@ def gain(before: float, after: float) -> float:
     return 100 * (1 - math.exp(after - before))
 
 
-DERIVED: dict[str, tuple[Callable[..., float], int]] = {"exp": (math.exp, 1), "gain": (gain, 2)}
-"""The functions of ``derived``, each with the number of its metrics."""
+DERIVED: dict[str, tuple[Callable[..., float], int]] = {"exp": (math.exp, 1), "gain": (gain, 2), "first": (float, 1)}
+"""The functions of ``derived``, each with the number of its metrics; ``first`` is the metric itself."""
 
 
 @dataclass(frozen=True)
@@ -307,7 +307,7 @@ class Metric:
     published: bool = True
     """Whether the paper prints it, where the artifact has a published table."""
     derived: dict[str, list[str]] = field(default_factory=dict)
-    """The function and the metrics that it follows from, for example ``{exp: [val_loss]}``."""
+    """The function and the metrics that it follows from, for example ``{exp: [test_loss or val_loss]}``."""
     scales: list[str] = field(default_factory=list)
     """The scales that measure and show it (empty: all)."""
 

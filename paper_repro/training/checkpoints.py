@@ -16,7 +16,6 @@ from paper_repro.base.files import PART_SUFFIX, CorruptFileError, check_digest, 
 from paper_repro.cells import tasks
 
 KEEP = 2
-WEIGHTS = tasks.WEIGHTS
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
@@ -145,15 +144,8 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
 
 def distinct(module: nn.Module) -> dict[str, Tensor]:
     """Return the state of ``module`` by name; tied weights under their first name alone."""
-    seen: set[tuple[Any, ...]] = set()
-    result = {}
-    for name, tensor in module.state_dict().items():
-        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-        if tensor.numel() and place in seen:
-            continue
-        seen.add(place)
-        result[name] = tensor
-    return result
+    first = dict(module.named_parameters()) | dict(module.named_buffers())
+    return {name: tensor for name, tensor in module.state_dict().items() if name in first}
 
 
 def _listed(items: Sequence[object], most: int = 5) -> str:

@@ -25,14 +25,6 @@ from paper_repro.training.schedules import Schedule
 from paper_repro.training.steps import Compute
 from paper_repro.training.tensors import map_tensors, place, stack, tensors_of
 
-PRECISIONS: dict[str, torch.dtype] = {
-    "32-true": torch.float32,
-    "64-true": torch.float64,
-    "bf16-true": torch.bfloat16,
-    "bf16-mixed": torch.float32,
-}
-CLIP_EPSILON = 1e-6
-"""As in torch.nn.utils.clip_grad_norm_."""
 MASKS = "dropout masks"
 """Their name among the draws of a step."""
 
@@ -90,7 +82,8 @@ class Ensemble:
         graphs: Callable[[Compute], Compute] | None = None,
     ) -> None:
         self.device, self.steps, self.clip_norm = torch.device(device), steps, clip_norm
-        self.dtype, self._autocast = PRECISIONS[precision], precision == "bf16-mixed"
+        self.dtype = {"64-true": torch.float64, "bf16-true": torch.bfloat16}.get(precision, torch.float32)
+        self._autocast = precision == "bf16-mixed"
         self.modules = [module.to(self.device, self.dtype) for module in modules]
         self.data = list(data)
         self.step = 0
@@ -135,7 +128,7 @@ class Ensemble:
         """Scale the gradients of each model whose norm over all parameters is above ``most``."""
         rows = [own.view(len(own), -1) for own in self._gradients.values()]  # (S, ...) each
         norms = torch.stack([torch.linalg.vector_norm(own, dim=1) for own in rows]).norm(dim=0)  # (S,)
-        scale = (most / (norms + CLIP_EPSILON)).clamp_(max=1.0)
+        scale = (most / (norms + 1e-6)).clamp_(max=1.0)  # as torch.nn.utils.clip_grad_norm_
         for own in rows:
             own.mul_(scale[:, None])
 

@@ -220,7 +220,7 @@ def _outcome(
     else:
         if log.end < log.steps:
             outcome.note = f"a callback ended the training after step {log.end} of {log.steps}"
-        checkpoints.save_weights(folder / built.cell.id / checkpoints.WEIGHTS, built.module, built.cell.id)
+        checkpoints.save_weights(folder / built.cell.id / tasks.WEIGHTS, built.module, built.cell.id)
         _measure(built, folder / built.cell.id, outcome)
     return outcome
 

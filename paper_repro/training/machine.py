@@ -155,10 +155,6 @@ class Rank:
         dist.all_reduce(total)
         return total / self.count
 
-    def own(self, of_slots: Mapping[int, Any]) -> dict[int, Any]:
-        """Return the trees of the slots that this rank computes."""
-        return {slot: tree for slot, tree in of_slots.items() if slot % self.count == self.index}
-
     def collect(self, own: Mapping[int, Any]) -> dict[int, Any]:
         """Rank 0 receives the trees of all slots, on the CPU; every rank has to call this."""
         if self.count == 1:

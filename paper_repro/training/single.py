@@ -88,7 +88,8 @@ class Watching(L.Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.watch.load_state_dict(state_dict["watch"])
         self.evaluations.load_state_dict(state_dict["evaluations"])
-        self.module.carries = self.rank.own(state_dict["carries"])
+        trees, rank = state_dict["carries"], self.rank  # of all slots
+        self.module.carries = {slot: tree for slot, tree in trees.items() if slot % rank.count == rank.index}
 
 
 def train(

@@ -132,7 +132,6 @@ class Graphs:
         constants: draws of one whole number that the computation branches on.
         alone: whether each call's carry is that of the call before.
         must: whether a computation that cannot be recorded is an error; else it is run as it is, and ``off`` says why.
-        record: returns what replays some work, and where it leaves its results.
     """
 
     def __init__(
@@ -141,9 +140,8 @@ class Graphs:
         constants: frozenset[str] = frozenset(),
         alone: bool = True,
         must: bool = False,
-        record: Callable[[Callable[[], Any]], tuple[Callable[[], Any], Any]] = capture,
     ) -> None:
-        self.compute, self.constants, self.alone, self.must, self.record = compute, constants, alone, must, record
+        self.compute, self.constants, self.alone, self.must = compute, constants, alone, must
         self.off = ""
         """Why new steps are not recorded; nothing where they are."""
         self._inputs: dict[Any, Tree] = {}
@@ -183,7 +181,7 @@ class Graphs:
         try:
             if len(self._graphs) == MOST_GRAPHS:
                 raise RuntimeError(f"more than {MOST_GRAPHS} shapes of batches")
-            self._graphs[key] = self.record(work)
+            self._graphs[key] = capture(work)
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise

@@ -12,7 +12,7 @@ import paper_repro
 from paper_repro.base.errors import UsageError, run_main
 from paper_repro.cells import records
 from paper_repro.cells.records import Record, record_path
-from paper_repro.cells.tasks import DIVERGED, FINISHED, Cell, Outcome
+from paper_repro.cells.tasks import DIVERGED, FINISHED, WEIGHTS, Cell, Outcome
 from paper_repro.exports.frame import frame
 from paper_repro.exports.weights import find_record
 from paper_repro.scripts.export import main
@@ -53,7 +53,7 @@ def write(
     records.write(record_path(root, CELL), record)
     built = build(Cell(CELL, config))
     if weights:
-        checkpoints.save_weights(root / "cells" / CELL / checkpoints.WEIGHTS, built.module, CELL)
+        checkpoints.save_weights(root / "cells" / CELL / WEIGHTS, built.module, CELL)
     return built.module.model.eval()
 
 

@@ -7,11 +7,11 @@ import pytest
 
 from paper_repro import load
 from paper_repro.base.errors import run_main
+from paper_repro.cells.tasks import WEIGHTS
 from paper_repro.datamodules.tokenizers import CharacterTokenizer
 from paper_repro.models.generation import generate
 from paper_repro.scripts import generate as command
 from paper_repro.tests.exports import test_weights
-from paper_repro.training import checkpoints
 
 CORPUS = "To be, or not to be: that is the question.\nROMEO and JULIET.\n" * 3
 MODEL = {"_target_": "paper_repro.models.gpt.RGPT", "vocabulary_size": 32, "block_length": 24, "width": 8}
@@ -56,7 +56,7 @@ def test_a_cell_is_named_by_its_folder_or_its_weights_and_another_vocabulary_is_
     folder, own = tmp_path / "cells" / test_weights.CELL, CharacterTokenizer(CORPUS).fingerprint
     test_weights.write(tmp_path, MODEL, data={"tokenizer": own})
     words = ("--data-root", str(tmp_path), "--prompt", "be", "--tokens", "4")
-    assert texts(capsys, str(folder), *words) == texts(capsys, str(folder / checkpoints.WEIGHTS), *words)
+    assert texts(capsys, str(folder), *words) == texts(capsys, str(folder / WEIGHTS), *words)
     test_weights.write(tmp_path, MODEL, data={"tokenizer": "ab" * 32})
     assert run_main(command.main, [str(folder), *words]) == 2
     assert f"the tokenizer found here is {own[:16]}..." in capsys.readouterr().err

@@ -4,6 +4,7 @@ import math
 import pytest
 import torch
 
+from paper_repro.cells.tasks import WEIGHTS
 from paper_repro.tests.training.doubles import KEEP, NOISY, assert_same_runs, assert_same_weights, weights
 from paper_repro.training import checkpoints
 from paper_repro.training.build import build
@@ -19,7 +20,7 @@ def cells_of(cell, kind, **changes):
 
 def restored(folder, cell):
     parts = build(cell)
-    checkpoints.load_weights(folder / cell.id / checkpoints.WEIGHTS, parts.module, cell.id)
+    checkpoints.load_weights(folder / cell.id / WEIGHTS, parts.module, cell.id)
     return parts
 
 

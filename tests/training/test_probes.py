@@ -3,9 +3,8 @@ from safetensors.torch import load_file
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes
-from paper_repro.cells.tasks import FINISHED
+from paper_repro.cells.tasks import FINISHED, WEIGHTS
 from paper_repro.tests.training.doubles import KEEP
-from paper_repro.training import checkpoints
 
 SUMMING = "paper_repro.tests.support.probes.Summing"
 
@@ -19,7 +18,7 @@ def cells_of(cell, kind, probes, **changes):
 
 
 def total(folder, cell):
-    tensors = load_file(folder / cell.id / checkpoints.WEIGHTS).values()
+    tensors = load_file(folder / cell.id / WEIGHTS).values()
     return float(sum(tensor.double().sum() for tensor in tensors))
 
 

@@ -7,6 +7,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.tests.support.reports import Recorder
 from paper_repro.tests.training.doubles import NOISY, Small, assert_close_runs
 from paper_repro.tests.training.test_energy_training import EXACT
+from paper_repro.training import steps
 from paper_repro.training.build import build
 from paper_repro.training.ensemble import Ensemble
 from paper_repro.training.fit import Fit
@@ -91,15 +92,16 @@ def test_replayed_steps_are_those_of_the_loss(kind, accumulate, language, run, t
 
     def step_by(built):
         def graphs(compute):
-            made.append(Graphs(compute, built.module.constants, accumulate == 1, record=as_on_a_gpu))
+            made.append(Graphs(compute, built.module.constants, accumulate == 1))
             return made[-1]
 
         built.module.step_by(None, graphs)
 
     def evaluation(*args, **keywords):
-        evaluations.append(Graphs(*args, record=as_on_a_gpu, **keywords))
+        evaluations.append(Graphs(*args, **keywords))
         return evaluations[-1]
 
+    monkeypatch.setattr(steps, "capture", as_on_a_gpu)
     monkeypatch.setattr("paper_repro.training.single._step_by", step_by)
     monkeypatch.setattr("paper_repro.training.module.Graphs", evaluation)
     (found,) = run([cell], tmp_path / "graphs", stops=(2,))
@@ -109,38 +111,42 @@ def test_replayed_steps_are_those_of_the_loss(kind, accumulate, language, run, t
 
 
 @pytest.mark.parametrize("kind", [EXACT, {"training__precision": "64-true", **NOISY}], ids=["energy", "dropout"])
-def test_a_stack_is_replayed_too(kind, cell):
-    def steps(graphs):
+def test_a_stack_is_replayed_too(kind, cell, monkeypatch):
+    monkeypatch.setattr(steps, "capture", as_on_a_gpu)
+
+    def taken(graphs):
         built = [build(cell(seed=seed, **kind)) for seed in range(2)]
         both = [one.module for one in built], [one.data for one in built]
         stack = Ensemble(*both, steps=6, clip_norm=0.1, precision="64-true", graphs=graphs)
         return torch.stack([stack.advance() for _ in range(6)]), stack.state_dict()["tensors"]
 
-    eager, replayed = steps(None), steps(lambda compute: Graphs(compute, record=as_on_a_gpu))
+    eager, replayed = taken(None), taken(Graphs)
     for found, expected in zip(replayed, eager, strict=True):
         torch.testing.assert_close(found, expected, rtol=RELATIVE, atol=RELATIVE)
 
 
-def test_a_step_that_cannot_be_recorded_runs_as_it_is_or_is_refused(cell):
+def test_a_step_that_cannot_be_recorded_runs_as_it_is_or_is_refused(cell, monkeypatch):
     def refuse(work):
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
+    monkeypatch.setattr(steps, "capture", refuse)
     built = build(cell())
     module, batch = built.module, built.data.train_batch(0)
     compute = gradients_of(module.loss_of_step, [*module.parameters()])
     expected = compute(batch, {}, {})
-    graphs = Graphs(compute, record=refuse)
+    graphs = Graphs(compute)
     for found, other in zip(tensors_of(graphs(batch, {}, {})), tensors_of(expected), strict=True):
         assert torch.equal(found, other)
     assert str(graphs) == "no: operation not permitted when stream is capturing"
     with pytest.raises(UsageError, match=r"machine\.cuda_graph=true.*stream is capturing"):
-        Graphs(compute, must=True, record=refuse)(batch, {}, {})
+        Graphs(compute, must=True)(batch, {}, {})
 
 
-def test_graphs_of_too_many_shapes_are_not_kept(cell):
+def test_graphs_of_too_many_shapes_are_not_kept(cell, monkeypatch):
+    monkeypatch.setattr(steps, "capture", as_on_a_gpu)
     built = build(cell(data__batch_size=32))
     module, (inputs, targets) = built.module, built.data.train_batch(0)
-    graphs = Graphs(gradients_of(module.loss_of_step, [*module.parameters()]), record=as_on_a_gpu)
+    graphs = Graphs(gradients_of(module.loss_of_step, [*module.parameters()]))
     for rows in range(1, 20):
         loss, *_ = graphs((inputs[:rows], targets[:rows]), {}, {})
         torch.testing.assert_close(loss, module.loss((inputs[:rows], targets[:rows])).detach())

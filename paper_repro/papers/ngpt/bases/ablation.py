@@ -8,7 +8,7 @@ from paper_repro.cells.tasks import FINISHED
 from paper_repro.tables import table
 from paper_repro.tables.view import View, values
 
-LOSS, CHANGE = "val_loss", "loss_change"
+LOSS, CHANGE = "loss", "loss_change"
 AXIS, DEFAULT = "setting", "default"
 
 
