@@ -59,9 +59,7 @@ def test_an_exact_artifact_runs_under_any_scale_word_and_closes_with_its_claims(
         (["inner_steps"], "artifact 'inner_steps' lacks its paper: give cem/inner_steps"),
     ],
 )
-def test_wrong_use_is_one_clear_line_and_exit_code_2(
-    words: list[str], message: str, call: Command, tmp_path: Path
-) -> None:
+def test_wrong_use_is_one_clear_line_and_exit_code_2(words, message, call, tmp_path):
     if not any(word.startswith("runs") for word in words):
         words = [*words, f"runs={tmp_path / 'runs'}"]
     code, _, err = call("reproduce.py", *words)
@@ -69,9 +67,7 @@ def test_wrong_use_is_one_clear_line_and_exit_code_2(
     assert len(err.strip().splitlines()) == 1 and not list(tmp_path.glob("runs/cells/*"))
 
 
-def test_a_plan_counts_with_the_speed_of_its_machine_and_warns_of_a_slow_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_counts_with_the_speed_of_its_machine_and_warns_of_a_slow_one(tmp_path, monkeypatch):
     from paper_repro.cells import estimates
     from paper_repro.cells.estimates import UNMEASURED_GPU_RATE, slow_products, unmeasured_rate
 
@@ -99,9 +95,7 @@ def test_cells_lead_from_a_row_to_its_record(call: Command) -> None:
     assert len(cells) == 40, "30 settings, and two baselines of 5 kernels"
 
 
-def test_cells_without_a_result_or_without_data_say_so(
-    call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cells_without_a_result_or_without_data_say_so(call, tmp_path, monkeypatch):
     _, out, _ = call("reproduce.py", "cem/table3", "--cells", "training.steps=7", f"runs={tmp_path}")
     of_models = [line for line in out.splitlines() if "model=" in line]
     assert len(of_models) == 120 and all(re.search(r" not run +- +-$", line) for line in of_models)
@@ -156,9 +150,7 @@ def test_no_command_ends_with_a_traceback(output: str, failed: int) -> None:
             assert err.startswith("error: "), words
 
 
-def test_a_run_without_any_data_says_so_and_writes_no_table(
-    call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_without_any_data_says_so_and_writes_no_table(call, tmp_path, monkeypatch):
     monkeypatch.setattr("paper_repro.base.files.DATA", tmp_path / "data")
     code, said, errors = call("reproduce.py", "cem/fig2c", f"runs={tmp_path / 'runs'}")
     assert code == 1 and not said
@@ -166,9 +158,7 @@ def test_a_run_without_any_data_says_so_and_writes_no_table(
     assert not (tmp_path / "runs" / "cem").exists()
 
 
-def test_a_metric_that_no_cell_has_is_named_in_the_table_and_ends_the_command(
-    call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_metric_that_no_cell_has_is_named_in_the_table_and_ends_the_command(call, tmp_path, monkeypatch):
     said = "no metric of that name (did you mean 'score'?)"
     text = synthetic.ARTIFACT.replace("  score:", "  scoer:").replace("metric: score", "metric: scoer")
     plan, runs = synthetic.plan(tmp_path / "papers", text, "smoke"), tmp_path / "runs"
@@ -182,9 +172,7 @@ def test_a_metric_that_no_cell_has_is_named_in_the_table_and_ends_the_command(
     assert table.count(f"| {said} ") == 5, "four places and a claim"
 
 
-def test_faulty_python_beside_a_yaml_stops_the_run_before_the_first_cell(
-    call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_faulty_python_beside_a_yaml_stops_the_run_before_the_first_cell(call, tmp_path, monkeypatch):
     path = synthetic.write_artifact(tmp_path / "papers").with_suffix(".py")
     path.write_text("import os\nraise ValueError('no such rate')\n")
     monkeypatch.setenv("PAPER_REPRO_PAPERS", str(tmp_path / "papers"))
@@ -204,9 +192,7 @@ def test_faulty_python_beside_a_yaml_stops_the_run_before_the_first_cell(
     ],
 )
 @pytest.mark.parametrize("start", [("train.py", "cem/gaussian_process"), ("reproduce.py", "cem/table3")], ids=str)
-def test_a_value_that_the_words_tell_is_refused_before_torch_is_asked(
-    start: tuple[str, ...], word: str, said: str, call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_value_that_the_words_tell_is_refused_before_torch_is_asked(start, word, said, call, tmp_path, monkeypatch):
     monkeypatch.setattr("paper_repro.cells.runner.estimate", None)  # would count with torch
     code, _, errors = call(*start, word, f"runs={tmp_path / 'runs'}")
     assert code == 2 and said in errors and len(errors.splitlines()) == 1, errors
@@ -244,9 +230,7 @@ def test_a_path_is_taken_as_it_stands_and_hydras_grammar_holds(text: str, value:
     assert parse(text).value == value
 
 
-def test_documentation_and_what_needs_no_download_is_prepared_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_documentation_and_what_needs_no_download_is_prepared_first(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(files, "DATA", tmp_path)
     monkeypatch.setenv("PAPER_REPRO_DATA", str(tmp_path))
     of_the_paper = plans.make(spec.load("ngpt/table4"), "paper", [0]).cells
@@ -276,9 +260,7 @@ def test_a_package_that_only_some_commands_need_is_named_with_its_extra(capsys: 
     assert capsys.readouterr().err == "error: datasets is not installed: pip install 'paper-repro[data]'\n"
 
 
-def test_a_command_gives_its_words_and_its_exit_code_on(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_gives_its_words_and_its_exit_code_on(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", [*sys.argv])
     assert command.main([]) == 2 and "\n    reproduce " in capsys.readouterr().out
     assert command.main(["reproduc", "cem/table3"]) == 2
@@ -317,9 +299,7 @@ SHORT = [EXPERIMENT, "training.steps=20", "machine.workers=1", "machine.progress
         (["--config", EXPERIMENT, "lr=0.1"], "did you mean optimizer.lr?"),
     ],
 )
-def test_words_of_hydra_and_of_habit_are_answered(
-    words: list[str], answer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_words_of_hydra_and_of_habit_are_answered(words, answer, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run_main(train.main, [*words, f"runs={tmp_path / 'runs'}"])
     printed = capsys.readouterr()
@@ -328,9 +308,7 @@ def test_words_of_hydra_and_of_habit_are_answered(
 
 
 @pytest.mark.slow
-def test_a_sweep_trains_each_combination_into_the_folder_that_hydra_is_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_trains_each_combination_into_the_folder_that_hydra_is_given(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = ["-m", *SHORT, "optimizer.lr=1e-3,3e-3", "seed=0,1", f"hydra.sweep.dir={tmp_path / 'mine'}"]
     assert run_main(train.main, words) == 0

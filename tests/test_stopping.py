@@ -64,9 +64,7 @@ def _sleeps(process: psutil.Process) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", STOPPING)
-def test_cells_without_a_step_end_at_once_with_what_they_have_called(
-    tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cells_without_a_step_end_at_once_with_what_they_have_called(tmp_path, number, monkeypatch):
     papers, runs, log = tmp_path / "papers", tmp_path / "runs", tmp_path / "task.log"
     sweeps.write_artifact(papers, steps=1, delay=0.0, target=sweeps.HANGING)
     monkeypatch.setenv(HANGS_VARIABLE, "yes")

@@ -119,9 +119,7 @@ def test_no_override_or_interpolation_smuggles_a_target_in(overrides: list[str])
 
 @pytest.mark.parametrize("expression", ["x ${seed} ${oc.env:A_SECRET}", "${oc.${name}:A_SECRET}", "${${name}}"])
 @pytest.mark.parametrize("key", ["+data.deep.er", "machine.cache"])
-def test_no_resolver_puts_what_is_elsewhere_into_a_config(
-    key: str, expression: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_resolver_puts_what_is_elsewhere_into_a_config(key, expression, monkeypatch):
     monkeypatch.setenv("A_SECRET", "d0nt-r3c0rd-m3")
     overrides = ["+name=env", "+data.deep={}", f"{key}='{expression}'"]
     found = refusal(compose, GP, overrides)
@@ -258,9 +256,7 @@ def test_the_configured_folder_comes_before_the_environments(tmp_path: Path, mon
     assert find_data("other.txt") is None
 
 
-def test_absent_data_says_what_is_needed_and_every_place_that_was_looked_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_absent_data_says_what_is_needed_and_every_place_that_was_looked_in(tmp_path, monkeypatch):
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path / "data"))
     overrides = ["+data={files:{corpus:sub/corpus.txt}}", f"machine.data_root={tmp_path / 'root'}"]
     cell = planned.single(COST, overrides, 0)

@@ -34,9 +34,7 @@ def fail_with(number: int) -> Any:
 
 
 @pytest.mark.parametrize(("owner", "name"), [(os, "fsync"), (Path, "replace")])
-def test_a_failing_write_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
-) -> None:
+def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, owner, name):
     path = tmp_path / "deep" / "file"
     for old in ([], ["file"]):
         with monkeypatch.context() as patch, pytest.raises(OSError, match="space"):
@@ -85,9 +83,7 @@ def test_damage_is_detected(tmp_path: Path, suffix: str, damage: bytes) -> None:
         check_digest(path)
 
 
-def test_a_crash_between_digest_and_file_is_seen_as_damage_not_as_success(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_between_digest_and_file_is_seen_as_damage_not_as_success(tmp_path, monkeypatch):
     path = tmp_path / "file"
     write_with_digest(path, b"old")
     real = Path.replace

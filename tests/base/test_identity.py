@@ -229,9 +229,7 @@ def test_a_list_is_known_by_its_content_alone(tmp_path: Path) -> None:
     assert identity.read_code(tmp_path, name) is None
 
 
-def test_a_folder_is_read_again_only_where_one_of_its_files_was_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_is_read_again_only_where_one_of_its_files_was_written(tmp_path, monkeypatch):
     (folder := tmp_path / "texts [1]").mkdir()
     for name in "ab":
         (folder / f"{name}.txt").write_text(name)

@@ -49,9 +49,7 @@ def test_an_honest_record_is_accepted(contribute: Callable[..., Finding], publis
     assert contribute() == Finding(published[0].cell, "cem/table3 cpu", "")
 
 
-def test_what_contradicts_its_id_the_published_records_or_itself_is_refused(
-    contribute: Callable[..., Finding], published: list[Record]
-) -> None:
+def test_what_contradicts_its_id_the_published_records_or_itself_is_refused(contribute, published):
     record, other = published
     (name, curve), *_ = record.curves.items()
     config = json.loads(json.dumps(record.config))

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +71,7 @@ WRONG: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("field", "value"), WRONG)
-def test_a_sealed_record_of_other_kinds_or_sizes_is_no_record(
-    tmp_path: Path, content: dict[str, Any], field: str, value: Any
-) -> None:
+def test_a_sealed_record_of_other_kinds_or_sizes_is_no_record(tmp_path, content, field, value):
     assert "not a run record" in refused(seal(tmp_path / "record.json", {**content, field: value}))
 
 
@@ -85,9 +82,7 @@ PATHS = [
 
 
 @pytest.mark.parametrize("name", PATHS)
-def test_an_attachment_lies_in_the_cells_folder_and_nowhere_else(
-    tmp_path: Path, content: dict[str, Any], name: str
-) -> None:
+def test_an_attachment_lies_in_the_cells_folder_and_nowhere_else(tmp_path, content, name):
     hostile = {**content, "attachments": {name: sha256_of_bytes(b"planted")}}
     assert "attachment" in refused(seal(tmp_path / "record.json", hostile))
     with pytest.raises(ValueError, match="attachment"):
@@ -108,9 +103,7 @@ def _huge(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda path: path.write_bytes(b"[" * 19_000), _circle, os.mkfifo, _huge, Path.mkdir])
-def test_what_is_no_file_or_no_record_counts_as_not_run_in_one_line(
-    make: Callable[[Path], Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_no_file_or_no_record_counts_as_not_run_in_one_line(make, tmp_path, caplog):
     path = record_path(tmp_path, "c" * 16)
     path.parent.mkdir(parents=True)
     make(path)
@@ -137,9 +130,7 @@ if [ $(wc -l < {asked}) -le 2 ]; then echo {commit}; else echo {other}; fi;; esa
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="only a checkout has a git state")
-def test_a_job_that_begins_after_the_code_has_changed_is_called_uncommitted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_that_begins_after_the_code_has_changed_is_called_uncommitted(tmp_path, monkeypatch, capsys):
     path = tmp_path / "bin" / "git"
     path.parent.mkdir()
     path.write_text("#!/bin/sh\n" + COMMITTED.format(commit=COMMIT, other="b" * 40, asked=tmp_path / "asked"))

@@ -71,9 +71,7 @@ def test_every_flipped_bit_and_every_other_length_is_detected(tmp_path: Path) ->
         (b'"seed":3', b'"seed": 3'),  # the same value, written otherwise
     ],
 )
-def test_an_edited_record_counts_as_not_run_and_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, old: bytes, new: bytes
-) -> None:
+def test_an_edited_record_counts_as_not_run_and_is_logged(tmp_path, caplog, old, new):
     path = record_path(tmp_path, small().cell)
     write(path, small())
     assert old in path.read_bytes()
@@ -83,9 +81,7 @@ def test_an_edited_record_counts_as_not_run_and_is_logged(
     assert str(path) in caplog.text and "delete it to run the cell again" in caplog.text
 
 
-def test_the_record_of_another_cell_is_not_taken_for_this_one_s(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_record_of_another_cell_is_not_taken_for_this_one_s(tmp_path, caplog):
     write(record_path(tmp_path, "other"), small())
     assert find(tmp_path, "other") is None and "it is the record of cell" in caplog.text
 
@@ -132,9 +128,7 @@ def test_any_note_can_be_recorded(tmp_path: Path, note: str) -> None:
     assert read(tmp_path / "record.json").note == note[:500].replace("\udcff", "?")
 
 
-def test_provenance_names_code_and_device_but_neither_host_nor_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_provenance_names_code_and_device_but_neither_host_nor_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("A_SECRET", "d0nt-r3c0rd-m3")
     monkeypatch.setenv("USER", "somebody-by-name")
     origin = records.provenance(records.device({"machine": {"threads": 1}}), read_code_state())

@@ -46,9 +46,7 @@ def test_batches_are_even_ordered_and_leave_one_record_a_cell(tmp_path: Path, lo
     assert not list((runs / "stacks").iterdir())
 
 
-def test_what_measures_time_runs_alone_after_all_others(
-    tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_measures_time_runs_alone_after_all_others(tmp_path, log, monkeypatch):
     cells = sweeps.cells(6, steps=3)
     monkeypatch.setattr(identity, "is_timed", lambda config: config["seed"] in (0, 3))
     assert runner.run(cells, tmp_path / "runs", io.StringIO()).exit_code == 0
@@ -189,9 +187,7 @@ def test_a_runner_without_patience_leaves_what_others_run(tmp_path: Path, log: P
         ([1, 3], 1, [[*"abcdefgh"]]),  # the user chooses
     ],
 )
-def test_each_worker_of_a_gpu_sees_cards_of_its_own(
-    devices: int | list[int], workers: int | str, expected: list[list[str]], tmp_path: Path, log: Path, monkeypatch: Any
-) -> None:
+def test_each_worker_of_a_gpu_sees_cards_of_its_own(devices, workers, expected, tmp_path, log, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join("abcdefgh"))
     gpus = {"accelerator": "gpu", "devices": devices}
     cells = sweeps.cells(len(expected), workers=workers, on=gpus, _target_=sweeps.ON_CARDS, steps=40, delay=0.1)
@@ -200,9 +196,7 @@ def test_each_worker_of_a_gpu_sees_cards_of_its_own(
     assert sorted(one for one in told if one[0] in "abcdefgh") == expected
 
 
-def test_a_disk_that_the_runner_itself_cannot_write_to_stops_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_the_runner_itself_cannot_write_to_stops_the_run(tmp_path, monkeypatch):
     def full(_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

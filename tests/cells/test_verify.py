@@ -2,7 +2,6 @@
 
 import tempfile
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,9 +25,7 @@ def cell() -> PlannedCell:
 
 
 @pytest.mark.slow
-def test_cells_reproduce_but_for_the_one_whose_model_was_changed(
-    call: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_cells_reproduce_but_for_the_one_whose_model_was_changed(call, monkeypatch, tmp_path):
     forward = GatedMLP.forward
 
     def larger(self: GatedMLP, x: Tensor) -> Tensor:
@@ -55,9 +52,7 @@ def test_cells_reproduce_but_for_the_one_whose_model_was_changed(
         ([2.1, 3.1], (NOT_VERIFIED, "")),
     ],
 )
-def test_a_chaotic_training_is_compared_until_rounding_alone_changes_it(
-    cell: PlannedCell, monkeypatch: pytest.MonkeyPatch, double: list[float], expected: tuple[str, str]
-) -> None:
+def test_a_chaotic_training_is_compared_until_rounding_alone_changes_it(cell, monkeypatch, double, expected):
     curve = {"step": [30, 90], "value": [2.0, 3.01]}
     record = records.find(RESULTS, cell.id)
     assert record is not None
@@ -95,9 +90,7 @@ def test_a_metric_that_is_computed_otherwise_differs(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-def test_absent_and_other_data_are_reported_and_are_no_failure(
-    call: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_absent_and_other_data_are_reported_and_are_no_failure(call, monkeypatch, tmp_path):
     monkeypatch.setenv("PAPER_REPRO_DATA", str(tmp_path))
     monkeypatch.setattr(files, "DATA", tmp_path)
     code, found, _ = call("reproduce.py", "nrgpt/table4", "--verify")

@@ -61,9 +61,7 @@ def prepared(folder: Path, **settings: int) -> PreparedClips:
     return source
 
 
-def test_every_frame_is_stored_as_the_mean_of_its_latent(
-    clips: Path, vae: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_frame_is_stored_as_the_mean_of_its_latent(clips, vae, capsys):
     from diffusers import AutoencoderKL
 
     assert prepare_data.main(words(clips, vae)) == 0

@@ -183,9 +183,7 @@ def index(pins: list[Pin], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> d
         ("no place", r"two-2\.0\.tar\.gz: could not be written \(.*\): make room"),
     ],
 )
-def test_a_download_that_fails_is_named_and_the_others_stay(
-    pins: list[Pin], index: dict[str, Any], tmp_path: Path, wrong: str, said: str
-) -> None:
+def test_a_download_that_fails_is_named_and_the_others_stay(pins, index, tmp_path, wrong, said):
     listing, file = "/simple/two/", f"/files/{pins[1].file}"
     if wrong == "gone":
         del index[listing]

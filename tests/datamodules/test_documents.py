@@ -77,9 +77,7 @@ def test_evaluation_is_a_fixed_set_of_documents_each_at_most_once(tmp_path: Path
     assert sorted(evaluated(num_evaluation_batches=100)) == sorted(evaluated(num_evaluation_batches=None)) == everything
 
 
-def test_documents_are_found_once_and_again_when_a_shard_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_documents_are_found_once_and_again_when_a_shard_changed(tmp_path, monkeypatch):
     write(tmp_path)
     calls: list[int] = []
     found = documents_module.document_lengths

@@ -86,9 +86,7 @@ def opened(folder: Path, **settings: Any) -> PreparedImages:
     return source
 
 
-def test_images_are_prepared_in_the_order_of_their_names_with_any_number_of_workers(
-    coco: Path, jpegs: dict[str, list[bytes]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_images_are_prepared_in_the_order_of_their_names_with_any_number_of_workers(coco, jpegs, capsys):
     folder = prepare("coco", coco)
     assert "train: 7 images\nval: 4 images\n" in capsys.readouterr().out
     stored = opened(folder)
@@ -100,9 +98,7 @@ def test_images_are_prepared_in_the_order_of_their_names_with_any_number_of_work
     assert content(folder) == content(prepare("coco", coco, "again", "--workers", "2"))
 
 
-def test_the_hub_gives_the_same_images_and_labels(
-    imagenet: Path, jpegs: dict[str, list[bytes]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_hub_gives_the_same_images_and_labels(imagenet, jpegs, monkeypatch):
     import datasets
     import huggingface_hub
 
@@ -188,9 +184,7 @@ def test_wrong_folders_are_answered(coco: Path) -> None:
     assert "splits train, expected one called 'val'" in refusal("coco", "--from", str(coco))
 
 
-def test_prepared_images_are_read_in_batches_with_their_labels(
-    imagenet: Path, jpegs: dict[str, list[bytes]], tmp_path: Path
-) -> None:
+def test_prepared_images_are_read_in_batches_with_their_labels(imagenet, jpegs, tmp_path):
     folder = prepare("imagenet", imagenet)
     data = ImageData(opened(folder, num_classes=3), batch_size=4, labelled=True, data_root=folder)
     source = data.source

@@ -145,9 +145,7 @@ def photograph(width: int, height: int) -> Image.Image:
         (9, 12, [], (16, 21)),
     ],
 )
-def test_the_central_square_is_halved_then_resized_then_cropped(
-    width: int, height: int, halved: list[tuple[int, int]], resized: tuple[int, int]
-) -> None:
+def test_the_central_square_is_halved_then_resized_then_cropped(width, height, halved, resized):
     image = photograph(width, height)
     pixels = central_square(encoded(image), SIZE)
     for size in halved:

@@ -86,9 +86,7 @@ def breaking(rows: Any, breaks_at: float) -> Any:
 
 
 @pytest.mark.parametrize("breaks_at", [5, 30])
-def test_a_download_that_broke_off_leaves_no_half_shard_and_is_finished(
-    corpus: Path, monkeypatch: pytest.MonkeyPatch, breaks_at: int
-) -> None:
+def test_a_download_that_broke_off_leaves_no_half_shard_and_is_finished(corpus, monkeypatch, breaks_at):
     import datasets
 
     expected = content(prepare(corpus, "whole"))
@@ -110,9 +108,7 @@ def test_a_download_that_broke_off_leaves_no_half_shard_and_is_finished(
     assert all(path.stat().st_mtime_ns == changed for path, changed in times.items()), "a whole shard was written again"
 
 
-def test_the_hub_that_does_not_answer_and_the_tokenizer_that_is_absent_are_told(
-    corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_hub_that_does_not_answer_and_the_tokenizer_that_is_absent_are_told(corpus, monkeypatch):
     import datasets
 
     def hub(name: str, revision: str, streaming: bool) -> None:

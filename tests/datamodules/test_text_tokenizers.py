@@ -65,9 +65,7 @@ def test_the_fingerprint_is_of_the_content(trained: BytePairTokenizer, tmp_path:
     assert CharacterTokenizer("ab").fingerprint != CharacterTokenizer("ac").fingerprint
 
 
-def test_gpt2_is_found_among_the_data_or_its_places_are_told(
-    trained: BytePairTokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpt2_is_found_among_the_data_or_its_places_are_told(trained, tmp_path, monkeypatch):
     monkeypatch.setenv(files.DATA_VARIABLE, str(tmp_path / "shared"))
     monkeypatch.setattr(files, "DATA", tmp_path / "data")
     with pytest.raises(UsageError, match="run: hf download") as caught:
@@ -160,9 +158,7 @@ def prepare(folder: Path) -> Path:
     return folder / "openwebtext-llama2"
 
 
-def test_a_prepared_corpus_is_read_in_its_ids(
-    tmp_path: Path, tokenizer: BytePairTokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prepared_corpus_is_read_in_its_ids(tmp_path, tokenizer, monkeypatch):
     monkeypatch.setattr(preparations, "SHARD_TOKENS", 900)
     (tmp_path / "tokenizer.json").write_bytes(tokenizer.to_bytes())
     folder = prepare(tmp_path)

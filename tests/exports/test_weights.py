@@ -69,9 +69,7 @@ def logits(model: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_an_exported_model_and_its_cell_are_the_trained_model(
-    name: str, finished: Callable[..., Any], tmp_path: Path, capsys: Any
-) -> None:
+def test_an_exported_model_and_its_cell_are_the_trained_model(name, finished, tmp_path, capsys):
     model = finished(name)
     assert run_main(main, [CELL, "--to", str(tmp_path / "out"), "--runs", str(tmp_path)]) == 0
     files = ["README.md", "config.json", "model.safetensors"]  # no vocabulary: the data are not here
@@ -97,9 +95,7 @@ def test_an_exported_model_and_its_cell_are_the_trained_model(
         (["--make", "ngptt"], "no model of that name (did you mean 'ngpt'?)"),
     ],
 )
-def test_wrong_input_is_one_line_and_nothing_is_written(
-    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_wrong_input_is_one_line_and_nothing_is_written(words, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").touch()
@@ -115,9 +111,7 @@ def test_wrong_input_is_one_line_and_nothing_is_written(
         ({"status": "diverged", "weights": False}, "the cell is diverged"),
     ],
 )
-def test_a_cell_without_weights(
-    made: dict[str, Any], message: str, finished: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_cell_without_weights(made, message, finished, tmp_path):
     finished(**made)
     with pytest.raises(UsageError, match=message):
         paper_repro.load(CELL, runs=tmp_path)
@@ -136,9 +130,7 @@ def test_the_committed_table_3_is_a_tidy_table() -> None:
     assert found.duplicated(["kernel", "model", "seed", "metric"]).sum() == 0
 
 
-def test_what_a_cell_lacks_is_nan_and_what_was_not_run_has_no_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_cell_lacks_is_nan_and_what_was_not_run_has_no_row(tmp_path, monkeypatch):
     made = synthetic.plan(tmp_path)
     monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
     lost, absent = made.cells[0], made.cells[1]

@@ -32,9 +32,7 @@ def _inputs(*shape: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
 @pytest.mark.parametrize("scale", [None, 1.0, 0.3])
 @pytest.mark.parametrize("shape", [(2, 1, 33, 8), (3, 2, 5, 7), (1, 1, 1, 3), (1, 2, 63, 5)])
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_values_and_gradients_are_those_of_an_explicit_softmax(
-    implementation: str, shape: tuple[int, ...], scale: float | None, dtype: torch.dtype
-) -> None:
+def test_values_and_gradients_are_those_of_an_explicit_softmax(implementation, shape, scale, dtype):
     inputs = _inputs(*shape, dtype=dtype)
     found = outcome(causal_attention, inputs, scale=scale, implementation=implementation)
     assert_same(found, outcome(_definition, inputs, scale=scale), TOLERANCE[dtype])
@@ -44,9 +42,7 @@ def test_values_and_gradients_are_those_of_an_explicit_softmax(
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("in_dims", [(0, 0, 0), (1, 0, 2), (0, None, None), (None, 0, 0)])
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_under_vmap_gradients_reach_the_stacked_leaves(
-    implementation: str, in_dims: tuple[int | None, ...], dtype: torch.dtype
-) -> None:
+def test_under_vmap_gradients_reach_the_stacked_leaves(implementation, in_dims, dtype):
     leaves = [
         value if dim is not None else value[0]
         for value, dim in zip(_inputs(4, 2, 3, 9, 5, dtype=dtype), in_dims, strict=True)

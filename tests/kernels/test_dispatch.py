@@ -32,9 +32,7 @@ def no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
         ((torch.ones(2), torch.ones(2, device="meta")), r"tensors on different devices \(cpu, meta\)"),
     ],
 )
-def test_what_a_way_does_not_take_goes_to_the_next_and_is_refused_when_insisted_on(
-    tensors: tuple[Tensor, ...], message: str
-) -> None:
+def test_what_a_way_does_not_take_goes_to_the_next_and_is_refused_when_insisted_on(tensors, message):
     tensors = tuple(tensor.requires_grad_() for tensor in tensors)
     assert _taken(CLOSED, DEFINITION, tensors=tensors) == "definition"
     with pytest.raises(ValueError, match=f"op: implementation='closed_form' is not possible: {message}; use "):

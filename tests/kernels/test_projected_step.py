@@ -37,9 +37,7 @@ def _image(
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("step_size", [0.1, 1.0])
 @pytest.mark.parametrize("shape", [(2,), (4, 1), (2, 3, 7), (3, 64), (2, 768), (1, 1031)])
-def test_tokens_of_the_kernel_are_those_of_the_definition(
-    shape: tuple[int, ...], step_size: float, dtype: torch.dtype
-) -> None:
+def test_tokens_of_the_kernel_are_those_of_the_definition(shape, step_size, dtype):
     # Two numbers with mean 0 and deviation 1 are 1 and -1: of one number nothing is left.
     step, inputs = partial(projected_step, step_size=step_size), _drawn(shape, shape, dtype=dtype)
     with torch.no_grad():
@@ -50,9 +48,7 @@ def test_tokens_of_the_kernel_are_those_of_the_definition(
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("nudged", [False, True])
 @pytest.mark.parametrize("size", [(1, 1, 1, 1), (2, 1, 3, 5), (2, 4, 1, 3), (1, 3, 2, 300), (1, 4, 3, 7)])
-def test_the_image_of_the_kernel_is_that_of_the_definition(
-    size: tuple[int, int, int, int], nudged: bool, dtype: torch.dtype
-) -> None:
+def test_the_image_of_the_kernel_is_that_of_the_definition(size, nudged, dtype):
     def step(y: Tensor, patches: Tensor, bias: Tensor, *nudge: Tensor, **way: str) -> Tensor:
         return image_step(y, patches, bias, 0.3, *nudge, **way)
 

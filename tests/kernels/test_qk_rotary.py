@@ -81,14 +81,7 @@ def test_textbook_positions_turn_pairs_by_an_angle_that_grows_with_the_position(
         ((5, 2, 2, 32), "published"),
     ],
 )
-def test_values_and_gradients_are_those_of_the_definition(
-    shape: tuple[int, ...],
-    kind: str,
-    scaled: bool,
-    normalize: bool,
-    dtype: torch.dtype,
-    implementation: str,
-) -> None:
+def test_values_and_gradients_are_those_of_the_definition(shape, kind, scaled, normalize, dtype, implementation):
     tables, inputs = TABLES[kind](shape[1] + 2, shape[-1], dtype=dtype), _inputs(*shape, dtype=dtype)[: 1 + scaled]
     assert_as_defined(_rotation(tables, normalize), inputs, implementation, TOLERANCE[dtype])
 

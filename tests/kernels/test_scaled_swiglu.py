@@ -30,9 +30,7 @@ def _inputs(
 @pytest.mark.parametrize("scales", SCALES)
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize(("shape", "half"), [((), 1), ((1,), 56), ((3, 7), 84), ((5,), 1100)])
-def test_values_and_gradients_are_those_of_the_definition(
-    shape: tuple[int, ...], half: int, dtype: torch.dtype, scales: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_values_and_gradients_are_those_of_the_definition(shape, half, dtype, scales, monkeypatch):
     monkeypatch.setattr(triton, "PROGRAMS", 4)  # several tokens a program
     assert_as_defined(scaled_swiglu, _inputs(shape, half, scales, dtype), "fused", TOLERANCE[dtype])
 

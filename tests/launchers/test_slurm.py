@@ -73,9 +73,7 @@ class Command:
 
 
 @pytest.mark.slow
-def test_a_sweep_whose_jobs_are_killed_and_requeued_gives_the_local_table(
-    cluster: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_sweep_whose_jobs_are_killed_and_requeued_gives_the_local_table(cluster, tmp_path):
     command = Command(tmp_path, cluster, delay=0.07)  # longer than it takes until the watch speaks again
     local = tmp_path / "local"
     code, said = command.run(runs=local)
@@ -199,9 +197,7 @@ def test_cells_that_are_to_be_filled_are_open(tmp_path: Path, monkeypatch: pytes
     ("words", "message"),
     [((), "there is no sbatch on"), (("machine.nodes=2",), "machine.nodes=2 does not go with launcher=slurm")],
 )
-def test_without_slurm_and_on_several_nodes_nothing_is_run(
-    words: tuple[str, ...], message: str, tmp_path: Path
-) -> None:
+def test_without_slurm_and_on_several_nodes_nothing_is_run(words, message, tmp_path):
     command = Command(tmp_path, {**os.environ, "PATH": str(tmp_path)})
     code, said = command.run("launcher=slurm", *words)
     (line,) = said.splitlines()

@@ -133,9 +133,7 @@ def test_alpha_has_a_rate_of_its_own_that_ends_where_the_others_end() -> None:
         [*EBT, "model.variant=adaln", "model.num_landscapes=2"],
     ],
 )
-def test_recomputation_changes_neither_loss_nor_gradients(
-    overrides: list[str], pieces: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recomputation_changes_neither_loss_nor_gradients(overrides, pieces, monkeypatch):
     if pieces:
         monkeypatch.setattr(words_in_pieces, "LEAST_WORDS", 2)
     found = []
@@ -154,9 +152,7 @@ def test_recomputation_changes_neither_loss_nor_gradients(
 
 
 @pytest.mark.parametrize(("words", "layers", "most"), [(8192, 1, 0.5), (7, 6, 0.65)])
-def test_recomputation_takes_less_memory_for_many_words_and_for_many_layers(
-    words: int, layers: int, most: float
-) -> None:
+def test_recomputation_takes_less_memory_for_many_words_and_for_many_layers(words, layers, most):
     data = DATA.replace(f"words:{WORDS}", f"words:{words}").replace(f"window:{WINDOW}", "window:256")
     sizes = [data, f"model.vocabulary_size={words}", f"model.num_layers={layers}", "model.block_length=256"]
     module = module_of(*EBT, *sizes)

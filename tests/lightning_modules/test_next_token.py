@@ -35,9 +35,7 @@ def models() -> list[nn.Module]:
 
 @pytest.mark.parametrize("kind", [NRGPTShakespeare, NRGPTOpenWebText, NRGPTListOps])
 @pytest.mark.parametrize("model", models(), ids=lambda model: type(model).__name__)
-def test_matrices_decay_and_nothing_else_but_on_listops_all_that_is_trained(
-    kind: type[NextTokenModule], model: nn.Module
-) -> None:
+def test_matrices_decay_and_nothing_else_but_on_listops_all_that_is_trained(kind, model):
     module = module_of(model, kind)
     for parameter in model.parameters():
         nn.init.ones_(parameter)

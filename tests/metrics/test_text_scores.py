@@ -156,9 +156,7 @@ def test_text_is_cut_to_what_the_model_sees(folder: Path) -> None:
     assert scorer(text) == scorer(text[:POSITIONS]) == scorer(text + " again") != scorer(text[: POSITIONS - 1])
 
 
-def test_a_name_is_found_in_the_data_folder_or_unavailable_with_the_command(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_name_is_found_in_the_data_folder_or_unavailable_with_the_command(folder, monkeypatch, tmp_path):
     monkeypatch.setenv(perplexity.DATA_VARIABLE, str(folder.parent))
     assert find_model(folder.name) == folder
     assert TextPerplexity(folder.name)("hi there") == TextPerplexity(folder)("hi there")
@@ -171,9 +169,7 @@ def test_a_name_is_found_in_the_data_folder_or_unavailable_with_the_command(
         TextPerplexity("no-such-model")
 
 
-def test_damaged_and_absent_weights_are_refused_and_not_filled_with_random_numbers(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_damaged_and_absent_weights_are_refused_and_not_filled_with_random_numbers(folder, tmp_path):
     copy = shutil.copytree(folder, tmp_path / "copy")
     tensors = load_file(copy / "model.safetensors")
     (lacking,) = [name for name in tensors if name.endswith("h.1.mlp.c_fc.weight")]

@@ -47,14 +47,7 @@ def _close(found: Any, expected: Any, tolerance: float = 1e-12) -> None:
 @pytest.mark.parametrize("nudged", [False, True])
 @pytest.mark.parametrize("step_size", [1.0, 0.1])
 @pytest.mark.parametrize("sizes", [SMALL, NARROW, DEEP])
-def test_prepared_steps_are_those_of_the_definition(
-    sizes: dict[str, int],
-    step_size: float,
-    nudged: bool,
-    dtype: torch.dtype,
-    rows: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_prepared_steps_are_those_of_the_definition(sizes, step_size, nudged, dtype, rows, monkeypatch):
     model, images = _model(sizes)
     monkeypatch.setitem(cet_energy.ROWS, "cpu", rows * model.patches.count)  # one image, two, all at once
     with torch.no_grad():
@@ -121,9 +114,7 @@ def test_what_only_a_gpu_has_is_refused_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("nudged", [False, True])
-def test_a_captured_relaxation_takes_its_start_and_the_weights_anew(
-    nudged: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_captured_relaxation_takes_its_start_and_the_weights_anew(nudged, monkeypatch):
     """Without a GPU: what stands for a graph does the captured work again and leaves its end where the first lay."""
 
     def stand_in(work: Callable[[], Trajectory[CETState]]) -> tuple[Callable[[], None], Trajectory[CETState]]:

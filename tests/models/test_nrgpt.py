@@ -50,9 +50,7 @@ def _rate_matrix(model: nrgpt.NRGPT) -> Tensor:
 
 @pytest.mark.parametrize("make", MODELS)
 @pytest.mark.parametrize(("norm", "rate"), FITTING)
-def test_the_update_is_minus_the_rate_times_the_gradient_of_the_energy(
-    make: type[nrgpt.NRGPT], norm: str, rate: str
-) -> None:
+def test_the_update_is_minus_the_rate_times_the_gradient_of_the_energy(make, norm, rate):
     model = randomised(make(**SIZES, norm=norm, inference_rate=rate))
     x = tokens(2, 9, 6)
 
@@ -124,9 +122,7 @@ def _attention_energy(attention: nrgpt.NRGPTAttention, query: Tensor, source: Te
 @pytest.mark.parametrize("beta", nrgpt.BETAS)
 @pytest.mark.parametrize("learn_head_weights", [False, True])
 @pytest.mark.parametrize("mask", nrgpt.MASKS)
-def test_attention_s_energy_is_its_definition_and_its_gradient_holds_the_keys_fixed(
-    mask: str, learn_head_weights: bool, beta: str
-) -> None:
+def test_attention_s_energy_is_its_definition_and_its_gradient_holds_the_keys_fixed(mask, learn_head_weights, beta):
     attention, strict = randomised(nrgpt.NRGPTAttention(12, 3, mask, beta, learn_head_weights)), mask == "strict"
     g = tokens(2, 9, 12).requires_grad_()
     gradient = attention.gradient(g)

@@ -81,9 +81,7 @@ def test_a_task_without_its_data_is_unavailable_and_so_is_the_mean(data: Path) -
     assert reason.endswith("run: lm-eval run --model dummy --limit 1 --tasks own_words,own_endings")
 
 
-def test_without_lm_eval_everything_is_unavailable_and_no_tokenizer_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_lm_eval_everything_is_unavailable_and_no_tokenizer_is_asked_for(monkeypatch):
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     found = Downstream(TASKS, ["own_words"]).measure(SimpleNamespace(model=None), SimpleNamespace(), 0)  # type: ignore[arg-type]
     names = {*TASKS, "own_words_norm", "downstream_mean", "downstream_cropped"}

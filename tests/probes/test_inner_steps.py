@@ -134,9 +134,7 @@ OFF_AGAIN = [10.0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0]
         ([OFF_AGAIN, [2.0, 1, 1, 1, 0, 0, 0, 0, 0, 1, 0]], 0.5),
     ],
 )
-def test_a_rise_counts_once_all_earlier_tokens_have_settled_and_not_before(
-    tokens: list[list[float]], rise: float
-) -> None:
+def test_a_rise_counts_once_all_earlier_tokens_have_settled_and_not_before(tokens, rise):
     found = judged(*tokens)
     assert found["settled_rise"] == rise and found["judged_tokens"] == len(tokens) - 1
 

@@ -85,9 +85,7 @@ def test_every_length_scores_the_same_tokens_once_after_their_window(make: Any, 
     assert found["perplexity_ratio_x4"] == ratio != 1
 
 
-def test_where_documents_are_too_short_pieces_of_the_joined_stream_are_read(
-    data: TokenData, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_documents_are_too_short_pieces_of_the_joined_stream_are_read(data, monkeypatch):
     module = module_of()
     monkeypatch.setattr(length_extrapolation, "LEAST_DOCUMENTS", 4)
     monkeypatch.setattr(length_extrapolation, "MOST_DOCUMENTS", 5)
@@ -115,9 +113,7 @@ def test_the_model_is_left_as_it_was_where_the_probe_fails(data: TokenData, monk
 BOOKS = {"corpus/manifest.json": "books/manifest.json"}
 
 
-def test_books_of_the_data_s_tokenizer_take_the_place_of_its_validation_split(
-    data: TokenData, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_books_of_the_data_s_tokenizer_take_the_place_of_its_validation_split(data, monkeypatch):
     monkeypatch.setattr(length_extrapolation, "LEAST_DOCUMENTS", 1)
     monkeypatch.setattr(length_extrapolation, "BOOK_FACTORS", (1, 2))
     probe = LengthExtrapolation(BOOKS)

@@ -124,9 +124,7 @@ def test_sets_without_files_are_not_available_and_the_reason_says_how_to_get_the
 UNCERTAINTY = EnergyUncertainty(("dyck-generated",), ("dyck-generated",), num_steps=4, num_texts=8)
 
 
-def test_energies_losses_and_entropies_of_one_batch_agree_with_the_model(
-    data: DocumentData, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_energies_losses_and_entropies_of_one_batch_agree_with_the_model(data, monkeypatch):
     monkeypatch.setattr(thinking, "BATCH_SIZE", 8)
     module = ebt_module(num_steps=2, most_steps=3)
     found = UNCERTAINTY.measure(module, data, 0)

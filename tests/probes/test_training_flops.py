@@ -112,9 +112,7 @@ COUNTED: list[tuple[Any, dict[str, int], int, int]] = [
 
 @pytest.mark.parametrize("tie_output", [False, True])
 @pytest.mark.parametrize(("model", "sizes", "untied", "tied"), COUNTED)
-def test_counts_are_the_authors_whether_or_not_the_model_is_tied(
-    model: Any, sizes: dict[str, int], untied: int, tied: int, tie_output: bool
-) -> None:
+def test_counts_are_the_authors_whether_or_not_the_model_is_tied(model, sizes, untied, tied, tie_output):
     found = ParameterCount(partial(model, **sizes, tie_output=tie_output)).counts()
     without_positions = untied - sizes["block_length"] * sizes["width"]
     assert found == {"untied": untied, "tied": tied, "without_positions": without_positions}

@@ -53,9 +53,7 @@ def floor(rule: str) -> dict[str, float]:
 
 
 @pytest.mark.slow
-def test_the_last_frame_is_the_loss_of_a_clip_that_moves_and_a_linear_map_is_better_where_it_was_fitted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_last_frame_is_the_loss_of_a_clip_that_moves_and_a_linear_map_is_better_where_it_was_fitted(monkeypatch):
     monkeypatch.setattr(floors, "NUM_BATCHES", 16)
     clips = data()
     windows = torch.cat([*clips.evaluation_batches("test")])

@@ -37,9 +37,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     return path
 
 
-def test_rows_of_both_kinds_are_printed_written_sealed_and_shown(
-    written: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_of_both_kinds_are_printed_written_sealed_and_shown(written, capsys):
     assert capsys.readouterr().out.splitlines()[1:] == [
         "small: 2.00x, goal 1.5x; ms: ours 2.000 (1.000 to 3.000), definition 4.000 (3.000 to 5.000); "
         "relative error 1.0e-07; 0.25 TFLOP/s",

@@ -1,6 +1,5 @@
 """generate.py with models that come with the package, with a cell that is written here, and what it refuses."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,9 +48,7 @@ def test_top_k_and_top_p_shape_the_text_and_the_cache_does_not(capsys: Any) -> N
     assert texts(capsys, *words, "--temperature", "1e-300") == coldest  # logits overflow
 
 
-def test_a_cell_is_named_by_its_folder_or_its_weights_and_another_vocabulary_is_refused(
-    tmp_path: Path, capsys: Any
-) -> None:
+def test_a_cell_is_named_by_its_folder_or_its_weights_and_another_vocabulary_is_refused(tmp_path, capsys):
     (tmp_path / "corpus.txt").write_text(CORPUS)
     folder, own = tmp_path / "cells" / test_weights.CELL, CharacterTokenizer(CORPUS).fingerprint
     test_weights.write(tmp_path, MODEL, data={"tokenizer": own})

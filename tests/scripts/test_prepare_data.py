@@ -74,9 +74,7 @@ def test_books_are_the_split_test(corpus: Path, monkeypatch: pytest.MonkeyPatch)
     assert texts(corpus / "books", "test", BytePairTokenizer.load(tokenizer)) == DOCUMENTS[:5]
 
 
-def test_the_same_command_mends_and_other_settings_are_refused(
-    corpus: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_command_mends_and_other_settings_are_refused(corpus, capsys, monkeypatch):
     to = corpus / "out"
     openwebtext(corpus, to)
     folder = to / "openwebtext"
@@ -171,9 +169,7 @@ def test_a_disk_that_takes_no_more_is_told_and_what_is_finished_stays(tmp_path: 
     assert content(tmp_path / "full" / "out") == expected
 
 
-def test_the_tokenizer_of_the_documentation_sees_the_training_documents_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_tokenizer_of_the_documentation_sees_the_training_documents_alone(tmp_path, monkeypatch):
     found = {split: [f"The {split} text {index} says more." for index in range(40)] for split in ("train", "val")}
     source = {"name": "documentation", "13-grams in train": {"val": 0.0}}
     made = Corpus(found, source, [{"project": "one", "characters": 9}])

@@ -40,9 +40,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pages_fit_a_phone_and_a_screen_and_figures_take_their_colours(
-    site: Any, browser: Browser, scheme: str
-) -> None:
+def test_pages_fit_a_phone_and_a_screen_and_figures_take_their_colours(site, browser, scheme):
     browser.paint(scheme)
     chosen = [site.folder / "artifacts" / name / "cpu.html" for name in ("cem/table3", "nrgpt/table5", "cet/fig2")]
     for page in [

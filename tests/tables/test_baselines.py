@@ -115,9 +115,7 @@ MINE = "mine: {label: Mine, direction: lower, about: a reason, "
     ("judges", "value", "verdict"),
     [("model", 0.1, NOT_BEATEN), ("metrics", 0.1, SEEN), ("nothing", 0.1, SEEN), ("model", 0.9, SEEN)],
 )
-def test_a_baseline_of_another_metric_judges_what_it_says(
-    tmp_path: Path, judges: str, value: float, verdict: str
-) -> None:
+def test_a_baseline_of_another_metric_judges_what_it_says(tmp_path, judges, value, verdict):
     given = f"{MEAN}  {MINE}values: {{train_rmse: {value}}}, judges: {judges}}}\n"
     found = view_of(tmp_path, 1.0, given, train_rmse={"old": 0.3, "new": 0.3})
     assert judged(found).verdict == verdict

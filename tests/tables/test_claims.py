@@ -167,9 +167,7 @@ def test_a_function_that_reads_an_unknown_place_is_refused_with_file_and_line(tm
         judged(tmp_path, "above: 1")
 
 
-def test_a_function_that_reads_a_metric_of_no_record_says_which(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_function_that_reads_a_metric_of_no_record_says_which(tmp_path, caplog):
     computed(tmp_path, "claims.number('n', {'': view.samples('eror', {'task': 'easy', 'model': 'old'})})")
     found = judged(tmp_path, "above: 1")
     assert found.verdict == CANNOT_TELL and "'eror' (did you mean 'error'?)" in found.because

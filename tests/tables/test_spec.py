@@ -123,9 +123,7 @@ def test_an_artifact_like_a_base_says_only_what_differs(tmp_path: Path, monkeypa
         (LIKE, ARTIFACT.replace("direction: lower", "direction: down"), "plain.yaml:"),
     ],
 )
-def test_wrong_bases_are_refused_and_the_users_file_is_named_first(
-    own: str, base: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_bases_are_refused_and_the_users_file_is_named_first(own, base, message, tmp_path, monkeypatch):
     path = write_like(tmp_path, own, base)
     monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
     found = message_of(lambda: spec.load_file(path))

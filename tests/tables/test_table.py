@@ -6,7 +6,6 @@ import io
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -228,9 +227,7 @@ def test_a_fitted_table_is_not_called_reproduced_and_has_a_total(tmp_path: Path)
         ({"printed_digits": True}, [0.5, 0.4951, 0.5049], [0.494, 0.506]),
     ],
 )
-def test_each_rule_says_reproduced_inside_and_off_outside(
-    tolerance: dict[str, Any], inside: list[float], outside: list[float]
-) -> None:
+def test_each_rule_says_reproduced_inside_and_off_outside(tolerance, inside, outside):
     def word(value: float) -> str:
         rule, metric = Tolerance("why", **tolerance), Metric("Error", "nats", "lower", digits=2)
         return on_metric(metric, Number(0.5, 0.25), {0: value}, rule, comparable=True, altered=False)[0]
@@ -247,9 +244,7 @@ def test_each_rule_says_reproduced_inside_and_off_outside(
         (None, 22_657.0, "", "22.66K"),
     ],
 )
-def test_counted_columns_must_agree_with_the_printed_digits(
-    printed: Number | None, found: float | None, word: str, text: str
-) -> None:
+def test_counted_columns_must_agree_with_the_printed_digits(printed, found, word, text):
     assert on_column(Column("Parameters", "parameters", "K", 1000.0, 2), printed, found) == (word, text)
 
 

@@ -1,5 +1,3 @@
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -30,9 +28,7 @@ MATRIX, WIDER, SAME, VECTOR, SHORT = meta(3, 4), meta(4, 5), meta(3, 5), meta(4)
         (lambda: torch.einsum("i,j->ij", SHORT, VECTOR) + MATRIX, 0),
     ],
 )
-def test_a_product_counts_two_flops_a_multiply_add_also_where_it_writes_in_place(
-    product: Callable[[], object], multiply_adds: int
-) -> None:
+def test_a_product_counts_two_flops_a_multiply_add_also_where_it_writes_in_place(product, multiply_adds):
     assert count_flops(product) == 2 * multiply_adds
 
 
@@ -115,9 +111,7 @@ MEASURED = [
 
 
 @pytest.mark.parametrize(("name", "at", "measured"), MEASURED)
-def test_the_memory_of_a_gpu_is_counted_within_a_fifth_of_what_was_measured(
-    name: str, at: dict[str, str], measured: float
-) -> None:
+def test_the_memory_of_a_gpu_is_counted_within_a_fifth_of_what_was_measured(name, at, measured):
     artifact = spec.load(name)
     key = tuple((axis, at[axis]) for axis in artifact.axes)
     config = compose(artifact.experiment, artifact.overrides(key, artifact.scales["paper"]))
