@@ -258,7 +258,7 @@ def _item_file(artifact: Any, kind: str, metric: str) -> tuple[str, bool] | None
     derived = artifact.metrics[metric].derived if metric in artifact.metrics else {}
     exponential = "exp" in derived and kind == RATIO
     source = derived["exp" if exponential else "first"][0] if exponential or "first" in derived else metric
-    source = source.split(" or ")[0]
+    source = source.split(" or ")[0].removeprefix("best_")  # items are measured on the weights that are kept
     return (f"{source}es.json", exponential) if source in ("test_loss", "val_loss") else None
 
 

@@ -1,8 +1,7 @@
 """Estimates of orders: a model is best of all, or models follow one another, if the closest pair says so."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from paper_repro.tables import claims
 from paper_repro.tables.stats import Samples
@@ -17,12 +16,14 @@ def ahead_of_best(view: View, metric: str, own: str, others: Sequence[str]) -> c
     spec = view.artifact.metrics[metric]
     if spec.direction == "lower":
         return max((_pair(claims.ratio, view, spec.title, found, own, other) for other in others), key=_mean)
-    return min((_pair(claims.difference, view, spec.title, found, own, other) for other in others), key=_mean)
+    return closest(_pair(claims.difference, view, spec.title, found, own, other) for other in others)
 
 
-def closest_step(view: View, what: str, found: Mapping[str, Samples]) -> claims.Estimate:
-    """Return the least ratio of a model's numbers to those of the model before it, in the order of a claim."""
-    return min((_pair(claims.ratio, view, what, found, own, before) for before, own in pairwise(found)), key=_mean)
+def closest(steps: Iterable[claims.Estimate]) -> claims.Estimate:
+    """Return the least of the ratios of each model's numbers to those of the model before it, in the order of a claim;
+    one without an interval counts as least.
+    """
+    return min(steps, key=_mean)
 
 
 def _pair(

@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from paper_repro.metrics.fits import THRESHOLD, Transition, transition
-from paper_repro.papers.nrgpt.closest import closest_step
+from paper_repro.papers.nrgpt.closest import closest
 from paper_repro.tables import claims, figure, plots, table
 from paper_repro.tables.figure import Axes, BaselineLine, Canvas, PrintedNumber, Row, panel_lines
 from paper_repro.tables.stats import Samples
@@ -110,7 +112,11 @@ def estimate_listops_order(view: View) -> claims.Estimate:
     sizes = _transitions(view)
     if isinstance(sizes, str):
         return claims.nothing(sizes)
-    return closest_step(view, "parameters at the transition", sizes)
+    label = partial(view.label, "model")
+    return closest(
+        claims.ratio(f"parameters at the transition of {label(own)}", label(before), {"": (sizes[own], sizes[before])})
+        for before, own in pairwise(sizes)
+    )
 
 
 def estimate_learns_the_answers(view: View) -> claims.Estimate:
