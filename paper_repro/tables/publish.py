@@ -48,7 +48,10 @@ def publish(plan: Plan, runs: Path, results: Path) -> list[Path]:
         for path, attached in beside.items():
             write_atomically(path, attached)
         for record in whole:
-            records.write(record_path(results, record.cell), record)
+            path, old = record_path(results, record.cell), records.find(results, record.cell)
+            records.write(path, record)
+            for name in (old.attachments if old else {}).keys() - record.attachments.keys():
+                path.with_name(name).unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(
             f"{results}: cannot write there ({error.strerror}); {runs} still has every record: free some space and "

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from paper_repro.base.errors import UsageError
+from paper_repro.base.files import sha256_of_bytes
 from paper_repro.cells import records
 from paper_repro.cells.records import record_path
 from paper_repro.tables.publish import publish
@@ -31,10 +32,12 @@ def test_what_another_probe_has_measured_stays_on_the_same_weights_alone(same: b
     own = records.read(path := record_path(runs, plan.cells[0].id))
     more = {"probes": {"other": {"_target_": "paper_repro.probes.item_losses.ItemLosses"}}}
     metrics, curves = {**own.metrics, "test_items": 3.0}, {} if same else {"val_loss": {"step": [1], "value": [2.0]}}
-    published = replace(own, config={**own.config, **more}, metrics=metrics, curves=curves)
-    records.write(results / path.relative_to(runs), published)
+    attachments = {**own.attachments, "items.json": sha256_of_bytes(b"[]")}
+    published = replace(own, config={**own.config, **more}, metrics=metrics, curves=curves, attachments=attachments)
+    records.write(place := results / path.relative_to(runs), published)
+    (items := place.with_name("items.json")).write_bytes(b"[]")
     publish(plan, runs, results)
-    assert ("test_items" in records.read(results / path.relative_to(runs)).metrics) is same
+    assert ("test_items" in records.read(place).metrics) is items.exists() is same
 
 
 def test_an_artifact_that_lies_outside_of_the_repository_is_not_published(tmp_path: Path) -> None:
